@@ -1,8 +1,8 @@
-"""What programs import: `from keelmq import Producer, Consumer, Message`.
+"""The public names of KeelMQ's clients: `from keelmq import Producer, Consumer, Message`.
 
-The public names of keelmq.client, and `keelmq.blocking`, which has the same clients without asyncio. They are
-imported when they are first used: `import keelmq` costs next to nothing, and a broker or a name server, which
-import other parts of this package, never load a client.
+The names of keelmq.client, and `keelmq.blocking`, which has the same clients without asyncio. Each is
+imported at its first use, so brokers and name servers, which import other parts of this package, never load a
+client.
 """
 
 from importlib import import_module
@@ -83,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name at its first use (PEP 562)."""
+    """Imports a public name at its first use (PEP 562). Raises AttributeError."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "blocking":

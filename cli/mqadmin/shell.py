@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from cli.command_line import checked_addresses, quiet_connection_log
 from keelmq.client import PullError, SendError
-from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import ResponseCode
@@ -259,9 +259,9 @@ def exit_code_of(*errors: Exception) -> int:
 
 
 def per_server(
-    said: Sequence[Said[Any]],
+    said: Sequence[ServerResult[Any]],
     text: str,
-    value: Callable[[Said[Any]], dict[str, Any]] | None = None,
+    value: Callable[[ServerResult[Any]], dict[str, Any]] | None = None,
     *,
     done: str = "",
 ) -> Output:
@@ -290,11 +290,11 @@ def per_server(
     return Output(rows, text, tuple(problems), notes, code)
 
 
-def _raise_if_nowhere(said: Sequence[Said[Any]]) -> None:
+def _raise_if_nowhere(said: Sequence[ServerResult[Any]]) -> None:
     missing = [each.error for each in said if isinstance(each.error, DoesNotExist)]
     if missing and len(missing) == len(said):
         places = ", ".join(error.address for error in missing)
-        raise DoesNotExist(missing[0].question, places, missing[0].remark, missing[0].code)
+        raise DoesNotExist(missing[0].request, places, missing[0].remark, missing[0].code)
 
 
 def complain(text: str) -> None:
@@ -308,10 +308,10 @@ def explain(error: AdminError | SendError | PullError) -> str:
         what = "sendMessage" if isinstance(error, SendError) else "pullMessage"
         return f"{what}: {error}; {_step_of_client(error)}"
     if error.unknown:
-        step = "nothing was changed: try again" if is_read(error.question) else UNKNOWN_CHANGE
+        step = "nothing was changed: try again" if is_read(error.request) else UNKNOWN_CHANGE
         return f"{error}; {step}"
     answer = (
-        f"{error.question} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
+        f"{error.request} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
     )
     step = next_step(error)
     return f"{answer}; {step}" if step else answer
@@ -345,9 +345,9 @@ def next_step(error: AdminError) -> str:
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         if RETRY_PREFIX in error.remark:
             return "check the group's name; a group is known as soon as its first consumer connects"
-        if error.question.startswith(("delete", "updateTopicPerm", "setConsumeMode")):
+        if error.request.startswith(("delete", "updateTopicPerm", "setConsumeMode")):
             return "check its name with topicList"
-        if error.question.startswith("send"):
+        if error.request.startswith("send"):
             return "check its name with topicList, or create it with updateTopic"
     if isinstance(error, DoesNotExist) and error.code == ResponseCode.QUERY_NOT_FOUND:
         return "check the namespace and the key"

@@ -10,7 +10,7 @@ import typer
 from cli.command_line import checked_addresses
 from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, SendError
-from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
@@ -95,13 +95,15 @@ def brokers_of(info: ClusterInfo, names: list[str], namesrv_addr: str) -> list[B
     return brokers
 
 
-async def on_each(admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
+async def on_each(
+    admin: AdminClient, target: Target, ask: Callable[[str], Awaitable[T]]
+) -> list[ServerResult[T]]:
     """Asks every address of the target at once; the answers are in its order."""
     return await admin.each(";".join(target.addresses), ask)
 
 
 def changed(
-    said: Sequence[Said[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
+    said: Sequence[ServerResult[Any]], target: Target, text: Callable[[str], str], *, footer: str = ""
 ) -> Output:
     """Returns the output of a change: a line for each broker that made it, a problem for each other one."""
     good = [each.address for each in said if each.error is None]

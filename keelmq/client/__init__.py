@@ -22,7 +22,7 @@ from keelmq.client.producer.transaction import Transaction, TransactionProducer,
 from keelmq.client.tracing import TraceHook
 
 Consumer = LitePullConsumer
-"""The consumer that most programs want, under its short name."""
+"""The consumer that most programs need, under its short name."""
 
 __all__ = [
     "ClientHook",

@@ -1,4 +1,5 @@
-"""The clients without asyncio: the same arguments, blocking calls, listeners that are plain functions.
+"""The blocking clients: the same arguments as the asyncio clients, blocking calls, plain functions as
+listeners.
 
     with BlockingProducer("127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"1"))
@@ -46,7 +47,7 @@ G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
 P = TypeVar("P", bound=Producer)
 
 CHECK_THREADS = 4
-"""For questions about transactions."""
+"""Threads that run `check` for a broker's transaction checks."""
 
 BlockingListener = Callable[[tuple[MessageExt, ...]], None]
 
@@ -65,12 +66,13 @@ class _Sender(Blocking[P]):
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
+        """As keelmq.Producer.send."""
         return self._run(self._open_client.send(message, queue=queue, key=key, timeout_ms=timeout_ms))
 
     def send_soon(
         self, message: Message, *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
     ) -> "Future[SendResult]":
-        """Returns a concurrent.futures.Future. Blocks only while too many sends are pending."""
+        """Starts a send and returns its future. Blocks only while too many sends are pending."""
         client = self._open_client
         result: Future[SendResult] = Future()
 
@@ -82,16 +84,19 @@ class _Sender(Blocking[P]):
         return result
 
     def send_oneway(self, message: Message, *, key: str | None = None) -> None:
+        """As keelmq.Producer.send_oneway."""
         self._run(self._open_client.send_oneway(message, key=key))
 
     def send_batch(
         self, messages: Sequence[Message], *, key: str | None = None, timeout_ms: int = SEND_TIMEOUT_MS
     ) -> list[SendResult]:
+        """As keelmq.Producer.send_batch."""
         return self._run(self._open_client.send_batch(messages, key=key, timeout_ms=timeout_ms))
 
     def request(
         self, message: Message, *, key: str | None = None, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> ReplyMessage:
+        """As keelmq.Producer.request."""
         return self._run(self._open_client.request(message, key=key, timeout_ms=timeout_ms))
 
     def reply(
@@ -102,6 +107,7 @@ class _Sender(Blocking[P]):
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = REPLY_TIMEOUT_MS,
     ) -> None:
+        """As keelmq.Producer.reply."""
         self._run(self._open_client.reply(request, body, properties=properties, timeout_ms=timeout_ms))
 
 
@@ -139,14 +145,16 @@ class BlockingTransaction:
 
     @property
     def msg_id(self) -> str:
-        """What `check` will see as message.msg_id."""
+        """Returns the id that `check` will see as message.msg_id."""
         return self._transaction.msg_id
 
     def commit(self) -> bool:
-        """False: no broker could be told; it will ask, and `check` must answer the same."""
+        """Makes the message visible. False: no broker received the decision; one will check, and `check` must
+        return the same decision."""
         return self._run(self._transaction.commit())
 
     def rollback(self) -> bool:
+        """Discards the message. Returns as commit()."""
         return self._run(self._transaction.rollback())
 
     def __enter__(self) -> Self:
@@ -160,7 +168,7 @@ class BlockingTransaction:
 
 
 class BlockingTransactionProducer(_Sender[TransactionProducer]):
-    """See keelmq.TransactionProducer. `check` is called in threads of its own."""
+    """See keelmq.TransactionProducer. `check` runs in separate threads."""
 
     def __init__(
         self,
@@ -203,6 +211,7 @@ class BlockingPullConsumer(Blocking[PullConsumer]):
         super().__init__(lambda: PullConsumer(namesrv_addr, group))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """As keelmq.PullConsumer.fetch_queues."""
         return self._run(self._open_client.fetch_queues(topic))
 
     def pull(
@@ -216,6 +225,7 @@ class BlockingPullConsumer(Blocking[PullConsumer]):
         suspend_ms: int = 0,
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
+        """As keelmq.PullConsumer.pull."""
         return self._run(
             self._open_client.pull(
                 queue,
@@ -229,15 +239,19 @@ class BlockingPullConsumer(Blocking[PullConsumer]):
         )
 
     def min_offset(self, queue: MessageQueue) -> int:
+        """As keelmq.PullConsumer.min_offset."""
         return self._run(self._open_client.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
+        """As keelmq.PullConsumer.max_offset."""
         return self._run(self._open_client.max_offset(queue))
 
     def committed_offset(self, queue: MessageQueue) -> int | None:
+        """As keelmq.PullConsumer.committed_offset."""
         return self._run(self._open_client.committed_offset(queue))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
+        """As keelmq.PullConsumer.commit."""
         self._run(self._open_client.commit(queue, offset))
 
 
@@ -251,6 +265,7 @@ class _Member(Blocking[G]):
         self._subscriptions: list[tuple[str, str, str | None]] = []
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
+        """As keelmq.PushConsumer.subscribe."""
         if self._client is None:
             self._subscriptions.append((topic, tags, sql))
         else:
@@ -258,6 +273,7 @@ class _Member(Blocking[G]):
         return self
 
     def unsubscribe(self, topic: str) -> None:
+        """As keelmq.PushConsumer.unsubscribe."""
         self._call(lambda: self._open_client.unsubscribe(topic))
 
     def reply(
@@ -273,7 +289,7 @@ class _Member(Blocking[G]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are assigned to this consumer now."""
+        """Returns the queues that are assigned to this consumer now."""
         return self._call(lambda: self._open_client.assigned)
 
     async def _open(self) -> G:
@@ -285,8 +301,8 @@ class _Member(Blocking[G]):
 
 
 class BlockingLitePullConsumer(_Member[LitePullConsumer]):
-    """See keelmq.LitePullConsumer. `for message in consumer` counts a message as consumed when the next one
-    is asked for."""
+    """See keelmq.LitePullConsumer. `for message in consumer` counts a message as consumed when the loop
+    requests the next one."""
 
     def __init__(
         self,
@@ -308,23 +324,25 @@ class BlockingLitePullConsumer(_Member[LitePullConsumer]):
                 return
 
     def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
+        """As keelmq.LitePullConsumer.poll."""
         return self._run(self._open_client.poll(max_nums, timeout_ms=timeout_ms))
 
     def commit(self) -> None:
+        """As keelmq.LitePullConsumer.commit."""
         self._run(self._open_client.commit())
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As keelmq.LitePullConsumer.seek."""
         self._call(lambda: self._open_client.seek(queue, offset))
 
 
 BlockingConsumer = BlockingLitePullConsumer
-"""The consumer that most programs want, under its short name."""
+"""The consumer that most programs need, under its short name."""
 
 
 class BlockingPushConsumer(_Member[PushConsumer]):
-    """See keelmq.PushConsumer. The listener is called in threads of its own, as many as
-    settings.consume_concurrency. A listener that takes too long cannot be stopped: its messages are
-    redelivered while it still runs."""
+    """See keelmq.PushConsumer. The listener runs in separate threads, settings.consume_concurrency of them. A
+    listener that takes too long cannot be stopped: its messages are redelivered while it still runs."""
 
     def __init__(
         self,
@@ -352,7 +370,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
 
 def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
     if not future.set_running_or_notify_cancel():
-        return  # its owner has given it up
+        return  # its owner cancelled it
     if task.cancelled():
         future.set_exception(CancelledError())
     elif (error := task.exception()) is not None:

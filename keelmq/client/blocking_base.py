@@ -1,4 +1,4 @@
-"""The base of the clients without asyncio: opening, calls from any thread, closing, and fork()."""
+"""The base of the blocking clients: opening, calls from any thread, closing, and fork()."""
 
 import asyncio
 import os
@@ -25,11 +25,12 @@ class ClientClosed(RuntimeError):
 
 
 class Blocking(Generic[C]):
-    """`make` runs in the loop's thread at each opening. `make_threads`: for the application's functions; the
-    pool lives as long as the client is open."""
+    """A blocking client around the asyncio client that `make` returns; `make` runs in the loop's thread at
+    each opening. `make_threads`: for the application's functions; the pool lives as long as the client is
+    open."""
 
     _opens_after_fork = False
-    """Whether a child process that inherits it opens one of its own at the first call."""
+    """Whether a forked child that inherits it opens a client of its own at the first call."""
 
     def __init__(
         self, make: Callable[[], C], make_threads: Callable[[], ThreadPoolExecutor] | None = None
@@ -63,8 +64,8 @@ class Blocking(Generic[C]):
         self.close()
 
     def close(self) -> None:
-        """May be called twice, and from any thread: pending calls of other threads end, by ClientClosed at
-        the latest. Listeners that still run may use the client until it is closed."""
+        """Closes the client. May be called twice, and from any thread; pending calls of other threads end
+        with ClientClosed at the latest. Running listeners may use the client until it is closed."""
         with self._lock:
             client = self._client
             if client is None or self._closing:
@@ -81,7 +82,7 @@ class Blocking(Generic[C]):
         return client
 
     def _release(self) -> None:
-        """From here on no call reaches the loop; pending calls are cancelled."""
+        """Ends the client: later calls do not reach the loop, pending calls are cancelled."""
         with self._lock:
             self._client, self._loop, self._closing = None, None, False
             calls, threads, self._threads = list(self._calls), self._threads, None
@@ -92,7 +93,8 @@ class Blocking(Generic[C]):
         clients_thread.release()
 
     def forked(self) -> None:
-        """In the child of a fork(): everything that was open belongs to the parent, and is not touched."""
+        """Resets this object in a forked child: everything that was open belongs to the parent and stays
+        untouched."""
         if self._client is not None:
             self._inherited = (self._client, self._loop, self._threads, self._calls)
         self._lock, self._calls, self._closing = threading.RLock(), set(), False
@@ -119,17 +121,17 @@ class Blocking(Generic[C]):
                 f"{type(self).__name__} was opened before this process was forked, and belongs to the "
                 "parent: open it here, or open it after the fork only"
             )
-        return RuntimeError(f"{type(self).__name__} is not open: use it by `with`")
+        return RuntimeError(f"{type(self).__name__} is not open: use it in a `with` statement")
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Ctrl-C while it waits cancels the call."""
+        """Runs a coroutine in the loop and returns its result. Ctrl-C during the wait cancels it."""
         if clients_thread.is_current():
             coroutine.close()
             raise RuntimeError(
                 f"{type(self).__name__} was called in the clients' own thread (from a hook?), "
                 "and would wait for itself: use another thread"
             )
-        with self._lock:  # or the loop may end between the look and the call, and nobody would answer
+        with self._lock:  # else the loop may end between the check and the call, which would wait for ever
             loop = self._loop
             if loop is None:
                 coroutine.close()

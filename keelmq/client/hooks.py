@@ -1,12 +1,12 @@
-"""Hooks that see every message that is sent or consumed: for traces, metrics and trace contexts.
+"""Hooks that are called for every message that is sent or consumed: for traces, metrics and trace contexts.
 
     class Timing(ClientHook):
         def after_send(self, trace): histogram.observe(trace.took_ms)
 
     Producer("127.0.0.1:9876", hooks=[Timing()])
 
-A hook runs in the client's event loop, so it must not block. A hook that raises costs no message: the error
-is logged with its traceback. before_send may return another message, for example with a trace context among
+A hook runs in the client's event loop, so it must not block. An exception in a hook is logged with its
+traceback and loses no message. before_send may return another message, for example with a trace context among
 its properties. RocketMQ's message trace is keelmq/client/tracing.py.
 """
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SendTrace:
-    """One send (or one batch of `messages`) from call to answer. `error` None: acknowledged; a cancelled
-    send has a CancelledError. `msg_id`: the UNIQ_KEY, of a batch that of its first message. `sent`: the
-    messages as before_send() returned them, with their UNIQ_KEYs and, if acknowledged, results.
-    `broker_addr`: the master of the last attempt."""
+    """One send (or one batch of `messages`) from call to result. `error` None: acknowledged; a cancelled send
+    has a CancelledError. `msg_id`: the UNIQ_KEY, of a batch that of its first message. `sent`: the messages
+    as before_send() returned them, with their UNIQ_KEYs and, if acknowledged, results. `broker_addr`: the
+    master of the last attempt."""
 
     group: str
     topic: str
@@ -46,7 +46,7 @@ class SendTrace:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTrace:
-    """A broker was told how a transaction ended. `from_check`: in answer to the broker's check."""
+    """A commit or rollback that a broker received. `from_check`: as the response to the broker's check."""
 
     group: str
     message: Message | MessageExt
@@ -69,33 +69,34 @@ class ConsumeTrace:
 
 
 class ClientHook:
-    """Override the methods of interest. attached() is called before all others for a client, detached()
-    after them: there a hook may wait for a moment, and send what it collected."""
+    """Base of hooks: override the methods of interest. attached() is called before all others for a client,
+    detached() after them."""
 
     def attached(self, namesrv_addr: str) -> None:
-        pass
+        """Called once for each client. A hook that raises here is not used for that client."""
 
     async def detached(self) -> None:
-        pass
+        """Called when the client closes. May wait for a moment, to send what the hook collected."""
 
     def before_send(self, message: Message) -> Message:
+        """Returns the message to send: this one, or another one in its place."""
         return message
 
     def after_send(self, trace: SendTrace) -> None:
-        pass
+        """Called when a send or batch ended, with or without success."""
 
     def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
-        """The same `messages` object is in the ConsumeTrace of this call."""
+        """Called before each listener call. The ConsumeTrace of this call has the same `messages` object."""
 
     def after_consume(self, trace: ConsumeTrace) -> None:
-        pass
+        """Called after each listener call."""
 
     def after_end_transaction(self, trace: TransactionTrace) -> None:
-        pass
+        """Called when a broker received a commit or rollback."""
 
 
 class Hooks:
-    """All hooks of one client, called in the order given."""
+    """All hooks of one client, called in the given order."""
 
     def __init__(self, hooks: Iterable[ClientHook], namesrv_addr: str) -> None:
         self._hooks, self._namesrv_addr = tuple(hooks), namesrv_addr
@@ -105,7 +106,7 @@ class Hooks:
         return bool(self._hooks)
 
     def attach(self) -> None:
-        """Attaches all hooks once; later calls do nothing. A hook that raises here sees nothing of this
+        """Attaches all hooks once; later calls do nothing. A hook that raises here is not used for this
         client."""
         if not self._attached:
             self._attached = True
@@ -115,12 +116,12 @@ class Hooks:
         try:
             hook.attached(self._namesrv_addr)
         except Exception:
-            logger.exception("client hook %s failed: it is left out", hook.attached.__qualname__)
+            logger.exception("client hook %s failed: it is not used", hook.attached.__qualname__)
             return False
         return True
 
     async def detach(self) -> None:
-        """Safe to repeat, and without attach()."""
+        """Detaches all hooks. Safe to repeat, and without attach()."""
         if not self._attached:
             return
         self._attached = False
@@ -131,6 +132,7 @@ class Hooks:
                 logger.exception("client hook %s failed", hook.detached.__qualname__)
 
     def before_send(self, message: Message) -> Message:
+        """Returns the message as the hooks changed it; attaches them first."""
         self.attach()
         for hook in self._hooks:
             changed = _guarded(hook.before_send, message)
@@ -138,19 +140,23 @@ class Hooks:
         return message
 
     def after_send(self, trace: SendTrace) -> None:
+        """Calls after_send() of each hook."""
         for hook in self._hooks:
             _guarded(hook.after_send, trace)
 
     def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
+        """Calls before_consume() of each hook; attaches them first."""
         self.attach()
         for hook in self._hooks:
             _guarded(hook.before_consume, group, messages)
 
     def after_consume(self, trace: ConsumeTrace) -> None:
+        """Calls after_consume() of each hook."""
         for hook in self._hooks:
             _guarded(hook.after_consume, trace)
 
     def after_end_transaction(self, trace: TransactionTrace) -> None:
+        """Calls after_end_transaction() of each hook; attaches them first."""
         self.attach()
         for hook in self._hooks:
             _guarded(hook.after_end_transaction, trace)

@@ -1,4 +1,4 @@
-"""The thread whose event loop serves all clients without asyncio of a process (keelmq/client/blocking.py)."""
+"""The thread whose event loop serves all blocking clients of a process (keelmq/client/blocking.py)."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ class LoopThread:
         self._inherited: asyncio.AbstractEventLoop | None = None
 
     def hold(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop, and starts the thread for the first holder."""
         with self._lock:
             self._holders += 1
             if self._loop is None:
@@ -28,15 +29,17 @@ class LoopThread:
             return self._loop
 
     def is_current(self) -> bool:
+        """Returns whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
     def forked(self) -> None:
-        """In the child, before anything else runs."""
-        self._inherited = self._loop  # never collected: nothing of it is closed here
+        """Resets this object in a forked child, before anything else runs there."""
+        self._inherited = self._loop  # kept referenced, so that nothing of it is closed here
         self._lock, self._holders = threading.Lock(), 0
         self._loop = self._thread = None
 
     def release(self) -> None:
+        """Ends one holder's use; stops the thread after the last."""
         with self._lock:
             self._holders -= 1
             if self._holders or self._loop is None or self._thread is None:

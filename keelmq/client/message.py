@@ -1,8 +1,9 @@
 """Messages as applications see them, and the records of pull bodies.
 
-Bytes in, values out. A pull body is a run of CommitLog records, exactly as stored; source: RocketMQ's record
-layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay as they are
-(`sys_flag` still says so), and so does one that says zlib and is not: no consumer may stand still for it.
+Bytes in, values out. A pull body is a sequence of CommitLog records, exactly as stored; source: RocketMQ's
+record layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay
+compressed (`sys_flag` still says so). A body marked as zlib that is not zlib is also left as it is, so that
+it does not block the queue.
 """
 
 import itertools
@@ -32,8 +33,8 @@ MAGIC_V2 = -626843477
 COMPRESSED_FLAG = 0x1
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_ZLIB = (0x000, 0x300)
-INNER_BATCH_FLAGS = 0xC0  # of messages that were stored together, as one record
-HALF_FLAG = 0x4  # of a transaction that is open
+INNER_BATCH_FLAGS = 0xC0  # of an inner batch: messages that are stored as one record
+HALF_FLAG = 0x4  # of an open transaction
 BORN_HOST_V6_FLAG = 0x10
 STORE_HOST_V6_FLAG = 0x20
 ZLIB_LEVEL = 5
@@ -50,8 +51,8 @@ _ITEM = struct.Struct(">i8xii")  # of an inner batch: SIZE magic crc FLAG BODYLE
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to send. `keys`: index keys, joined by blanks on the wire; a str is one key. `wait`: the
-    response comes after the flush and replication that the broker is configured for. `delay_level`: 1 (1 s)
-    to 18 (2 h) with the broker's default levels; 0: none."""
+    broker responds after the flush and replication that it is configured for. `delay_level`: 1 (1 s) to 18 (2
+    h) with the broker's default levels; 0: no delay."""
 
     topic: str
     body: bytes
@@ -87,37 +88,40 @@ class MessageExt:
 
     @property
     def tags(self) -> str | None:
+        """Returns the property TAGS, None if not set."""
         return self.properties.get(TAGS)
 
     @property
     def keys(self) -> str | None:
+        """Returns the property KEYS (index keys joined by blanks), None if not set."""
         return self.properties.get(KEYS)
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id, which encodes where the message is stored."""
+        """Returns the broker's id, which encodes where the message is stored."""
         return encode_offset_message_id(self.store_host, self.physical_offset)
 
     @property
     def msg_id(self) -> str:
-        """The producer's UNIQ_KEY (the same over all its attempts), or "" when it set none."""
+        """Returns the producer's UNIQ_KEY (the same for all its attempts), "" if it set none."""
         return self.properties.get(UNIQ_KEY, "")
 
 
 def unique_keys() -> Iterator[str]:
-    """UNIQ_KEY values: 32 hex digits; 12 random bytes of this process, then a 32-bit counter."""
+    """Yields UNIQ_KEY values of 32 hex digits: 12 random bytes of this process, then a 32-bit counter."""
     prefix = os.urandom(12).hex().upper()
     for count in itertools.count():
         yield f"{prefix}{count & 0xFFFFFFFF:08X}"
 
 
 def index_keys(message: Message) -> str:
-    """Returns the keys as on the wire: joined by blanks, "" for none."""
+    """Returns the keys as on the wire: joined by blanks, "" if there are none."""
     return message.keys if isinstance(message.keys, str) else " ".join(message.keys)
 
 
 def encode_properties(message: Message, unique_key: str) -> str:
-    """key \\x01 value \\x02 ...; ValueError for text that the format cannot carry (its own separators)."""
+    """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
+    these separators, or delay_level is negative."""
     pairs = dict(message.properties)
     pairs[UNIQ_KEY] = unique_key
     pairs[WAIT] = "true" if message.wait else "false"
@@ -126,14 +130,15 @@ def encode_properties(message: Message, unique_key: str) -> str:
     if message.keys:
         pairs[KEYS] = index_keys(message)
     if message.delay_level < 0:
-        raise ValueError(f"delay_level is {message.delay_level}: 0 is none, 1 the shortest")
+        raise ValueError(f"delay_level is {message.delay_level}: it must be 0 (no delay) or more")
     if message.delay_level:
         pairs[DELAY] = str(message.delay_level)
     return encode_pairs(pairs)
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> str:
-    """ValueError for text that the format cannot carry (its own separators)."""
+    """Returns properties as on the wire, without empty ones. ValueError: a text contains the format's
+    separators."""
     for key, value in pairs.items():
         if NAME_END in key + value or PROPERTY_END in key + value:
             raise ValueError(f"property {key!r}: names and values cannot contain \\x01 or \\x02")
@@ -141,7 +146,8 @@ def encode_pairs(pairs: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Lenient as upstream: a segment without a name, without a value or without separator is skipped."""
+    """Returns the properties. Lenient as RocketMQ: a segment without a name, a value or a separator is
+    skipped."""
     pairs: dict[str, str] = {}
     for segment in text.split(PROPERTY_END):
         key, _, value = segment.partition(NAME_END)
@@ -158,8 +164,8 @@ def still_packed(message: MessageExt) -> int:
 
 
 def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
-    """Every message of a pull body, also those of inner batches (queue.type=BatchCQ), each with its own queue
-    offset. RemoteProtocolError: a record is cut, damaged or of another format."""
+    """Returns every message of a pull body, including those of inner batches (queue.type=BatchCQ), each with
+    its own queue offset. RemoteProtocolError: a record is cut, damaged or of another format."""
     messages: list[MessageExt] = []
     position = 0
     try:
@@ -208,7 +214,7 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
             body = zlib.decompress(body)
         except zlib.error as error:
             not_zlib = True
-            text = "message at CommitLog offset %d, %s queue %d: its body is not the zlib that it says: %s"
+            text = "message at CommitLog offset %d, %s queue %d: its body is marked as zlib, but is not: %s"
             _NOT_ZLIB.tell(now_ms(), text, physical_offset, topic, queue_id, error)
     return MessageExt(
         topic=topic,
@@ -231,8 +237,8 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
 
 
 def _unwrapped(batch: MessageExt) -> list[MessageExt]:
-    """Returns the messages of an inner batch; they share place, times, hosts and sys_flag. A body that is
-    not a batch is returned as it is, as RocketMQ's clients do, so it does not block the queue."""
+    """Returns the messages of an inner batch; they share location, times, hosts and sys_flag. A body that is
+    not a batch is returned as it is, as in RocketMQ's clients, so it does not block the queue."""
     found: list[MessageExt] = []
     data, at = batch.body, 0
     try:
@@ -259,7 +265,7 @@ def _unwrapped(batch: MessageExt) -> list[MessageExt]:
 
 
 def _host(data: bytes, position: int, *, v6: bool) -> tuple[str, int]:
-    """("address:port", position behind it). The port is an int32."""
+    """Returns ("address:port", position after it). The port is an int32."""
     width = 16 if v6 else 4
     raw = data[position : position + width]
     (port,) = _PORT.unpack_from(data, position + width)

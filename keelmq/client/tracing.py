@@ -3,7 +3,7 @@
     async with Producer("127.0.0.1:9876", hooks=[TraceHook()]) as producer: ...
 
 Clients without this hook write no trace. Sends, consumed messages, commits and rollbacks become records in
-the trace topic (keelmq/client/core/traces.py), written by a producer of its own in the background. A trace
+the trace topic (keelmq/client/core/traces.py), written by a separate producer in the background. A trace
 never fails or delays a message: at most `records_max` records wait, later ones are dropped and counted. A
 trace message that is not acknowledged in five seconds is dropped, and the next one waits for a while. When
 the client closes, the remaining records are sent, for at most `flush_timeout_ms`.
@@ -42,22 +42,23 @@ logger = logging.getLogger(__name__)
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 PRODUCER_GROUP: Final = "_INNER_TRACE_PRODUCER"
 RECORDS_MAX: Final = 20_000
-"""Some 6 MB of text."""
+"""About 6 MB of text."""
 LINGER_MS: Final = 500
 FLUSH_TIMEOUT_MS: Final = 2_000
 SEND_TIMEOUT_MS: Final = 5_000
 AGAIN: Final = Backoff(first_ms=2_000, max_ms=60_000)
-"""So long nothing is tried after a trace message that did not get through: a cluster without the trace topic
-must not be asked for its route for ever."""
+"""The pause after a trace message that was not acknowledged, so that a cluster without the trace topic does
+not get endless route requests."""
 CALLS_MAX: Final = 4_096
-"""Calls of listeners that began and whose end was not seen: more than run at a time were cancelled."""
+"""Listener calls whose end the hook has not seen. Only cancelled calls can exceed the number of concurrent
+ones."""
 TOLD_EVERY_MS: Final = 60_000
 DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 class TraceHook(ClientHook):
-    """For all clients of one cluster and of one event loop. `topic`: where the records go; brokers create it
-    with traceTopicEnable, or with autoCreateTopicEnable at the first record."""
+    """Traces all clients of one cluster in one event loop. `topic`: the trace topic; brokers create it with
+    traceTopicEnable, or with autoCreateTopicEnable at the first record."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class TraceHook(ClientHook):
     ) -> None:
         self.topic = topic
         self.sent = self.failed = 0
-        """Records that are stored, and records that did not get through."""
+        """Records that are stored, and records that were not acknowledged."""
         self._buffer = TraceBuffer(records_max)
         self._linger_ms, self._flush_timeout_ms = linger_ms, flush_timeout_ms
         self._namesrv_addr = ""
@@ -82,32 +83,35 @@ class TraceHook(ClientHook):
 
     @property
     def dropped(self) -> int:
-        """Records for which there was no room."""
+        """Returns the number of records that were dropped because the buffer was full."""
         return self._buffer.dropped
 
-    # -- what is seen ------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------
 
     def attached(self, namesrv_addr: str) -> None:
+        """Counts the client. ValueError: it belongs to another cluster."""
         if self._clients and namesrv_addr != self._namesrv_addr:
             raise ValueError(
-                f"a TraceHook is for one cluster: it has {self._namesrv_addr}, not {namesrv_addr}"
+                f"a TraceHook serves one cluster: this one serves {self._namesrv_addr}, not {namesrv_addr}"
             )
         self._namesrv_addr = namesrv_addr
         self._clients += 1
 
     async def detached(self) -> None:
+        """Sends the remaining records after the last client, for at most flush_timeout_ms."""
         self._clients -= 1
         if self._clients or self._producer is None:
             return
         self._ending.set()
         self._hurry.set()
         if not await wait_for_event(self._ended, self._flush_timeout_ms):
-            logger.warning("%d trace records and more were not sent in time", len(self._buffer))
+            logger.warning("at least %d trace records were not sent in time", len(self._buffer))
         await self._tasks.stop()
         producer, self._producer = self._producer, None
         await producer.close()
 
     def after_send(self, trace: SendTrace) -> None:
+        """Adds a Pub record for each message, unless the broker switched traces off."""
         if trace.topic.startswith(self.topic) or not all(result.trace_on for result in trace.results):
             return
         region = trace.results[0].region_id if trace.results else DEFAULT_REGION
@@ -132,6 +136,7 @@ class TraceHook(ClientHook):
         )
 
     def before_consume(self, group: str, messages: Sequence[MessageExt]) -> None:
+        """Adds a SubBefore record for each message of the call."""
         traced = _traced(messages)
         if not traced:
             return
@@ -153,6 +158,7 @@ class TraceHook(ClientHook):
         )
 
     def after_consume(self, trace: ConsumeTrace) -> None:
+        """Adds a SubAfter record for each message of the call."""
         request_id = self._calls.pop(id(trace.messages), None)
         if request_id is None:
             return
@@ -172,6 +178,7 @@ class TraceHook(ClientHook):
         )
 
     def after_end_transaction(self, trace: TransactionTrace) -> None:
+        """Adds an EndTransaction record."""
         message = trace.message
         self._add(
             [
@@ -217,7 +224,7 @@ class TraceHook(ClientHook):
         self._ended.set()
 
     async def _flush(self, producer: Producer) -> bool:
-        """Sends what waits. False: a message failed; the rest waits."""
+        """Sends the waiting records. False: a message failed; the others wait."""
         while (found := self._buffer.next_message()) is not None:
             body, keys, count = found
             try:
@@ -230,7 +237,7 @@ class TraceHook(ClientHook):
         return True
 
     def _warn(self, error: SendError) -> None:
-        """Once a minute: the cluster may be away for long."""
+        """Logs at most once a minute: the cluster may be unreachable for long."""
         now = now_ms()
         if self._told_ms is None or now - self._told_ms >= TOLD_EVERY_MS:
             self._told_ms = now
@@ -238,7 +245,8 @@ class TraceHook(ClientHook):
 
 
 def _traced(messages: Sequence[MessageExt]) -> list[MessageExt]:
-    """A broker that wants no traces says so in each message."""
+    """Returns the messages that are not marked TRACE_ON=false, as brokers with traces switched off mark
+    them."""
     return [message for message in messages if message.properties.get("TRACE_ON") != "false"]
 
 

@@ -1,4 +1,4 @@
-"""The body of a frame: bytes are sent as they are, everything else as JSON."""
+"""The body of a frame: bytes are sent unchanged, everything else as JSON."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,8 @@ from keelmq.remoting.operation import Wire
 
 
 def body_bytes(body: object) -> bytes:
-    """bytes as they are; a model by alias without None, members sorted; any JSON value; None is empty."""
+    """Returns the body's bytes: bytes unchanged; a model by alias without None, members sorted; any other
+    value as JSON; None as empty."""
     if body is None:
         return b""
     if isinstance(body, bytes):

@@ -32,11 +32,11 @@ from keelmq.runtime.stop_steps import StopSteps
 logger = logging.getLogger(__name__)
 
 PENDING_MAX = 65_535
-"""Calls that wait on one connection; more fail at once."""
+"""Calls that may wait on one connection; more fail at once."""
 OPAQUE_MASK = 0x7FFFFFFF
 UNACKNOWLEDGED_MS = 5_000
-"""Bytes that the other machine does not take for so long end the connection; the system alone waits for a
-quarter of an hour. What vanished, and has another address now, is found by dialling its name again."""
+"""A connection ends when the other machine does not acknowledge sent bytes for this long; the system's own
+limit is a quarter of an hour. The next call resolves the name again, in case the peer has a new address."""
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -44,7 +44,7 @@ _opaques = itertools.count(1)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port, split at the last colon (IPv6 literals). Raises ValueError."""
+    """Returns host and port, split at the last colon (IPv6 literals). Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise ValueError(f"{address!r} is not host:port")
@@ -52,10 +52,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class RemotingClient:
-    """`table` serves requests that the other end pushes (1008). `on_closed` gets the address of every
-    established connection that ends, but not during close(). `drop_silent_ms`: a connection that delivered
-    nothing during a whole timed-out call of at least so long is closed (half-open links); None: never.
-    RuntimeError of every call in a child process that was forked after the client was made."""
+    """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
+    address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
+    on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
+    links); None: never. In a child process that was forked after the client was made, every call raises
+    RuntimeError."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class RemotingClient:
         self._on_closed = on_closed
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
-        self._open: set[Connection] = set()  # also those that left the table but are not gone yet
+        self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
         self._connecting: dict[str, asyncio.Task[Connection | str]] = {}
         self._closed = self._inherited = False
         _clients.add(self)
@@ -98,7 +99,7 @@ class RemotingClient:
             response = await self._exchange(connection, address, command, deadline)
             if not isinstance(response, RemotingCommand) or response.code != ResponseCode.GO_AWAY:
                 break
-            self._forget(address, connection)  # a new connection, a new command, the time that is left
+            self._forget(address, connection)  # again over a new connection, in the remaining time
         if not isinstance(response, RemotingCommand):
             return response
         return _outcome(operation, response, address, good)
@@ -106,7 +107,7 @@ class RemotingClient:
     async def oneway(
         self, address: str, operation: Operation[Any, Any], header: Wire, body: object = None
     ) -> bool:
-        """Sends a request without a response. False: surely not sent."""
+        """Sends a request that gets no response. False: surely not sent."""
         command = request_command(operation, header, body, oneway=True)
         command.opaque = next(_opaques) & OPAQUE_MASK
         return await self.send(address, encode(command))
@@ -122,7 +123,7 @@ class RemotingClient:
         return connection.send(frame)
 
     def drop(self, address: str) -> None:
-        """Aborts the connection, if there is one: calls that wait for it end Unknown now, not at their
+        """Aborts the connection, if there is one: its waiting calls end Unknown now, not at their
         timeouts."""
         connection = self._connections.get(address)
         if connection is not None:
@@ -145,16 +146,17 @@ class RemotingClient:
         await steps.run()
 
     def forked(self) -> None:
-        """In the child of a fork(): the connections are the parent's; a byte from here would break them."""
+        """Resets this object in a forked child: the connections are the parent's, and a byte sent from the
+        child would corrupt them."""
         self._inherited = True
-        self._connections = {}  # the rest is kept as it is, so that nothing of it is closed here
+        self._connections = {}  # the rest is kept, so that nothing of it is closed here
 
     # ---- calls ----
 
     async def _exchange(
         self, connection: Connection, address: str, command: RemotingCommand, deadline: float
     ) -> RemotingCommand | Failed | Unknown:
-        """deadline: in loop time."""
+        """Sends one command and waits for its response. `deadline`: in loop time."""
         pending = connection.pending
         if len(pending) >= PENDING_MAX:
             return Failed(ResponseCode.SYSTEM_BUSY, f"{len(pending)} calls wait for {address}")
@@ -184,14 +186,14 @@ class RemotingClient:
         if self._drop_silent_ms is None or waited_ms < self._drop_silent_ms:
             return
         if connection.activity == activity:
-            logger.info("client: closed %s: nothing came for %d ms", address, waited_ms)
+            logger.info("client: closed %s: nothing arrived for %d ms", address, waited_ms)
             self._forget(address, connection)
             connection.abort()
 
     # ---- connections ----
 
     async def _connection(self, address: str, timeout_s: float) -> Connection | str:
-        """Returns the shared connection, or the reason why there is none. Attempts are shared; a caller that
+        """Returns the shared connection, or the reason why there is none. Callers share attempts; one that
         runs out of time leaves the attempt to the others."""
         connection = self._connections.get(address)
         if connection is not None and not connection.is_closing():

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What is asked; one number space for name server, controller, broker and client."""
+    """Request codes; name server, controller, broker and client share one number space."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -160,7 +160,7 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     KEELMQ_PULL_METADATA = 29001
-    """Ours, not upstream's: 29000..29099 is asked between KeelMQ's programs only."""
+    """KeelMQ's own: only its programs send 29000..29099 to each other."""
     KEELMQ_HAND_OVER = 29005
     KEELMQ_EXPLAIN_ELECTION = 29011
     KEELMQ_GET_ELECTIONS = 29012
@@ -180,7 +180,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What came of it; 0 is the only plain success."""
+    """Response codes; only 0 is a plain success."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -241,11 +241,11 @@ class ResponseCode(IntEnum):
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
     RPC_SEND_TO_CHANNEL_FAILED = -1004
-    """Only inside this process: the request surely never left (no connection)."""
+    """Never on the wire: the request was surely not sent (no connection)."""
 
 
 class LanguageCode(IntEnum):
-    """Who speaks; servers only log it."""
+    """The sender's language; servers only log it."""
 
     JAVA = 0
     CPP = 1
@@ -264,12 +264,12 @@ class LanguageCode(IntEnum):
 
 
 VERSION = 479
-"""The release ordinal that we announce (5.3.3): strict JSON from name servers, GO_AWAY allowed."""
+"""The release ordinal that our programs announce (5.3.3): strict JSON from name servers, GO_AWAY allowed."""
 VERSION_DESC = "V5_3_3"
-"""Its name."""
+"""The name of VERSION."""
 
 MASTER_ID = 0
-"""brokerId that a master shows to name servers; never a controller's id."""
+"""The brokerId under which name servers list a master; controllers never assign it."""
 
 PERM_READ = 4
 PERM_WRITE = 2

@@ -1,8 +1,8 @@
 """Encodes and decodes RemotingCommands: JSON and ROCKETMQ (binary) headers, header models, JSON bodies.
 
 Opens no socket. A receiver accepts both header types at any time; the sender of a response ignores the type
-of the request (Java peers answer with the type of their own process). We write JSON unless told otherwise.
-Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 1.2.83 for the form of bodies.
+of the request (Java peers use the type that their own process is configured for). KeelMQ writes JSON by
+default. Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 1.2.83 for the form of bodies.
 """
 
 import struct
@@ -34,14 +34,14 @@ W = TypeVar("W", bound=Wire)
 
 
 class SerializeType(IntEnum):
-    """Header encoding: the top byte of a frame's second word."""
+    """The header's encoding: the top byte of a frame's second word."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class BadRequest(CommandError):
-    """The header or body does not fit the Operation's model. Each server answers with a code of its own."""
+    """The header or body does not fit the Operation's model. Each server answers it with its own code."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, remark)
@@ -49,7 +49,7 @@ class BadRequest(CommandError):
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One request or response. ext_fields: text to text, never None inside."""
+    """One request or response. ext_fields: text to text, without None."""
 
     code: int
     opaque: int = 0
@@ -63,10 +63,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
+        """Returns whether the flag marks a response."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
+        """Returns whether the sender expects no response."""
         return bool(self.flag & FLAG_ONEWAY)
 
 
@@ -84,7 +86,7 @@ class _Header(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class _ReceivedHeader(msgspec.Struct, gc=False):
-    """The strict and fast reading of a JSON header; what it refuses goes through _lenient_header."""
+    """A JSON header for fast, strict decoding; _lenient_header decodes what this refuses."""
 
     code: int
     extFields: dict[str, str] | None = None
@@ -103,7 +105,8 @@ _decode_header = msgspec.json.Decoder(_ReceivedHeader, strict=False).decode
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """The whole frame. LocalProtocolError: it cannot be sent like that (too large, code above 16 bits)."""
+    """Returns the whole frame. LocalProtocolError: it is too large, or a ROCKETMQ header cannot hold its
+    code."""
     if command.serialize_type is SerializeType.ROCKETMQ:
         header = _encode_binary_header(command)
     else:
@@ -121,7 +124,7 @@ def _frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
 
 
 def decode(payload: bytes) -> RemotingCommand:
-    """A command from one frame without its 4-byte length. Raises RemoteProtocolError."""
+    """Returns the command in one frame without its 4-byte length. Raises RemoteProtocolError."""
     if len(payload) < LENGTH_BYTES:
         raise RemoteProtocolError(f"frame of {len(payload)} bytes")
     (word,) = _INT32.unpack_from(payload)
@@ -132,7 +135,7 @@ def decode(payload: bytes) -> RemotingCommand:
 
 
 def decode_parts(serialize_type: int, header: bytes, body: bytes) -> RemotingCommand:
-    """As decode(), from a header and a body that are cut already."""
+    """As decode(), for a header and a body that are split already."""
     if serialize_type == SerializeType.JSON:
         command = _decode_json_header(header)
     elif serialize_type == SerializeType.ROCKETMQ:
@@ -182,7 +185,7 @@ def _decode_json_header(header: bytes) -> RemotingCommand:
 
 
 def _lenient_header(header: bytes) -> _ReceivedHeader:
-    """Null members, numbers as text, bare keys, numbers in extFields: a Java reader takes them all."""
+    """Decodes what a Java reader accepts: null members, numbers as text, bare keys, numbers in extFields."""
     try:
         raw = load_lenient(header)
     except ValueError as error:
@@ -219,7 +222,7 @@ def _lenient_int(raw: Mapping[str, object], name: str) -> int:
 
 
 def _language_name(value: object) -> str:
-    """By name or by number; absent is JAVA, as the Java reader has it."""
+    """Returns the name for a name or a number; JAVA if it is absent, as Java readers assume."""
     if value is None:
         return LanguageCode.JAVA.name
     if isinstance(value, int):
@@ -272,7 +275,8 @@ def _decode_binary_header(header: bytes) -> RemotingCommand:
 
 
 def _decode_entries(header: bytes, at: int, end: int) -> dict[str, str]:
-    """Fast headers of Java peers write a key twice: the last one counts. Empty text is null: left out."""
+    """Decodes extFields. Fast headers of Java peers write a key twice: the last one counts. Empty text means
+    null, and is left out."""
     fields: dict[str, str] = {}
     while at < end:
         (key_bytes,) = _INT16.unpack_from(header, at)
@@ -296,7 +300,7 @@ def _take(header: bytes, at: int, count: int, end: int) -> tuple[str, int]:
 def request_command(
     operation: Operation[Any, Any], header: Wire, body: object = None, *, oneway: bool = False
 ) -> RemotingCommand:
-    """A request without an opaque: the client gives it one."""
+    """Returns a request without an opaque; the client assigns one."""
     flag = FLAG_ONEWAY if oneway or operation.oneway else 0
     return RemotingCommand(operation.code, flag=flag, ext_fields=header_fields(header), body=body_bytes(body))
 
@@ -304,13 +308,13 @@ def request_command(
 def response_frame(
     opaque: int, code: int, remark: str | None = None, header: Wire | None = None, body: object = None
 ) -> bytes:
-    """The whole frame of a response."""
+    """Returns the whole frame of a response."""
     fields = header_fields(header) if header is not None else {}
     return encode(RemotingCommand(int(code), opaque, FLAG_RESPONSE, remark, fields, body_bytes(body)))
 
 
 def header_fields(wire: Wire) -> dict[str, str]:
-    """extFields of a header model: true/false, decimal text; None is left out."""
+    """Returns the extFields of a header model: true/false, decimal text; None is left out."""
     fields = wire.model_dump(by_alias=True, exclude_none=True)
     return {key: value if type(value) is str else _text(value) for key, value in fields.items()}
 
@@ -324,8 +328,8 @@ def _text(value: object) -> str:
 
 
 def parse_header(type_: type[W], ext_fields: Mapping[str, str]) -> W:
-    """A header model from extFields. Empty text counts as absent, since binary headers cannot tell them
-    apart. Raises BadRequest with a remark that names the field."""
+    """Returns the header model for extFields. Empty text counts as absent, since binary headers cannot tell
+    them apart. Raises BadRequest with a remark that names the field."""
     try:
         wire = type_.model_validate({key: value for key, value in ext_fields.items() if value != ""})
     except ValidationError as error:
@@ -337,7 +341,7 @@ def parse_header(type_: type[W], ext_fields: Mapping[str, str]) -> W:
 
 
 def _remark(error: ValidationError, what: str) -> str:
-    """One line: every field that is missing or wrong, in the wire's spelling."""
+    """Returns one line with every field that is missing or wrong, in the wire's spelling."""
     parts = []
     for detail in error.errors(include_url=False):
         name = ".".join(str(part) for part in detail["loc"]) or "(whole)"
@@ -357,9 +361,9 @@ def _adapter(type_: Any) -> TypeAdapter[Any]:
 
 
 def decode_body(type_: Any, raw: bytes) -> Any:
-    """A body as `type_` (an Operation's request_body or response_body). Empty JSON is None.
+    """Returns a body as `type_` (an Operation's request_body or response_body); None for empty JSON.
 
-    Takes what fastjson writes: bare number keys, null members, numbers as text. Raises BadRequest.
+    Accepts what fastjson writes: bare number keys, null members, numbers as text. Raises BadRequest.
     """
     if type_ is None:
         return None

@@ -33,13 +33,13 @@ IN_MEMORY_ONLY = "changed until the next start: there is no -c file and no confi
 
 
 class StoredConfig(Config):
-    """Settings of which some can change while the program runs."""
+    """Settings, some of which can change while the program runs."""
 
     AT_RUN_TIME: ClassVar[frozenset[str]] = frozenset()
-    """Keys that a request can change; the others are read at start."""
+    """Keys that a request can change; the others are read only at the start."""
     BLACK_LIST: ClassVar[frozenset[str]] = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
-    """Never changed by a request, whatever configBlackList says: a path of the caller's choice is a way in
-    (#6733, #7584)."""
+    """Keys that no request may change, whatever configBlackList says: with a path of the caller's choice the
+    server would write any file (#6733, #7584)."""
 
     config_store_path: Path | None = Field(
         None, description="file for changes made at run time, read over the -c file (default: the -c file)"
@@ -62,8 +62,8 @@ class Given:
 
 
 class ConfigStore(Generic[S]):
-    """`current` is replaced by a change; `on_change` is called after it. `sources`: the source of each key
-    that is set."""
+    """The settings of a running program. A change replaces `current` and then calls `on_change`. `sources`:
+    the source of each key that is set."""
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class ConfigStore(Generic[S]):
         self._writing = asyncio.Lock()
 
     async def update(self, body: bytes) -> str | None:
-        """Applies all of the key=value lines, or none: CommandError. Returns a remark for the caller."""
+        """Applies all of the key=value lines, or none: CommandError. Returns a remark for the caller, or
+        None."""
         try:
             settings = parse_settings(body.decode(), "the request")
         except (UnicodeDecodeError, ConfigError) as error:
@@ -131,7 +132,7 @@ class ConfigStore(Generic[S]):
 
 
 def store_path(config: StoredConfig, path: Path | None) -> Path | None:
-    """configStorePath, else the -c file."""
+    """Returns configStorePath, or the -c file if it is not set."""
     return path if config.config_store_path is None else config.config_store_path.expanduser()
 
 
@@ -155,7 +156,7 @@ def with_stored(config: S, path: Path | None, environ: Mapping[str, str], overri
 def _sources(
     config: StoredConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """As load_config() and with_stored() took them."""
+    """Returns the source of each key, by the rules of load_config() and with_stored()."""
     found = setting_sources(path if path is not None and path.exists() else None, environ, overrides)
     stored = store_path(config, path)
     if stored is not None and stored != path and stored.exists():

@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 262_144
 LARGE_FRAME_BYTES = 65_536
-"""So much of a frame has to arrive before it gets a buffer of its own."""
+"""A frame gets a buffer of its own after this many of its bytes arrived."""
 WRITE_HIGH_BYTES = 1_048_576
-"""Unsent bytes above which the peer counts as not reading: we stop reading from it."""
+"""Unsent bytes above which the peer counts as not reading: its requests are no longer read."""
 WRITE_LOW_BYTES = 262_144
 WRITE_BYTES_MAX = 67_108_864
-"""Unsent bytes (pushed frames and late replies) above which the connection is given up."""
+"""Unsent bytes (pushed frames and late replies) above which the connection is aborted."""
 BATCHED_MIN = 12
-"""Frames of a read: fewer are served faster one by one."""
+"""Frames in one read; fewer are served faster one by one."""
 CLOSE_MS = 10_000
-"""How long close() lets queued bytes leave before the connection is aborted."""
+"""How long close() waits for queued bytes to leave before it aborts the connection."""
 CLOSE_FLUSH_MS = 200
-"""How long close_all() lets queued bytes leave before it cuts."""
+"""How long close_all() waits for queued bytes to leave."""
 
 _ids = itertools.count(1)
 _NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
@@ -94,12 +94,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._write(frame)
 
     def write_parts(self, parts: list[bytes | memoryview]) -> bool:
-        """Queues one frame given in pieces, without joining them (uvloop). The memory that views show must
+        """Queues one frame given in pieces, without joining them (uvloop). The memory behind the views must
         not change until it is sent. False: closing, nothing was sent."""
         transport = self._transport
         if self._closing or transport is None or transport.is_closing():
             return False
-        if self._batch:  # bound the order: what was answered before leaves before
+        if self._batch:  # earlier responses leave first
             self._write(b"".join(self._batch))
             self._batch.clear()
         if self._paused and not self._has_room(transport, sum(map(len, parts))):
@@ -109,21 +109,22 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def is_closing(self) -> bool:
+        """Returns whether the connection is closing or closed."""
         return self._closing or (self._transport is not None and self._transport.is_closing())
 
     def is_paused(self) -> bool:
-        """The peer does not read: no large response should be started for it."""
+        """Returns whether the peer does not read, so no large response should be started for it."""
         return self._paused
 
     def unsent_bytes(self) -> int:
-        """Queued bytes that the system has not accepted yet; 0 when the connection is gone."""
+        """Returns the queued bytes that the system has not accepted yet; 0 when the connection is gone."""
         transport = self._transport
         return 0 if transport is None or self.lost.done() else transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Sends queued bytes for CLOSE_MS at most, then closes."""
         self._closing = True
-        self._drop_large()  # now: a peer that does not read can make the rest take long
+        self._drop_large()  # now, since a peer that does not read can delay the rest
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -143,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def give_up(self, kind: str, problem: str) -> None:
-        """Aborts a connection whose peer does not read; `kind` is counted, `problem` logged."""
+        """Aborts a connection whose peer does not read; counts `kind` and logs `problem`."""
         self._write_buffers.given_up[kind] += 1
         self._complain(f"its peer does not read: {problem}")
         self.abort()
@@ -159,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _has_room(self, transport: asyncio.Transport, count: int) -> bool:
-        """Whether `count` more bytes may be queued. False: the connection was aborted instead."""
+        """Returns whether `count` more bytes may be queued. False: the connection was aborted instead."""
         unsent = transport.get_write_buffer_size()
         if unsent + count > WRITE_BYTES_MAX:
             self.give_up(OVER_LIMIT, f"{unsent} bytes unsent, and {count} more to send")
@@ -170,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- asyncio.BufferedProtocol ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         peer = transport.get_extra_info("peername")
@@ -237,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._large_filled += nbytes
         if self._large_filled == len(self._large):
-            whole = cast(bytearray, self._large)  # any buffer will do
+            whole = cast(bytearray, self._large)  # an mmap works as well
             self._drop_large()
             self._receive(b"", large_frame(whole))
 
@@ -280,8 +281,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher.closed_peers.tell(now_ms(), "%s: closed %s: %s", dispatcher.name, self.address, problem)
 
     def _keep(self, data: bytes, at: int) -> None:
-        """Keeps the beginning of a frame until the rest arrives. RemoteProtocolError: it can never be a
-        frame. NoRoomError: not now."""
+        """Keeps the beginning of a frame until the rest arrives. RemoteProtocolError: it can never become a
+        frame. NoRoomError: there is no room for it now."""
         size = frame_bytes(data, at, len(data))
         have = len(data) - at
         if size <= LARGE_FRAME_BYTES or have < LARGE_FRAME_BYTES:
@@ -297,14 +298,14 @@ class Connection(asyncio.BufferedProtocol):
         self._large[:have] = data[at:]
 
     def _drop_large(self) -> None:
-        """Forgets the unfinished large frame: it is complete, or never will be."""
+        """Forgets the unfinished large frame: it is complete, or will never be."""
         if self._large is not None:
             self._large = None
             self._large_frames.held_bytes -= self._large_filled
 
     def _batched(self, frames: list[Frame]) -> tuple[int, bytes]:
-        """The first requests of a read are mostly of one kind, so their common work is done once. Returns
-        how many were served, and their responses."""
+        """Serves the first requests of a read together, since most have one code. Returns how many were
+        served, and their responses."""
         key = frames[0][1][:FAST_PATH_KEY_BYTES]
         fast_path = self._dispatcher.batched.get(key)
         if fast_path is None:
@@ -320,23 +321,23 @@ class Connection(asyncio.BufferedProtocol):
                 commands.append(command)
                 bodies.append(body)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            pass  # as in _frame(), where it comes next
+            pass  # _frame() handles it next
         try:
             return handler(commands, bodies, self)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            failed = self._dispatcher.fast_path_failed  # it may have served some of them: none is tried again
+            failed = self._dispatcher.fast_path_failed  # it may have served some: none is repeated
             replies = [failed(error, header, body) for _, header, body, _ in frames[: len(commands)]]
             return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
-        """The reply, if there is one now."""
+        """Serves one frame. Returns its response, if there is one now."""
         fast_path = self._fast_path.get(header[:FAST_PATH_KEY_BYTES])
         if fast_path is not None and not serialize_type:
             decode, handler = fast_path
             try:
                 typed = decode(header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                typed = None  # legal, but not as a fast decoder wants it: the lenient way below
+                typed = None  # legal, but only the lenient decoder reads it
             if typed is not None and not typed.flag & FLAG_RESPONSE:
                 try:
                     return handler(typed, body, self)
@@ -352,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         future = self.pending.pop(command.opaque, None)
         if future is None:
             logger.debug(
-                "%s: %s answers opaque %d too late", self._dispatcher.name, self.address, command.opaque
+                "%s: late response from %s to opaque %d", self._dispatcher.name, self.address, command.opaque
             )
         elif not future.done():
             future.set_result(command)
@@ -362,13 +363,13 @@ def _unwritten(size: int) -> mmap.mmap:
     """Allocates memory whose unwritten pages cost nothing; a bytearray is filled with zeros at once."""
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _NO_HUGE_PAGES is not None:
-        with contextlib.suppress(OSError):  # a kernel that has none
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             made.madvise(_NO_HUGE_PAGES)
     return made
 
 
 def _address_bytes(host: str, port: int) -> bytes:
-    """4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
+    """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
     plain = host.removeprefix("::ffff:").partition("%")[0]
     packed = bytes(4)
     with contextlib.suppress(OSError):
@@ -377,8 +378,8 @@ def _address_bytes(host: str, port: int) -> bytes:
 
 
 async def close_all(connections: Iterable[Connection]) -> None:
-    """Closes connections; bytes that a peer does not accept within CLOSE_FLUSH_MS are lost. Returns when all
-    are gone."""
+    """Closes connections and returns when all are gone; bytes that a peer does not accept within
+    CLOSE_FLUSH_MS are lost."""
     leaving = list(connections)
     for connection in leaving:
         connection.close()

@@ -39,15 +39,16 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 1024
-"""Coroutine requests of one connection that may run at once; more are answered SYSTEM_BUSY."""
+"""Coroutine requests of one connection that may run concurrently; more are answered SYSTEM_BUSY."""
 
 
 FAST_PATH_KEY_BYTES = 12
-"""A header's first bytes tell its typed decoder: a slice is cheaper than a search for the first comma."""
+"""A header's first bytes select its typed decoder: a slice is cheaper than a search for the first comma."""
 
 
 def fast_path_key(code: int) -> bytes:
-    """The beginning of a header of this code when the peer writes the code first, as all known clients do."""
+    """Returns the first bytes of a JSON header of this code, if the peer writes the code first, as all known
+    clients do."""
     return (b'{"code":%d,"' % code)[:FAST_PATH_KEY_BYTES]
 
 
@@ -58,8 +59,8 @@ class Requester(Peer, Protocol):
 
 
 class Dispatcher:
-    """Serves one table. `name` is for log lines; `bad_request_code` answers headers that do not fit.
-    closed_peers: why connections were closed, in rate-limited log lines, since any peer can cause them."""
+    """Serves one table. `name`: for log lines. `bad_request_code`: the response to headers that do not fit.
+    closed_peers: logs why connections were closed, rate-limited, since any peer can cause these lines."""
 
     def __init__(
         self, table: OperationTable, *, name: str, bad_request_code: int = ResponseCode.SYSTEM_ERROR
@@ -80,8 +81,8 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
-        """Serves one decoded request. Returns the whole response frame, or None when it is answered later or
-        never."""
+        """Serves one decoded request. Returns the whole response frame, or None if the response comes later
+        or never."""
         fast_path = self.table.fast_path.get(command.code)
         if fast_path is not None:
             return self._lenient_fast_path(fast_path, command, peer)
@@ -152,7 +153,8 @@ class Dispatcher:
             return self._refusal(error, command)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
-        """The answer to a request whose handler raised; called inside the except block, for the traceback."""
+        """Returns the response to a request whose handler raised; called inside the except block, for the
+        traceback."""
         if isinstance(error, BadRequest):
             return _error(command, self._bad_request_code, error.remark)
         if isinstance(error, CommandError):
@@ -161,6 +163,7 @@ class Dispatcher:
         return _error(command, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
 
     async def close(self) -> None:
+        """Cancels the running handlers and waits for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,8 +1,8 @@
-"""Cuts a byte stream into frames. Knows nothing of headers, bodies or sockets.
+"""Splits a byte stream into frames. Knows nothing of headers, bodies or sockets.
 
      0        4        8          8+H       4+L
      +--------+--------+-----------+---------+
-     | L i32  | T8 H24 | header    | body    |     L counts everything behind itself: L = 4 + H + body
+     | L i32  | T8 H24 | header    | body    |     L counts everything after itself: L = 4 + H + body
      +--------+--------+-----------+---------+     T: 0 JSON header, 1 ROCKETMQ (binary) header
 
 Invariant: a frame is checked as soon as its 8 prefix bytes have arrived, before any of it is buffered.
@@ -17,7 +17,7 @@ from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 FRAME_BYTES_MAX = 16_777_216
-"""The 4 length bytes included, as upstream counts."""
+"""Includes the 4 length bytes, as in RocketMQ."""
 
 LENGTH_BYTES = 4
 PREFIX_BYTES = 8
@@ -44,8 +44,9 @@ _OTHER_PROTOCOLS = (
 
 
 def frame_bytes(data: bytes | bytearray | memoryview, at: int, end: int) -> int:
-    """Whole size of the frame that begins at `at`, length field included; 0: fewer than 8 bytes before `end`,
-    not known yet. Raises RemoteProtocolError for what no correct peer sends."""
+    """Returns the whole size of the frame that begins at `at`, length field included; 0: fewer than 8 bytes
+    before `end`, so the size is not known yet. Raises RemoteProtocolError for bytes that no correct peer
+    sends."""
     have = end - at
     if have < PREFIX_BYTES:
         if have >= LENGTH_BYTES:
@@ -63,11 +64,12 @@ def frame_bytes(data: bytes | bytearray | memoryview, at: int, end: int) -> int:
 
 
 Frame: TypeAlias = tuple[int, bytes, bytes, int]
-"""Serialize type, header, body, and where it ends."""
+"""Serialize type, header, body, and the position of its end."""
 
 
 def whole_frames(data: bytes) -> list[Frame]:
-    """All frames up to one that is not whole or not legal: frame_bytes() says which."""
+    """Returns all frames before the first that is incomplete or illegal; frame_bytes() distinguishes the
+    two."""
     if _IS_COMPILED:
         return _whole_frames(data)
     frames: list[Frame] = []
@@ -83,7 +85,7 @@ def whole_frames(data: bytes) -> list[Frame]:
 
 
 def _whole_frames(data: bytes) -> list[Frame]:
-    """The compiled twin's way."""
+    """As whole_frames(), in the form that is fastest when compiled."""
     frames: list[Frame] = []
     raw, at, end = data, 0, len(data)
     while end - at >= PREFIX_BYTES:
@@ -98,7 +100,8 @@ def _whole_frames(data: bytes) -> list[Frame]:
 
 
 def large_frame(buffer: bytearray) -> list[Frame]:
-    """A buffer that frame_bytes() found to hold one frame exactly; its body is copied only once."""
+    """Returns the one frame that fills the buffer exactly (frame_bytes() has checked it); the body is copied
+    once."""
     view = memoryview(buffer)
     body_at = PREFIX_BYTES + (unpack_prefix(view, 0)[1] & HEADER_BYTES_MASK)
     return [(view[LENGTH_BYTES], bytes(view[PREFIX_BYTES:body_at]), bytes(view[body_at:]), len(view))]
@@ -116,19 +119,22 @@ def _check_length(length: int, data: bytes | bytearray | memoryview, at: int) ->
 
 @dataclass(slots=True)
 class FrameDecoder:
-    """receive_data() stores bytes; next_frame() returns one payload, or None for 'need more'."""
+    """Decodes a stream: receive_data() stores bytes; next_frame() returns one frame, None if it is
+    incomplete."""
 
     _buffer: bytearray = field(default_factory=bytearray)
     _at: int = 0
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Stores received bytes."""
         if self._at:
             del self._buffer[: self._at]
             self._at = 0
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next frame without its 4-byte length, as command.decode() wants it."""
+        """Returns the next frame without its 4-byte length, the input of command.decode(); None: more bytes
+        are needed. RemoteProtocolError."""
         size = frame_bytes(self._buffer, self._at, len(self._buffer))
         if size == 0 or self._at + size > len(self._buffer):
             return None
@@ -138,7 +144,7 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received that no frame has used yet."""
+        """Returns the number of received bytes that are not part of a returned frame."""
         return len(self._buffer) - self._at
 
 

@@ -26,7 +26,7 @@ _SINGLE_SPECIAL = re.compile(rb"""\\'|"|\\.""", re.DOTALL)
 
 
 def load_lenient(raw: bytes) -> Any:
-    """The JSON value in `raw`. Raises ValueError."""
+    """Returns the JSON value in `raw`. Raises ValueError."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def load_lenient(raw: bytes) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Removes explicit null members: fastjson's readers treat them as absent."""
+    """Returns the value without null members: fastjson's readers treat them as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -48,7 +48,8 @@ def without_nulls(value: Any) -> Any:
 
 
 def to_standard_json(raw: bytes) -> bytes:
-    """Quotes bare keys and undoes fastjson's other deviations; standard JSON is unchanged."""
+    """Returns standard JSON: quotes bare keys and undoes fastjson's other deviations; standard JSON stays
+    unchanged."""
     return _TOKEN.sub(_standard_token, raw)
 
 

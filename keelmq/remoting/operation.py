@@ -15,7 +15,8 @@ from keelmq.remoting.codes import ResponseCode
 
 
 class Wire(BaseModel):
-    """snake_case here, camelCase on the wire; unknown fields ignored, known ones checked, "7" is 7."""
+    """Base of all models on the wire: snake_case here, camelCase there; unknown fields are ignored, known
+    ones checked, and "7" is accepted for 7."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
@@ -30,8 +31,8 @@ Resp = TypeVar("Resp", bound=Wire)
 
 @dataclass(frozen=True)
 class Operation(Generic[Req, Resp]):
-    """One request code. `request` and `response` are the header models (extFields);
-    `request_body` and `response_body` are JSON body models, bytes for a raw body, None for no body."""
+    """One request code. `request` and `response` are the header models (extFields); `request_body` and
+    `response_body` are JSON body models, bytes for a raw body, None for no body."""
 
     code: int
     name: str
@@ -43,7 +44,8 @@ class Operation(Generic[Req, Resp]):
 
 
 class CommandError(Exception):
-    """The request was understood and refused: becomes a response with this code; the connection stays."""
+    """The request was understood and refused. It becomes a response with this code; the connection stays
+    open."""
 
     def __init__(self, code: int, remark: str, header: Wire | None = None, body: object = None) -> None:
         super().__init__(f"{code}: {remark}")
@@ -51,37 +53,39 @@ class CommandError(Exception):
 
 
 class UnknownOutcome(CommandError):
-    """The request may or may not have been carried out, and is safe to repeat. Over TCP a response, over
-    HTTP a 504."""
+    """The request may or may not have been carried out, and is safe to repeat. Over TCP an error response,
+    over HTTP a 504."""
 
 
 class RemoteProtocolError(Exception):
-    """No correct peer sends this: the connection is closed with one log line."""
+    """The peer violates the protocol: its connection is closed with one log line."""
 
 
 class LocalProtocolError(Exception):
-    """Our own code asked for something illegal: a bug."""
+    """Our own code violates the protocol: a bug."""
 
 
 class Peer(Protocol):
     """The other end of a connection, as handlers see it."""
 
     @property
-    def connection_id(self) -> int: ...  # unique in this process, never reused
+    def connection_id(self) -> int:
+        """Returns a number that is unique in this process and never reused."""
 
     @property
-    def address(self) -> str: ...  # "host:port" as seen on the socket, "http" for HTTP requests
+    def address(self) -> str:
+        """Returns "host:port" as seen on the socket, "http" for HTTP requests."""
 
-    def is_closing(self) -> bool: ...
+    def is_closing(self) -> bool:
+        """Returns whether nothing can be sent any more."""
 
     def send(self, frame: bytes) -> bool:
-        """Queue an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
-        ...
+        """Queues an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler may read beside its typed request."""
+    """The parts of a request that a handler may need besides its typed header."""
 
     peer: Peer
     body: Any = None  # decoded per Operation.request_body
@@ -89,13 +93,13 @@ class Call:
     ext_fields: Mapping[str, str] = field(default_factory=dict)
     raw_body: bytes = b""
     opaque: int = 0
-    is_oneway: bool = False  # the caller waits for no response
+    is_oneway: bool = False  # the caller expects no response
     language: str = "JAVA"  # sender's, by the name in codes.LanguageCode
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Response header, body and code. `body`: bytes as they are, a model or a JSON value, or None."""
+    """Response header, body and code. `body`: bytes unchanged, a model or a JSON value, or None."""
 
     header: Wire | None = None
     body: object = None
@@ -108,18 +112,18 @@ Handler = Callable[[Any, Call], Awaitable[Reply | Wire | None]]
 
 FastPathHandler = Callable[[Any, bytes, Peer], bytes | None]
 """Data-path handler, called synchronously inside the read: (decoded command, body, connection) -> a whole
-response frame, or None when it answers later through connection.send()."""
+response frame, or None if it responds later through connection.send()."""
 
 BatchedHandler = Callable[[list[Any], list[bytes], Peer], tuple[int, bytes]]
 """The same for many requests of one read: (decoded commands, their bodies, connection) -> how many it has
-served, from the first one on, and the answers to them in one piece. The others go to FastPathHandler."""
+served, from the first one on, and their responses in one piece. FastPathHandler gets the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A fast-path binding. `decoder` decodes a JSON header to `command_type` in one step; `lenient` makes
-    the same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses.
-    `batched`: for reads that bring many requests."""
+    """A fast-path binding. A typed decoder decodes a JSON header to `command_type` in one step; `lenient`
+    makes the same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses.
+    `batched`: for reads with many requests."""
 
     command_type: Any
     lenient: Callable[[int, int, int, Mapping[str, str]], Any]
@@ -128,20 +132,23 @@ class FastPath:
 
 
 class OperationTable:
-    """The handler of each Operation. Read by every server; bind everything before a server starts."""
+    """The handler of each Operation. Servers read it; bind everything before a server starts."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
         self.fast_path: dict[int, FastPath] = {}
         self.unsupported: dict[int, str] = {}
-        """Code -> what its callers are told, with code 3. Of a code that is not here: that it is unknown."""
+        """Code -> the remark of its response, with code 3. Codes that are neither bound nor listed here are
+        unknown."""
 
     def bind(self, operation: Operation[Any, Any], handler: Handler) -> None:
+        """Binds a coroutine handler. LocalProtocolError: the code is bound already."""
         if operation.code in self.handlers or operation.code in self.fast_path:
             raise LocalProtocolError(f"code {operation.code} is bound twice")
         self.handlers[operation.code] = (operation, handler)
 
     def bind_fast_path(self, code: int, fast_path: FastPath) -> None:
+        """Binds a data-path handler. LocalProtocolError: the code is bound already."""
         if code in self.handlers or code in self.fast_path:
             raise LocalProtocolError(f"code {code} is bound twice")
         self.fast_path[code] = fast_path
@@ -149,12 +156,12 @@ class OperationTable:
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[Resp]):
-    """Answered with code 0 (or a code that the caller listed as good)."""
+    """The response has code 0 (or a code that the caller listed as good)."""
 
     header: Resp
     body: Any = None
     code: int = 0
-    remark: str = field(default="", compare=False)  # text for people
+    remark: str = field(default="", compare=False)  # for people, not for programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +176,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """May or may not have been carried out: timeout, or the connection was lost after the request had
-    left."""
+    """May or may not have been carried out: a timeout, or the connection was lost after the request was
+    sent."""
 
     remark: str
 
@@ -179,7 +186,7 @@ Outcome = Ok[Resp] | Failed | Unknown
 
 
 def in_short(outcome: Failed | Unknown) -> str:
-    """For one line of a log."""
+    """Returns the outcome as one log line."""
     if isinstance(outcome, Unknown) or outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
         return outcome.remark
     wrong_server = outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -1,6 +1,6 @@
 """Maps whose keys are queues, in fastjson's notation: {{"brokerName":...}:value, ...}.
 
-This is not standard JSON. Java tools read no other form, so brokers write it, and our tools read it.
+This is not standard JSON. Java tools read no other form, so our brokers write it, and our tools read it.
 """
 
 import json
@@ -18,43 +18,45 @@ _TOKEN: Final = re.compile(
 
 
 class QueueKey(NamedTuple):
+    """A queue as the key of a map."""
+
     topic: str
     broker_name: str
     queue_id: int
 
     @classmethod
     def from_json(cls, text: str) -> "QueueKey":
-        """Raises ValueError, KeyError or TypeError for a text that is not a queue."""
+        """Returns the queue. Raises ValueError, KeyError or TypeError if the text is not one."""
         value = json.loads(text)
         return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
 
 
 def queue_json(queue: QueueKey) -> dict[str, Any]:
-    """As an object: members in fastjson's order."""
+    """Returns the queue as a JSON object, with members in fastjson's order."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
 def dump_queue_map(name: str, entries: Iterable[tuple[QueueKey, Any]], **members: Any) -> bytes:
-    """{"<name>": {queue: value, ...}, <other members>}; members in alphabetical order."""
+    """Returns {"<name>": {queue: value, ...}, <other members>}; members in alphabetical order."""
     parts = {key: _compact(value) for key, value in members.items()} | {name: _table(entries)}
     return ("{" + ",".join(f'"{key}":{parts[key]}' for key in sorted(parts)) + "}").encode()
 
 
 def dump_queue_maps(name: str, tables: Mapping[str, Iterable[tuple[QueueKey, Any]]]) -> bytes:
-    """{"<name>": {"<key>": {queue: value, ...}, ...}}; keys in alphabetical order."""
+    """Returns {"<name>": {"<key>": {queue: value, ...}, ...}}; keys in alphabetical order."""
     inner = ",".join(f"{_compact(key)}:{_table(entries)}" for key, entries in sorted(tables.items()))
     return f'{{"{name}":{{{inner}}}}}'.encode()
 
 
 def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str, Any]]:
     """Returns the map called `name`, and the other members; a nested map of queues has JSON texts as keys
-    (QueueKey.from_json). ValueError: it is something else."""
+    (QueueKey.from_json). ValueError: `raw` has another form."""
     text = _TOKEN.sub(_quoted, raw.decode())
     try:
         value = json.loads(text)
         table = {QueueKey.from_json(key): item for key, item in (value.pop(name, None) or {}).items()}
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no map of queues: {error}") from None
+        raise ValueError(f"not a map of queues: {error}") from None
     return table, value
 
 

@@ -1,8 +1,8 @@
 """Telemetry records: the schemas that brokers, controllers and producers write, and analytics reads.
 
 One JSON object per line, snake_case, "record" (its kind) and "v" first. Times are wall-clock ms UTC of the
-writer; offsets are CommitLog bytes and comparable only within one master_epoch. Never a message body, a key
-or a secret. A reader ignores fields that it does not know; a changed meaning of a field raises
+writer; offsets are CommitLog bytes, comparable only within one master_epoch. Records never contain a message
+body, a key or a secret. Readers ignore unknown fields; a change of a field's meaning increments
 RECORD_VERSION.
 
 Order controller events by (broker_name, event_id), never by ts: controllers' clocks differ. Every controller
@@ -28,7 +28,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="rec
 
 
 class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected replica as its master sees it. `lag_ms`: since it last had everything; 0: it has."""
+    """A connected replica as its master sees it. `lag_ms`: since it last had every byte; 0: it has them
+    now."""
 
     broker_id: int
     ack_offset: int
@@ -37,11 +38,11 @@ class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HaSample(Record, tag="ha_sample", frozen=True, kw_only=True):
-    """Every broker, once a second. max_offset and confirm_offset are of one instant.
+    """Written by every broker once a second. max_offset and confirm_offset are from one instant.
 
-    `lag_ms`: how long the oldest unconfirmed byte has waited; the `_max` fields: the worst since the sample
-    before, so that a spike between two samples is not lost. `role`: "master", "slave" or "none". The set and
-    the replicas are known to a master only, and empty otherwise.
+    `lag_ms`: how long the oldest unconfirmed byte has waited; the `_max` fields: the worst value since the
+    previous sample, so a spike between two samples is not lost. `role`: "master", "slave" or "none". Only a
+    master knows the set and the replicas; otherwise they are empty.
     """
 
     broker_id: int
@@ -88,11 +89,12 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ControllerEvent(Record, tag="controller_event", frozen=True, kw_only=True):
     """An event of the controllers' log, with its group before and after. `ts`: when it was proposed.
 
-    `event_id`: its place in the log, the same at every controller. `type`: the event's name ("electMaster"),
-    or "snapshot": the group as it is, written first into every file, so that an hour can be understood from
-    its own file. `refused`: why apply() refused it; before and after are equal then. `reason`: for an
-    election, why it was held; for a SyncStateSet, "caught_up", "lag" or "gone" (its broker was not active).
-    `last_heartbeat_ts` and `detected_ts` only with an election that replaces a lost master.
+    `event_id`: its position in the log, the same at every controller. `type`: the event's name
+    ("electMaster"), or "snapshot": the present state of the group, written at the start of every file, so
+    that each hour can be read from its own file. `refused`: why apply() refused it; before and after are
+    equal then. `reason`: for an election, why it was held; for a SyncStateSet, "caught_up", "lag" or "gone"
+    (its broker was not active). `last_heartbeat_ts` and `detected_ts` only for an election that replaces a
+    lost master.
     """
 
     event_id: int
@@ -108,8 +110,8 @@ class ControllerEvent(Record, tag="controller_event", frozen=True, kw_only=True)
 
 
 class SendGap(Record, tag="send_gap", frozen=True, kw_only=True):
-    """A producer's view of a fail-over: from `started_ts` (the fault) until `ts` nothing that was started
-    after the fault had been acknowledged. `broker_id`: the master that was lost; `program`: its process."""
+    """A producer's view of a fail-over: from `started_ts` (the fault) until `ts`, no message sent after the
+    fault was acknowledged. `broker_id`: the lost master; `program`: the producer's process."""
 
     broker_id: int
     program: str
@@ -123,7 +125,7 @@ RECORDS: tuple[type[Record], ...] = (HaSample, RoleChange, ControllerEvent, Send
 
 @cache
 def name_of(record: type[Record]) -> str:
-    """ "ha_sample" of HaSample: the folder that holds its files."""
+    """Returns the record's name, "ha_sample" for HaSample; also the folder of its files."""
     tag = record.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
@@ -134,16 +136,16 @@ _decoder = msgspec.json.Decoder(AnyRecord)
 
 
 def encode_record(record: Record) -> bytes:
-    """One line, with its newline."""
+    """Returns the record as one line, with its newline."""
     return _encoder.encode(record) + b"\n"
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
-    """Their lines. Raises what encode_record() raises, and does not say for which of them."""
+    """Returns the lines of the records. Raises the errors of encode_record(), without naming the record."""
     return _encoder.encode_lines(records)
 
 
 def decode_record(line: bytes) -> AnyRecord:
-    """Raises msgspec.DecodeError for a line that is no record of ours."""
+    """Returns the record in a line. Raises msgspec.DecodeError if the line is not one of these records."""
     decoded: AnyRecord = _decoder.decode(line)
     return decoded

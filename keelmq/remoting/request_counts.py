@@ -1,4 +1,4 @@
-"""Counts requests, their result codes and latencies, as plain numbers that metrics read.
+"""Counts requests, their response codes and latencies, as plain numbers that metrics read.
 
 watch() wraps the coroutine handlers of a table, so requests of all servers are counted. Fast-path operations
 are not wrapped: their handlers count with an integer, if at all.
@@ -21,16 +21,16 @@ from keelmq.remoting.operation import (
 from keelmq.runtime.histogram import BOUNDS_S, Histogram
 
 UNKNOWN = "UNKNOWN"
-"""Instead of a response code: the outcome is unknown, or the handler was cancelled."""
+"""In place of a response code: the outcome is unknown, or the handler was cancelled."""
 INTERNAL_ERROR = "INTERNAL_ERROR"
-"""A handler broke: a bug, answered SYSTEM_ERROR."""
+"""In place of a response code: the handler raised an unexpected exception, answered SYSTEM_ERROR."""
 NONE = "NONE"
-"""Nothing was answered (yet)."""
+"""In place of a response code: there is no response (yet)."""
 
 
 class RequestCounts:
-    """Counts since the start. `answers`: (request code, name of the response code) -> count; `latencies`: by
-    request code, in seconds times `scale`, of `bounds`."""
+    """Counts since the start. `answers`: (request code, name of the response code) -> count; `latencies`:
+    request code -> histogram with `bounds`, in seconds times `scale`."""
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS_S, scale: float = 1.0) -> None:
         self.answers: Counter[tuple[int, str]] = Counter()
@@ -38,7 +38,7 @@ class RequestCounts:
         self._bounds, self._scale = bounds, scale
 
     def watch(self, table: OperationTable) -> None:
-        """Wraps the handlers of a table. Call it when everything is bound, and before a server reads the
+        """Wraps the handlers of a table. Call it after everything is bound, and before a server reads the
         table."""
         for code, (operation, handler) in table.handlers.items():
             latency = self.latencies.setdefault(code, Histogram(self._bounds))
@@ -78,6 +78,7 @@ def _answer_name(result: object) -> str:
 
 
 def code_name(code: int) -> str:
+    """Returns RocketMQ's name of a response code, or the number as text."""
     return _NAMES.get(code) or str(code)
 
 

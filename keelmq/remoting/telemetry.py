@@ -2,11 +2,11 @@
 
     <directory>/<record>/dt=YYYY-MM-DD/hour=HH/<node>-<ms of opening>.jsonl      (UTC hour of the record's ts)
 
-A file that still grows ends with ".jsonl.open". It loses that ending when its hour is over, at close(), when
-it is full, or at the next start after a crash. Processes may share a directory (controllers on one host do
-by default), so an open file is locked. Records are dropped and counted when the queue or the disk is full;
-the owner never waits. Nothing is fsynced. A batch is one appending write(), undone if it was partial: only a
-crash can leave half a last line.
+A file that is still written ends with ".jsonl.open". It loses that suffix when its hour is over, at close(),
+when it is full, or at the next start after a crash. Processes may share a directory (controllers on one host
+do by default), so an open file is locked. Records are dropped and counted when the queue or the disk is full;
+the caller of put() never waits. Nothing is fsynced. A batch is one appending write(), undone if it was
+partial: only a crash can leave half a last line.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ BATCH_MS = 100
 """How long the first record of a batch waits for others."""
 IDLE_MS = 1_000
 TIDY_PERIOD_MS = 60_000
-"""How often the whole directory is looked at: leftovers, age, bytes."""
+"""How often the whole directory is checked: leftovers, age, bytes."""
 LATE_MS = 2_000
-"""A file stays open this long after its hour, for records that come late."""
+"""A file stays open this long after its hour, for late records."""
 WARNING_PERIOD_MS = 30_000
 FILES_PER_LIMIT = 8
-"""A file is closed at this part of bytes_max, so that there is always something old to delete."""
+"""A file is closed at this fraction of bytes_max, so that there is always an old file to delete."""
 FILES_OPEN_MAX = 16
-"""There are two per kind of record around the full hour; more only when a clock jumps."""
+"""Two per kind of record around the full hour; only a clock jump opens more."""
 HOUR_MS = 3_600_000
-TS_MAX = 253_402_300_800_000  # year 10000: a folder name has no room for it
+TS_MAX = 253_402_300_800_000  # year 10000, which does not fit a folder name
 OPEN = ".open"
 
 _OURS = re.compile(
@@ -59,7 +59,7 @@ _Key = tuple[str, int]
 
 
 class TelemetryConfig(Config):
-    """Base of the settings of every program that writes telemetry."""
+    """Settings of every program that writes telemetry."""
 
     telemetry_enable: bool = Field(True, description="write telemetry files for analytics")
     telemetry_reserved_time: int = Field(
@@ -71,7 +71,8 @@ class TelemetryConfig(Config):
 
 
 class TelemetryWriter:
-    """`run` in a TaskSet, then close(); put() from any thread, at any time."""
+    """Start `run` in a TaskSet, and call close() at the end; put() may be called from any thread, at any
+    time."""
 
     def __init__(
         self,
@@ -83,27 +84,27 @@ class TelemetryWriter:
         on_open: Callable[[str], Sequence[Record]] | None = None,
         wall_clock: Callable[[], int] = wall_ms,
     ) -> None:
-        """`on_open(record name)`: the records that each new file begins with; called by the event loop."""
+        """`on_open(record name)`: returns the first records of a new file; called in the event loop."""
         self.directory = directory
         self.written_records = self.written_bytes = self.dropped_records = 0
         self.fault: str | None = None
-        """Why the last attempt to write failed; None again as soon as one succeeds."""
+        """Why the last attempt to write failed; None after one succeeded."""
         self._node = re.sub(r"[^\w.-]", "_", node, flags=re.ASCII) or "node"
         self._reserved_ms, self._bytes_max = reserved_hours * HOUR_MS, bytes_max
         self._on_open, self._wall_clock = on_open, wall_clock
-        self._lock = threading.Lock()  # of the queue and of dropped_records
+        self._lock = threading.Lock()  # protects the queue and dropped_records
         self._queue: dict[_Key, list[Record]] = {}
         self._queued = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
-        self._job: asyncio.Task[None] | None = None  # the one thread that may touch what follows
+        self._job: asyncio.Task[None] | None = None  # only its thread may use the members below
         self._files: dict[_Key, tuple[Path, int]] = {}
         self._tidy_at_ms = self._warn_at_ms = self._opened_ms = 0
         self._warned = False
 
     def put(self, record: Record) -> None:
-        """Never blocks, never raises. The record is written soon, or dropped and counted."""
+        """Queues a record, which is written soon, or dropped and counted. Never blocks, never raises."""
         with self._lock:
             if self._closed or self._queued >= QUEUE_RECORDS_MAX or not 0 <= record.ts < TS_MAX:
                 self.dropped_records += 1
@@ -131,14 +132,14 @@ class TelemetryWriter:
             self._loop = None
 
     async def close(self) -> None:
-        """Writes what is queued and renames the open files; later records are dropped. Safe to repeat."""
+        """Writes the queued records and renames the open files; later records are dropped. Safe to repeat."""
         with self._lock:
             self._closed = True
         await self._flush(last=True)
 
     async def _flush(self, *, last: bool = False) -> None:
         while self._job is not None and not self._job.done():
-            await asyncio.wait([self._job])  # of a run() that was cancelled
+            await asyncio.wait([self._job])  # left by a cancelled run()
         headers = self._headers(last)
         with self._lock:
             batch, self._queue, self._queued = self._queue, {}, 0
@@ -147,7 +148,8 @@ class TelemetryWriter:
             await asyncio.shield(self._job)
 
     def _headers(self, last: bool) -> dict[_Key, Sequence[Record]]:
-        """What files begin with that may be opened now: for queued records, and for the hour that began."""
+        """Returns the first records of files that may be opened now: for queued records, and for the hour
+        that began."""
         if self._on_open is None:
             return {}
         hour = self._wall_clock() // HOUR_MS
@@ -175,7 +177,7 @@ class TelemetryWriter:
         try:
             file = self._files.get(key)
             if file is not None and os.fstat(file[1]).st_nlink == 0:
-                self._forget(key)  # somebody deleted it: those lines would go nowhere
+                self._forget(key)  # the file was deleted: its lines would be lost
                 file = None
             data, count = self._encoded(records if file is not None else [*header, *records])
             if not data:
@@ -187,14 +189,14 @@ class TelemetryWriter:
             return
         self.written_records += count
         self.fault = None
-        if self._warned:  # as often as warnings, at most
+        if self._warned:  # no more often than warnings
             self._warned = False
             logger.warning("telemetry is written again; %d records were lost so far", self.dropped_records)
         if size >= self._bytes_max // FILES_PER_LIMIT:
             self._finish(key)
 
     def _encoded(self, records: Sequence[Record]) -> tuple[bytes, int]:
-        """(lines, how many)."""
+        """Returns the lines, and their number."""
         with contextlib.suppress(*_NOT_ENCODED):
             return encode_records(records), len(records)
         lines = []
@@ -217,7 +219,7 @@ class TelemetryWriter:
                 self._forget(key)
                 path.unlink(missing_ok=True)
             elif not _cut(descriptor, before):
-                self._forget(key)  # nothing is ever written behind half a line
+                self._forget(key)  # never write after half a line
             raise
         self.written_bytes += len(data)
         return before + len(data)
@@ -261,7 +263,7 @@ class TelemetryWriter:
         for path, hour, _ in sorted(self._found(), key=lambda found: found[1:]):
             if path not in mine and path.suffix == OPEN:
                 if _is_locked(path):
-                    mine.add(path)  # as good as ours: another process writes it
+                    mine.add(path)  # another process writes it
                 else:
                     self._rename(path)
                     path = _closed_path(path)
@@ -280,7 +282,9 @@ class TelemetryWriter:
     def _found(self) -> Iterator[tuple[Path, str, int]]:
         """Yields (path, folder of its hour, ms of opening) of every telemetry file; no other file is
         touched."""
-        for name in glob.iglob("*/dt=*/hour=*/*", root_dir=self.directory):  # Path.glob raises if one goes
+        for name in glob.iglob(
+            "*/dt=*/hour=*/*", root_dir=self.directory
+        ):  # Path.glob raises if one disappears
             path, match = self.directory / name, _OURS.fullmatch(name)
             if match is not None and path.is_file():
                 yield path, match["hour"], int(match["ms"])
@@ -302,7 +306,7 @@ class TelemetryWriter:
         self.fault = f"{error.filename or path}: {error.strerror or error}"
         self._warn(
             f"cannot write telemetry: {self.fault}; {self.dropped_records} records lost so far; "
-            "everything else goes on. Free the disk or mend the directory, or set telemetryEnable=false"
+            "nothing else is affected. Free disk space, repair the directory, or set telemetryEnable=false"
         )
 
     def _drop(self, count: int) -> None:
@@ -320,7 +324,7 @@ def _closed_path(path: Path) -> Path:
 
 
 def _folder(hour: int) -> str:
-    """Sorts as the hours do."""
+    """Returns the folder of an hour; names sort as the hours do."""
     return time.strftime("dt=%Y-%m-%d/hour=%H", time.gmtime(hour * 3_600))
 
 

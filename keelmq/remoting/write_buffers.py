@@ -1,11 +1,10 @@
 """Bounds the write buffers of all connections of a server: bytes that were sent, but not read by the peer.
 
-A peer that does not read costs memory for as long as its connection stands. `look()` finds the peers that
-have read nothing during STALLED_LOOKS looks in a row (looks are counted, not time, so a suspension of this
-process makes no peer late). `paused()` and `grew()` keep the sum while a buffer is above the pause mark.
-Above `bytes_max` the connections with the largest buffers are closed until the rest is back at three
-quarters: they are the furthest from reading their data, and lose the least by connecting again.
-Nothing here runs for a message to a peer that reads.
+A peer that does not read costs memory while its connection is open. `look()` finds the peers that have read
+nothing during STALLED_LOOKS looks in a row (looks are counted, not time, so suspending this process makes no
+peer late). `paused()` and `grew()` keep the sum while a buffer is above the pause mark. Above `bytes_max` the
+connections with the largest buffers are closed until three quarters are left: their peers are the furthest
+behind, and lose the least by connecting again. Nothing here runs for a message to a peer that reads.
 """
 
 import sys
@@ -26,56 +25,57 @@ class Buffered(Protocol):
     activity: int
     """Reads and writes so far."""
 
-    def unsent_bytes(self) -> int: ...
+    def unsent_bytes(self) -> int:
+        """Returns the bytes that wait in the write buffer."""
 
-    def is_paused(self) -> bool: ...
+    def is_paused(self) -> bool:
+        """Returns whether the buffer is above the pause mark."""
 
     def give_up(self, kind: str, problem: str) -> None:
         """Counts, logs and aborts the connection. Calls nothing of WriteBuffers but `given_up`."""
-        ...
 
 
 @dataclass(slots=True)
 class _Mark:
-    """`unsent`: the buffer when it was last seen, an upper bound of what it holds now."""
+    """One connection's state. `unsent`: its buffer when last seen, an upper bound of the present one."""
 
     unsent: int
     activity: int
-    looks: int = 0  # in a row without a byte taken
+    looks: int = 0  # in a row during which the peer read nothing
 
 
 class WriteBuffers:
-    """The write buffers of one server's connections, on all its ports. Owned by the event loop's thread."""
+    """The write buffers of one server's connections, on all its ports. Used only in the event loop's
+    thread."""
 
     def __init__(self, bytes_max: int = sys.maxsize) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         """Unsent bytes, as last seen."""
         self.given_up: Counter[str] = Counter()
-        """Connections that were aborted because of unsent bytes: STALLED, OVER_LIMIT, SLOW_CLOSE."""
+        """Aborted connections by reason: STALLED, OVER_LIMIT, SLOW_CLOSE."""
         self._marks: dict[Buffered, _Mark] = {}
 
     def paused(self, connection: Buffered) -> None:
-        """The buffer is above the pause mark."""
+        """Registers a connection whose buffer is above the pause mark."""
         self._see(connection, connection.unsent_bytes())
         self._keep_bound()
 
     def grew(self, connection: Buffered, unsent: int, count: int) -> None:
-        """`count` bytes will join the `unsent` ones of a paused connection. The connection may be aborted
-        now."""
+        """Adds `count` bytes to the `unsent` ones of a paused connection. May abort the connection now."""
         mark = self._see(connection, unsent)
         mark.unsent += count
         self.held_bytes += count
         self._keep_bound(connection)
 
     def forget(self, connection: Buffered) -> None:
-        """The buffer was read below the pause mark again, or the connection is gone."""
+        """Unregisters a connection: its buffer is below the pause mark again, or it is gone."""
         mark = self._marks.pop(connection, None)
         if mark is not None:
             self.held_bytes -= mark.unsent
 
     def look(self, connections: Iterable[Buffered], period_s: float) -> None:
-        """Aborts connections that accepted nothing for too long. Called each `period_s` with all
+        """Aborts connections whose peers read nothing for too long. Called every `period_s` with all
         connections."""
         for connection in list(connections):
             unsent = connection.unsent_bytes()
@@ -87,12 +87,13 @@ class WriteBuffers:
             if mark.looks > STALLED_LOOKS:
                 seconds = STALLED_LOOKS * period_s
                 self.forget(connection)
-                connection.give_up(STALLED, f"{unsent} bytes unsent, none of them taken for {seconds:g} s")
+                connection.give_up(STALLED, f"{unsent} bytes unsent, none of them read for {seconds:g} s")
         self._keep_bound()
 
     def _see(self, connection: Buffered, unsent: int) -> _Mark:
-        """Writes of a paused connection are in its mark (grew), so a smaller buffer was read from. Of another
-        one any activity counts as progress: what it does not take it collects, until it is paused."""
+        """Updates a connection's mark. grew() adds the writes of a paused connection to its mark, so a
+        smaller buffer was read from. For other connections any activity counts as progress: bytes that the
+        peer does not read collect in the buffer until it is paused."""
         mark = self._marks.get(connection)
         if mark is None:
             mark = self._marks[connection] = _Mark(unsent, connection.activity)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`first_ms`: the longest pause after the first failure. It grows by `factor` with each further failure,
-    up to `max_ms`. ValueError: a policy that never pauses, or that shrinks."""
+    """A back-off policy. `first_ms`: the longest pause after the first failure. It grows by `factor` with
+    each further failure, up to `max_ms`. ValueError: a policy that never pauses, or that shrinks."""
 
     first_ms: int
     max_ms: int
@@ -26,7 +26,7 @@ class Backoff:
             raise ValueError(f"the factor of a back-off is {self.factor}: it must be at least 1")
 
     def limit_ms(self, failures: int) -> float:
-        """Returns the longest pause after so many failures in a row (1 or more)."""
+        """Returns the longest pause after this many failures in a row (1 or more)."""
         limit_ms = float(self.first_ms)
         for _ in range(failures - 1):
             if limit_ms >= self.max_ms:
@@ -37,6 +37,6 @@ class Backoff:
         return min(limit_ms, float(self.max_ms))
 
     def pause_ms(self, failures: int, draw: float) -> float:
-        """Returns the pause after so many failures in a row; 0 without a failure. `draw`: a random number
+        """Returns the pause after this many failures in a row; 0 without a failure. `draw`: a random number
         from 0 up to 1."""
         return draw * self.limit_ms(failures) if failures > 0 else 0.0

@@ -1,8 +1,8 @@
 """Loads modules that Cython compiled where a C compiler was available: X.py, with its types in X.pxd.
 
-The .py is the only source. The compiled module lies in `compiled/` beside it; its name has the checksum of
-both files, so one that was built from an older text is never loaded, and the interpreted functions are used.
-Every module works without its compiled one; PURE_PYTHON=1 in the environment loads none. hatch_build.py
+The .py is the only source. The compiled module is in `compiled/` beside it; its name has the checksum of both
+files, so one that was built from an older text is never loaded, and the interpreted functions are used. Every
+module works without its compiled one; with PURE_PYTHON=1 in the environment none is loaded. hatch_build.py
 builds them; see ADR 23.
 """
 
@@ -21,7 +21,8 @@ CHECKSUM_DIGITS: Final = 16
 
 
 class Leaf(NamedTuple):
-    """interpreted: the functions of the .py by name. twin: None, and then `problem` says why."""
+    """A module with a compiled twin. interpreted: the functions of the .py by name. twin: None if it was not
+    loaded, and then `problem` says why."""
 
     interpreted: dict[str, Any]
     twin: ModuleType | None
@@ -29,23 +30,24 @@ class Leaf(NamedTuple):
 
 
 leaves: Final[dict[str, Leaf]] = {}
-"""By module name, as they are imported."""
+"""By module name, in the order of their import."""
 
 
 def is_compiled(file: str) -> bool:
-    """Asked by a leaf of its __file__: a loop over bytes is the fastest way there, and the slowest here."""
+    """Returns whether the module with this __file__ is compiled: a loop over bytes is the fastest way in
+    compiled code, and the slowest in interpreted code."""
     return not file.endswith(".py")
 
 
 def twin_path(source: Path) -> Path:
-    """Where the compiled twin of exactly this text is, for exactly this Python."""
+    """Returns the path of the compiled twin of exactly this text, for exactly this Python."""
     text = b"".join(path.read_bytes() for path in (source, source.with_suffix(TYPES_SUFFIX)))
     checksum = hashlib.sha256(text).hexdigest()[:CHECKSUM_DIGITS]
     return source.parent / DIRECTORY / f"{source.stem}-{checksum}{EXTENSION_SUFFIXES[0]}"
 
 
 def prefer_twin(module: str, namespace: dict[str, Any], *names: str) -> None:
-    """The last statement of a leaf: from here on these functions are its twin's, if it has one."""
+    """Replaces functions of a leaf by those of its twin, if there is one; the last statement of the leaf."""
     if is_compiled(namespace["__file__"]):
         return
     twin, problem = _load(module, Path(namespace["__file__"]))
@@ -66,13 +68,13 @@ def _load(module: str, source: Path) -> tuple[ModuleType | None, str]:
         assert spec is not None and spec.loader is not None, path
         twin = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(twin)
-    except (ImportError, OSError) as error:  # of another machine, or not for us to read
+    except (ImportError, OSError) as error:  # built for another machine, or not readable
         return None, str(error)
     return twin, ""
 
 
 def report() -> str:
-    """Reports how many of the imported leaf modules are compiled, and why the others are not."""
+    """Returns a text on how many of the imported leaf modules are compiled, and why the others are not."""
     missing = {name.rpartition(".")[2]: leaf.problem for name, leaf in leaves.items() if leaf.twin is None}
     if not missing:
         return f"{len(leaves)} modules compiled"
@@ -83,7 +85,8 @@ def report() -> str:
 
 
 def built() -> tuple[int, int]:
-    """Returns how many leaf modules have a compiled one on this disk, of how many; imports none."""
+    """Returns how many leaf modules have a compiled twin on this disk, and how many there are; imports
+    none."""
     packages = (Path(__file__).parents[2] / name for name in PACKAGES)
     sources = [
         types.with_suffix(".py") for package in packages for types in package.rglob(f"*{TYPES_SUFFIX}")

@@ -26,32 +26,34 @@ class ConfigError(Exception):
 
 
 def why_refused(error: OSError | UnicodeError) -> str:
-    """Returns why a port cannot be opened or reached: the reason alone, which asyncio hides in a text with
-    the address."""
+    """Returns why a port cannot be opened or reached: only the reason, without the address that asyncio
+    adds."""
     if isinstance(error, UnicodeError):
-        return "that is no host name"
+        return "not a host name"
     if error.errno and error.errno > 0:
         return os.strerror(error.errno)
-    return error.strerror or str(error)  # names that cannot be resolved have negative numbers
+    return error.strerror or str(error)  # resolver errors have negative numbers
 
 
 def in_words(error: Exception) -> str:
-    """Returns the text to print for an error: for a file, which file and why, without the error number."""
+    """Returns the text to print for an error: for a file its name and the reason, without the error
+    number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def home_path(path: Path | None) -> Path | None:
-    """Returns the path with ~ and ~user replaced. ValueError, as validators expect: there is no such home."""
+    """Returns the path with ~ and ~user replaced. ValueError, as validators expect: the home directory does
+    not exist."""
     try:
         return None if path is None else path.expanduser()
     except RuntimeError:
-        raise ValueError("there is no such home directory; write the whole path") from None
+        raise ValueError("there is no such home directory; write the full path") from None
 
 
 class Foreign(NamedTuple):
-    """A key of RocketMQ without an equivalent here. is_refused: this value asks for something that is not
+    """A key of RocketMQ without an equivalent here. is_refused: the value requests something that is not
     available; otherwise the key has no effect."""
 
     why: str
@@ -68,7 +70,7 @@ class Config(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_no_path(cls, value: object, info: ValidationInfo) -> object:
-        """`storePathRootDir=$UNSET` is not the directory in which somebody happens to be."""
+        """Refuses an empty path: `storePathRootDir=$UNSET` must not mean the current directory."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if value != "" or kind not in (Path, Path | None):
             return value
@@ -78,7 +80,7 @@ class Config(BaseModel):
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Returns the entry of a key that is not a field. None: the key is unknown."""
+        """Returns the entry of a RocketMQ key that is not a field. None: the key is unknown."""
         return None
 
     def become(self, other: Self) -> None:
@@ -140,12 +142,14 @@ def setting_sources(
 
 
 def parse_settings(text: str, source: str) -> dict[str, str]:
-    """key=value lines, the last one of a key wins. `source` names the text in a ConfigError."""
+    """Returns key=value lines as a dict; the last one of a key wins. `source` names the text in a
+    ConfigError."""
     return {key: setting.value for key, setting in _text_settings(text, source)}
 
 
 def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
-    """`config` with some keys changed, checked as a whole. ConfigError: an unknown key, a bad value."""
+    """Returns `config` with some keys changed, validated as a whole. ConfigError: an unknown key, a bad
+    value."""
     model = type(config)
     known = sorted(_keys(model))
     changes = {key: _Setting(value, source) for key, value in settings.items()}
@@ -164,7 +168,7 @@ def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
 
 
 def to_properties(config: BaseModel) -> str:
-    """key=value text, sorted by key; secrets masked, keys without a value left out."""
+    """Returns key=value text, sorted by key; secrets are masked, keys without a value left out."""
     lines = []
     for key, value in sorted(config.model_dump(by_alias=True, mode="json", exclude_none=True).items()):
         lines.append(f"{key}={_text(value)}\n")
@@ -243,7 +247,7 @@ def _build(models: tuple[type[Config], ...], settings: Mapping[str, _Setting]) -
 
 
 def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting]) -> str:
-    """One line: key, value, where it came from, what is wrong."""
+    """Returns one line: key, value, source, and what is wrong."""
     wrong = str(detail["msg"]).removeprefix("Value error, ")
     if not detail["loc"]:
         return wrong

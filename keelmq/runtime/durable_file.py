@@ -1,7 +1,7 @@
-"""Replaces small files durably: written beside, synced, renamed, and the directory synced.
+"""Replaces small files durably: written to a temporary file, synced, renamed, and the directory synced.
 
-Whenever the machine stops, a reader finds the old content or the new, never a mixture. The version before can
-be kept as <name>.bak, by a second name, so that the file itself is never missing.
+After a crash at any point a reader finds the old content or the new, never a mixture. The previous version
+can be kept as <name>.bak, a hard link, so that the file itself is never missing.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def backup_of(path: Path) -> Path:
-    """Returns the path of the version before."""
+    """Returns the path of the previous version."""
     return path.with_name(path.name + ".bak")
 
 
@@ -18,7 +18,7 @@ def replace_file(path: Path, data: bytes, *, keep_backup: bool = True, durable: 
     """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode.
 
     durable False: nothing is synced, so a power failure may leave the old content, or an empty file. Raises
-    OSError; the old content is still there then (unless only the directory could not be synced at the end).
+    OSError; the old content is still there then (unless only the last step failed, syncing the directory).
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
-"""What every server program does around its event loop: arguments, the open-files limit, signals, error
-lines.
-"""
+"""The common part of every server program around its event loop: arguments, the open-files limit, signals,
+error lines."""
 
 import argparse
 import asyncio
@@ -18,20 +17,22 @@ from keelmq.runtime.config import ConfigError
 DISTRIBUTION = "keelmq"
 OPEN_FILES_WANTED = 65_536
 YOUNG_OBJECTS_MAX = 20_000
-"""New objects, dropped ones not counted, at which the collector looks for cycles among them (Python: 700)."""
+"""Net new objects after which the collector looks for cycles among them (Python's default: 700)."""
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports bad arguments like a bad configuration: one line, exit code 1."""
+    """An argument parser that reports bad arguments like a bad configuration: one line, exit code 1."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises ConfigError."""
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
 def version_line(program: str) -> str:
-    """`program` and the version of the installed package; of a checkout that is not installed, "unknown"."""
+    """Returns `program` and the version of the installed package; "unknown" in a checkout that is not
+    installed."""
     try:
         return f"{program} {importlib.metadata.version(DISTRIBUTION)}"
     except importlib.metadata.PackageNotFoundError:
@@ -39,7 +40,7 @@ def version_line(program: str) -> str:
 
 
 class _Version(argparse.Action):
-    """Reads the metadata only when it is asked for."""
+    """Reads the metadata only for --version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         sys.stdout.write(version_line(parser.prog) + "\n")
@@ -47,6 +48,7 @@ class _Version(argparse.Action):
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --version, -c, --set and -p."""
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("-c", dest="config", type=Path, metavar="FILE", help="key=value configuration file")
     parser.add_argument(
@@ -59,7 +61,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(pairs: Iterable[str]) -> dict[str, str]:
-    """["key=value", ...] of --set. Raises ConfigError."""
+    """Returns the settings of --set, ["key=value", ...]. Raises ConfigError."""
     overrides = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -79,7 +81,8 @@ def runner() -> asyncio.Runner:
 
 
 def raise_open_files_limit() -> None:
-    """One connection is one file. Not raised: fewer connections, still a working server."""
+    """Raises the soft limit to OPEN_FILES_WANTED, or to the hard limit if that is lower: each connection is a
+    file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -87,12 +90,12 @@ def raise_open_files_limit() -> None:
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
+    """Returns an event that SIGTERM and SIGINT set."""
     return stop_events(1)[0]
 
 
 def stop_events(count: int) -> list[asyncio.Event]:
-    """The first SIGTERM or SIGINT sets the first one, the second the second, and so on."""
+    """Returns events: the first SIGTERM or SIGINT sets the first one, the second the second, and so on."""
     events = [asyncio.Event() for _ in range(count)]
 
     def stop() -> None:
@@ -105,15 +108,15 @@ def stop_events(count: int) -> list[asyncio.Event]:
 
 
 def say_ready(line: str) -> None:
-    """Prints the line that scripts and tests wait for."""
+    """Prints the ready line, for which scripts and tests wait."""
     settle_collector()
     sys.stdout.write(f"ready: {line}\n")
     sys.stdout.flush()
 
 
 def settle_collector() -> None:
-    """Freezes the objects of the start, which live for ever, so the collector skips them. Also makes
-    collections rarer: a server drops per request what it makes per request, and with thousands of open
+    """Excludes the objects of the start, which live until the end, from garbage collection. Also makes
+    collections rarer: a server drops nearly all objects of a request at its end, and with thousands of open
     requests each collection visits all of them and frees nothing."""
     gc.collect()
     gc.freeze()
@@ -121,6 +124,6 @@ def settle_collector() -> None:
 
 
 def refuse(program: str, error: Exception) -> int:
-    """Prints one line to stderr; returns the exit code."""
+    """Prints the error as one line to stderr; returns the exit code."""
     sys.stderr.write(f"{program}: {'; '.join(str(error).splitlines())}\n")
     return 1

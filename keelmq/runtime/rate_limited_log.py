@@ -1,6 +1,6 @@
 """Rate-limited logging of events that a peer or a full disk can cause without end.
 
-One line of a kind in a period, with the number of lines that were left out.
+One line of a kind per period, with the number of lines that were left out.
 """
 
 import logging
@@ -10,7 +10,7 @@ PERIOD_MS: Final = 1_000
 
 
 class RateLimitedLogger:
-    """Logs lines of one kind. Owned by one thread; the caller passes the time."""
+    """Logs lines of one kind. Used by one thread; the caller passes the time."""
 
     def __init__(self, logger: logging.Logger, *, period_ms: int = PERIOD_MS, level: int = logging.WARNING):
         self._logger, self._period_ms, self._level = logger, period_ms, level
@@ -18,8 +18,8 @@ class RateLimitedLogger:
         self._untold = 0
 
     def tell(self, now_ms: int, text: str, *args: object, exc_info: BaseException | None = None) -> None:
-        """Logs a line. While the last one is younger than the period it is only counted, and the next line
-        has the count."""
+        """Logs a line, or counts it if the previous one is younger than the period; the next line has the
+        count."""
         if now_ms < self._next_ms:
             self._untold += 1
             return

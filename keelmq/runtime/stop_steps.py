@@ -28,16 +28,16 @@ class StopSteps:
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.failed: list[str] = []
-        """Names of the steps that failed so far; later steps may look at it."""
+        """Names of the steps that failed so far; later steps may read it."""
         self._steps: list[tuple[str, Step]] = []
 
     def add(self, name: str, step: Step) -> None:
-        """`step`: a function or a coroutine function without arguments."""
+        """Adds a step: a function or a coroutine function without arguments."""
         self._steps.append((name, step))
 
     async def run(self) -> None:
-        """Runs all steps. Raises StopError. A cancellation ends the current step, and is raised after the
-        others."""
+        """Runs all steps. Raises StopError if some failed. A cancellation ends the current step, and is
+        raised after the others."""
         async with AsyncExitStack() as stack:
             for name, step in reversed(self._steps):
                 stack.push_async_callback(self._do, name, step)
@@ -49,20 +49,20 @@ class StopSteps:
             result = step()
             if inspect.isawaitable(result):
                 await result
-        except StopError as error:  # its steps are logged already
+        except StopError as error:  # its own steps are logged already
             self.failed.append(name)
             logger.error("stopping: %s", error)
         except Exception:
             self.failed.append(name)
-            logger.exception("stopping: %s: %s failed; going on with the next step", self.owner, name)
+            logger.exception("stopping: %s: %s failed; continuing with the next step", self.owner, name)
         except BaseException:
             self.failed.append(name)
             raise
 
 
 async def stop_after(stop: Callable[[], Awaitable[None]], error: BaseException | None) -> None:
-    """Calls stop() at the end of a block. `error`: what ended the block, None: nothing. A StopError does not
-    hide that error, which says more."""
+    """Calls stop() at the end of a block. `error`: the exception that ended the block, None if there is none.
+    A StopError does not replace that exception, which says more."""
     try:
         await stop()
     except StopError:

@@ -1,6 +1,6 @@
-"""Supervised background tasks: one that ends by an error is logged, counted and started again.
+"""Supervised background tasks: one that ends with an error is logged, counted and started again.
 
-`stop()` cancels and waits for all of them: no task outlives its owner.
+`stop()` cancels and awaits all of them: no task outlives its owner.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 RESTART = Backoff(first_ms=100, max_ms=5_000)
 HEALTHY_AFTER_MS = 10_000
-"""A task that ran this long starts again with the first back-off."""
+"""After a task ran this long, the next restart uses the first back-off."""
 
 
 class Trouble(Exception):
@@ -50,14 +50,16 @@ class TaskSet:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.deaths: Counter[str] = Counter()
-        """By name; for metrics: somebody should look at the log."""
+        """Failures by task name, for metrics; the log has the reasons."""
 
     def start(self, name: str, factory: Callable[[], Awaitable[None]]) -> None:
+        """Starts a supervised task."""
         task = asyncio.create_task(supervise(name, factory, self.deaths), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
+        """Cancels all tasks and waits for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -65,7 +67,7 @@ class TaskSet:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_ms: int) -> bool:
-    """Returns True if the event was set within timeout_ms; clears it."""
+    """Returns whether the event was set within timeout_ms; clears it then."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()

@@ -21,7 +21,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable", **HEADERS}
-"""The names of vendored files have their version."""
+"""The names of vendored files include their version."""
 
 PAGE: Final = """<!DOCTYPE html>
 <html lang="en">

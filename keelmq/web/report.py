@@ -1,7 +1,7 @@
 """The report, a single self-contained file, and the live dashboard: two pages from one set of scripts.
 
 Data is a JSON block that no string in it can close, and the scripts insert strings as text, never as HTML.
-Both pages forbid requests to other hosts; the report lists the hashes of its scripts, so nothing else can
+Both pages forbid requests to other hosts; the report lists the hashes of its scripts, so no other script can
 run.
 """
 
@@ -30,7 +30,7 @@ REPORT_POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inli
 
 
 def report_html(dashboard: bytes, *, title: str) -> str:
-    """Returns one self-contained page. Raises ValueError when `dashboard` is not a dashboard.json of this
+    """Returns one self-contained page. Raises ValueError if `dashboard` is not a dashboard.json of this
     version."""
     data = json.dumps(_checked(dashboard), separators=(",", ":")).replace("<", "\\u003c")
     scripts = [_text(name) for name in SCRIPTS]
@@ -45,7 +45,7 @@ def report_html(dashboard: bytes, *, title: str) -> str:
 
 
 def live_html() -> str:
-    """Returns the page that fetches ./v1/analytics/dashboard itself, with its scripts from ./static/."""
+    """Returns the page that fetches ./v1/analytics/dashboard itself, with scripts from ./static/."""
     return PAGE.substitute(
         title=LIVE_TITLE,
         policy=LIVE_POLICY,
@@ -74,7 +74,7 @@ def _checked(dashboard: bytes) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _text(name: str) -> str:

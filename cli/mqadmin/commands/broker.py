@@ -19,7 +19,7 @@ from cli.mqadmin.targets import (
     on_each,
     shown,
 )
-from keelmq.client.admin import AdminClient, AdminError, Said
+from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.groups import CONSUME_STATS_TIMEOUT_MS
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.remoting.codes import MASTER_ID
@@ -57,7 +57,7 @@ def broker_status(
     return action
 
 
-def _answers(said: list[Said[dict[str, str]]], name: str, text: str) -> Output:
+def _answers(said: list[ServerResult[dict[str, str]]], name: str, text: str) -> Output:
     value = [
         {"brokerAddr": each.address, "error": explain(each.error) if each.error else None, name: each.answer}
         for each in said

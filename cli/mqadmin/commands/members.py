@@ -68,7 +68,7 @@ def _change(
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
             # refusals have other codes: after this one the change may or may not happen
-            raise AdminError(error.question, error.address, error.remark, unknown=True) from error
+            raise AdminError(error.request, error.address, error.remark, unknown=True) from error
         return Output(dump(group), layouts.controller_metadata(group), notes=(remark,) if remark else ())
 
     return action

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keelmq.client import MessageExt, SendResult
-from keelmq.client.admin import Said
+from keelmq.client.admin import ServerResult
 from keelmq.remoting.operations.broker import EpochEntryCache
 from keelmq.remoting.operations.controller import (
     BrokerReplicasInfo,
@@ -202,7 +202,7 @@ def topic_list(rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     return "\n".join(lines)
 
 
-def configs(said: Sequence[Said[dict[str, str]]]) -> str:
+def configs(said: Sequence[ServerResult[dict[str, str]]]) -> str:
     """getNamesrvConfig, getControllerConfig; keys sorted."""
     lines: list[str] = []
     for each in said:
@@ -212,13 +212,13 @@ def configs(said: Sequence[Said[dict[str, str]]]) -> str:
     return "\n".join(lines)
 
 
-def updated(what: str, said: Sequence[Said[Any]], key: str, value: str) -> str:
+def updated(what: str, said: Sequence[ServerResult[Any]], key: str, value: str) -> str:
     """updateNamesrvConfig, updateControllerConfig: the servers that made the change."""
     places = ", ".join(each.address for each in said if each.error is None)
     return f"update {what} config success![{places}]\n{key} : {value}" if places else ""
 
 
-def write_perm(verb: str, broker_name: str, said: Sequence[Said[int]]) -> str:
+def write_perm(verb: str, broker_name: str, said: Sequence[ServerResult[int]]) -> str:
     """wipeWritePerm, addWritePerm."""
     lines = []
     for each in said:
@@ -227,7 +227,7 @@ def write_perm(verb: str, broker_name: str, said: Sequence[Said[int]]) -> str:
     return "\n".join(lines)
 
 
-def if_any(said: Sequence[Said[Any]], text: str) -> str:
+def if_any(said: Sequence[ServerResult[Any]], text: str) -> str:
     """Returns `text` if any server made the change, else ""."""
     return text if any(each.error is None for each in said) else ""
 

@@ -1,16 +1,16 @@
 """AdminClient: the requests of operators and tools to name servers, controllers and brokers, one method each.
 
-By server: name_servers.py, controllers.py, brokers.py; consumer groups: groups.py. transport.py sends them.
+By server: name_servers.py, controllers.py, brokers.py; consumer groups: groups.py; transport: transport.py.
 """
 
-from keelmq.client.admin.brokers import BrokerQuestions
-from keelmq.client.admin.controllers import ControllerQuestions
-from keelmq.client.admin.groups import GroupQuestions
-from keelmq.client.admin.name_servers import NameServerQuestions
-from keelmq.client.admin.transport import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminError, Said, gather_some
+from keelmq.client.admin.brokers import BrokerAdmin
+from keelmq.client.admin.controllers import ControllerAdmin
+from keelmq.client.admin.groups import GroupAdmin
+from keelmq.client.admin.name_servers import NameServerAdmin
+from keelmq.client.admin.transport import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminError, ServerResult, gather_some
 
-__all__ = ["ADMIN_TIMEOUT_MS", "STAGGER_MS", "AdminClient", "AdminError", "Said", "gather_some"]
+__all__ = ["ADMIN_TIMEOUT_MS", "STAGGER_MS", "AdminClient", "AdminError", "ServerResult", "gather_some"]
 
 
-class AdminClient(NameServerQuestions, ControllerQuestions, BrokerQuestions, GroupQuestions):
-    """`async with AdminClient() as admin: await admin.cluster_info("host:9876")`."""
+class AdminClient(NameServerAdmin, ControllerAdmin, BrokerAdmin, GroupAdmin):
+    """Usage: `async with AdminClient() as admin: await admin.cluster_info("host:9876")`."""

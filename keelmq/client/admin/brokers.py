@@ -35,7 +35,8 @@ TEMPLATE_TOPIC = "TBW102"
 
 @dataclass(frozen=True)
 class QueueStats:
-    """last_update_timestamp: when the newest message was stored (ms), 0: there is none."""
+    """Offsets of one queue. last_update_timestamp: when its newest message was stored (ms), 0 if it has
+    none."""
 
     min_offset: int
     max_offset: int
@@ -44,42 +45,47 @@ class QueueStats:
 
 @dataclass(frozen=True)
 class TopicStats:
-    """At one broker. put_tps: messages per second, mean of the last minute."""
+    """Statistics of one topic at one broker. put_tps: messages per second, mean of the last minute."""
 
     queues: dict[QueueKey, QueueStats]
     put_tps: float
 
 
-class BrokerQuestions(AdminTransport):
-    """Requests to one broker each."""
+class BrokerAdmin(AdminTransport):
+    """Requests to one broker: status, settings, statistics and topics. All methods raise AdminError."""
 
     # brokers
 
     async def broker_epochs(self, broker_addr: str, broker_name: str) -> EpochEntryCache:
+        """Returns the broker's epoch file: masterEpochs with their CommitLog offsets (GET_BROKER_EPOCH_CACHE,
+        1007)."""
         header = BrokerNameOptionalRequest(broker_name=broker_name)
         answer = await self.ask(broker_addr, GET_BROKER_EPOCH_CACHE, header)
         return body_of(answer, EpochEntryCache, GET_BROKER_EPOCH_CACHE, broker_addr)
 
     async def ha_status(self, broker_addr: str) -> HaRuntimeInfo:
-        """Returns a master's view of its slaves, or a slave's view of its link."""
+        """Returns a master's view of its slaves, or a slave's view of its HA connection
+        (GET_BROKER_HA_STATUS, 907)."""
         answer = await self.ask(broker_addr, GET_BROKER_HA_STATUS, Empty())
         return body_of(answer, HaRuntimeInfo, GET_BROKER_HA_STATUS, broker_addr)
 
     async def runtime_info(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
+        """Returns the broker's runtime statistics as text by name (GET_BROKER_RUNTIME_INFO, 28)."""
         answer = await self.ask(broker_addr, GET_BROKER_RUNTIME_INFO, Empty(), timeout_ms=timeout_ms)
         return dict(body_of(answer, CommitLogOffsets, GET_BROKER_RUNTIME_INFO, broker_addr).table)
 
     async def broker_config(self, broker_addr: str, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> dict[str, str]:
+        """Returns the broker's settings as text by key (GET_BROKER_CONFIG, 26)."""
         return properties_of(await self.ask(broker_addr, GET_BROKER_CONFIG, Empty(), timeout_ms=timeout_ms))
 
     async def update_broker_config(self, broker_addr: str, key: str, value: str) -> str:
-        """Returns the broker's remark for the operator, usually empty."""
+        """Changes one setting (UPDATE_BROKER_CONFIG, 25). Returns the broker's remark, usually empty."""
         body = f"{key}={value}\n".encode()
         return (await self.ask(broker_addr, UPDATE_BROKER_CONFIG, Empty(), body)).remark
 
     async def view_stats(self, broker_addr: str, name: str, key: str) -> BrokerStatsData:
-        """Returns a counter, e.g. TOPIC_PUT_NUMS of a topic, over the last minute, hour and day. AdminError
-        1: there is none."""
+        """Returns a counter, e.g. TOPIC_PUT_NUMS of a topic, over the last minute, hour and day
+        (VIEW_BROKER_STATS_DATA, 315). AdminError 1: the broker has no such counter."""
         header = ViewStatsRequest(stats_name=name, stats_key=key)
         answer = await self.ask(broker_addr, VIEW_BROKER_STATS_DATA, header)
         return body_of(answer, BrokerStatsData, VIEW_BROKER_STATS_DATA, broker_addr)
@@ -87,6 +93,7 @@ class BrokerQuestions(AdminTransport):
     # -- topics ------------------------------------------------------------------------------------------
 
     async def topics(self, broker_addr: str) -> dict[str, TopicConfig]:
+        """Returns the configuration of every topic of the broker, by name (GET_ALL_TOPIC_CONFIG, 21)."""
         answer = await self.ask(broker_addr, GET_ALL_TOPIC_CONFIG, Empty())
         body = body_of(answer, TopicConfigSerializeWrapper, GET_ALL_TOPIC_CONFIG, broker_addr)
         return dict(body.topic_config_table)
@@ -94,7 +101,8 @@ class BrokerQuestions(AdminTransport):
     async def update_topic(
         self, broker_addr: str, config: TopicConfig, attributes: str | None = None
     ) -> None:
-        """attributes: changes, "+key=value,-key"; those of config do not count."""
+        """Creates or changes a topic (UPDATE_AND_CREATE_TOPIC, 17). `attributes`: changes, "+key=value,-key";
+        config.attributes are ignored."""
         header = CreateTopicRequest(
             topic=config.topic_name,
             default_topic=TEMPLATE_TOPIC,
@@ -109,6 +117,7 @@ class BrokerQuestions(AdminTransport):
         await self.ask(broker_addr, UPDATE_AND_CREATE_TOPIC, header)
 
     async def topic_stats(self, broker_addr: str, topic: str) -> TopicStats:
+        """Returns the offsets of each queue and the put rate of the topic (GET_TOPIC_STATS_INFO, 202)."""
         answer = await self.ask(broker_addr, GET_TOPIC_STATS_INFO, TopicRequest(topic=topic))
         try:
             table, members = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
@@ -121,9 +130,10 @@ class BrokerQuestions(AdminTransport):
         return TopicStats(queues, float(members.get("topicPutTps") or 0))
 
     async def delete_topic_in_broker(self, broker_addr: str, topic: str) -> None:
+        """Deletes the topic at this broker (DELETE_TOPIC_IN_BROKER, 215)."""
         await self.ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))
 
     async def topic_consumers(self, broker_addr: str, topic: str) -> list[str]:
-        """Returns the consumer groups of the topic."""
+        """Returns the consumer groups that consume the topic (QUERY_TOPIC_CONSUME_BY_WHO, 300)."""
         answer = await self.ask(broker_addr, QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=topic))
         return list(body_of(answer, GroupList, QUERY_TOPIC_CONSUME_BY_WHO, broker_addr).group_list)

@@ -1,5 +1,5 @@
-"""What AdminClient asks of one broker about consumers and producers: who is there, how far groups are, and
-changes of groups and of their offsets."""
+"""AdminClient's requests to one broker about producers and consumers: connections, consume progress, and
+changes to groups and their offsets."""
 
 import json
 from dataclasses import dataclass, field
@@ -40,14 +40,14 @@ from keelmq.remoting.operations.clients import (
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 CONSUME_STATS_TIMEOUT_MS = 50_000
-"""Of all groups of a broker."""
+"""For the progress of all groups of a broker."""
 CALL_TIMEOUT_MS = 12_000
-"""The broker waits for the consumer's answer for 10 s."""
+"""The broker waits 10 s for the consumer's response."""
 
 
 @dataclass(frozen=True)
 class QueueProgress:
-    """Progress of a group in a queue. last_timestamp: when its last consumed message was stored (ms), 0:
+    """Progress of a group in one queue. last_timestamp: when its last consumed message was stored (ms), 0 if
     unknown."""
 
     broker_offset: int
@@ -57,11 +57,12 @@ class QueueProgress:
 
     @property
     def behind(self) -> int:
+        """Returns the number of messages that are not consumed yet."""
         return self.broker_offset - self.consumer_offset
 
     @property
     def in_flight(self) -> int:
-        """Pulled, and not consumed yet."""
+        """Returns the number of messages that are pulled but not consumed yet."""
         return max(self.pull_offset - self.consumer_offset, 0)
 
 
@@ -74,11 +75,12 @@ class GroupProgress:
     tps: float = 0.0
 
 
-class GroupQuestions(AdminTransport):
-    """Requests to one broker each."""
+class GroupAdmin(AdminTransport):
+    """Requests to one broker about its clients, groups and offsets. All methods raise AdminError."""
 
     async def consume_stats(self, broker_addr: str, group: str, topic: str | None = None) -> GroupProgress:
-        """Returns an empty progress if the group has consumed nothing there."""
+        """Returns the group's progress (GET_CONSUME_STATS, 208); empty if it has consumed nothing at this
+        broker."""
         header = ConsumeStatsRequest(consumer_group=group, topic=topic)
         return _progress(
             await self.ask(broker_addr, GET_CONSUME_STATS, header), GET_CONSUME_STATS, broker_addr
@@ -87,7 +89,7 @@ class GroupQuestions(AdminTransport):
     async def broker_consume_stats(
         self, broker_addr: str, *, is_order: bool = False, timeout_ms: int = CONSUME_STATS_TIMEOUT_MS
     ) -> dict[str, list[GroupProgress]]:
-        """Group -> its progress, topic by topic."""
+        """Returns the progress of every group, one entry per topic (GET_BROKER_CONSUME_STATS, 317)."""
         header = BrokerConsumeStatsRequest(is_order=is_order)
         answer = await self.ask(broker_addr, GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms)
         try:
@@ -101,26 +103,30 @@ class GroupQuestions(AdminTransport):
             raise AdminError(GET_BROKER_CONSUME_STATS.name, broker_addr, f"unreadable: {error}", 0) from error
 
     async def consumer_connections(self, broker_addr: str, group: str) -> ConsumerConnectionBody:
-        """AdminError 206: no member is connected there."""
+        """Returns the group's connected members and subscriptions (GET_CONSUMER_CONNECTION_LIST, 203).
+        AdminError 206: no member is connected to this broker."""
         header = ConsumerGroupRequest(consumer_group=group)
         answer = await self.ask(broker_addr, GET_CONSUMER_CONNECTION_LIST, header)
         return body_of(answer, ConsumerConnectionBody, GET_CONSUMER_CONNECTION_LIST, broker_addr)
 
     async def producer_connections(self, broker_addr: str, group: str) -> ProducerConnectionBody:
-        """AdminError 1: no member is connected there."""
+        """Returns the group's connected producers (GET_PRODUCER_CONNECTION_LIST, 204). AdminError 1: none is
+        connected to this broker."""
         header = ProducerGroupRequest(producer_group=group)
         answer = await self.ask(broker_addr, GET_PRODUCER_CONNECTION_LIST, header)
         return body_of(answer, ProducerConnectionBody, GET_PRODUCER_CONNECTION_LIST, broker_addr)
 
     async def producers(self, broker_addr: str) -> dict[str, list[dict[str, Any]]]:
-        """Group -> {clientId, language, remoteIP, version} of each producer."""
+        """Returns {clientId, language, remoteIP, version} of each connected producer, by group
+        (GET_ALL_PRODUCER_INFO, 328)."""
         answer = await self.ask(broker_addr, GET_ALL_PRODUCER_INFO, Empty())
         return dict((answer.body or {}).get("data") or {})
 
     async def running_info(
         self, broker_addr: str, group: str, client_id: str, *, jstack: bool = False
     ) -> dict[str, Any]:
-        """Returns one consumer's own report; mqTable: QueueKey -> its state."""
+        """Returns the ConsumerRunningInfo of one consumer; mqTable: QueueKey -> ProcessQueueInfo
+        (GET_CONSUMER_RUNNING_INFO, 307)."""
         header = ConsumerCallRequest(consumer_group=group, client_id=client_id, jstack_enable=jstack)
         answer = await self.ask(broker_addr, GET_CONSUMER_RUNNING_INFO, header, timeout_ms=CALL_TIMEOUT_MS)
         try:
@@ -134,8 +140,8 @@ class GroupQuestions(AdminTransport):
     async def consume_directly(
         self, broker_addr: str, group: str, client_id: str, offset_msg_id: str
     ) -> dict[str, Any]:
-        """One consumer consumes one message now, whatever its group has consumed: {consumeResult, order,
-        autoCommit, remark, spentTimeMills}."""
+        """Makes one consumer consume one message now; no offset changes (CONSUME_MESSAGE_DIRECTLY, 309).
+        Returns {consumeResult, order, autoCommit, remark, spentTimeMills}."""
         header = ConsumerCallRequest(consumer_group=group, client_id=client_id, msg_id=offset_msg_id)
         answer = await self.ask(broker_addr, CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CALL_TIMEOUT_MS)
         try:
@@ -147,15 +153,19 @@ class GroupQuestions(AdminTransport):
     # -- changes -----------------------------------------------------------------------------------------
 
     async def groups(self, broker_addr: str) -> dict[str, SubscriptionGroupConfig]:
+        """Returns the configuration of every group of the broker, by name (GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        201)."""
         answer = await self.ask(broker_addr, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Empty())
         body = body_of(answer, SubscriptionGroups, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, broker_addr)
         return dict(body.subscription_group_table)
 
     async def update_group(self, broker_addr: str, config: SubscriptionGroupConfig) -> None:
-        """config.attributes are changes: "+key": value, "-key": ""."""
+        """Creates or changes a group (UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 200). config.attributes are
+        changes: "+key": value, "-key": ""."""
         await self.ask(broker_addr, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Empty(), config)
 
     async def delete_group(self, broker_addr: str, group: str, *, clean_offset: bool = False) -> None:
+        """Deletes the group, and its offsets if `clean_offset` (DELETE_SUBSCRIPTIONGROUP, 207)."""
         header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
         await self.ask(broker_addr, DELETE_SUBSCRIPTIONGROUP, header)
 
@@ -171,7 +181,8 @@ class GroupQuestions(AdminTransport):
         force: bool = True,
     ) -> dict[QueueKey, int]:
         """Resets to the first message stored at `timestamp` (ms; -1: the end) or later, or to `offset` (of
-        one queue). Returns the new offsets; consumers learn them with their next pull."""
+        one queue) (INVOKE_BROKER_TO_RESET_OFFSET, 222). Returns the new offsets; consumers continue there at
+        their next pull."""
         header = ResetOffsetRequest(
             topic=topic, group=group, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=force
         )
@@ -179,14 +190,14 @@ class GroupQuestions(AdminTransport):
         try:
             offsets, _ = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
         except ValueError as error:
-            remark = f"done, but the answer is unreadable: {error}"
+            remark = f"the offsets are reset, but the response is unreadable: {error}"
             raise AdminError(INVOKE_BROKER_TO_RESET_OFFSET.name, broker_addr, remark, 0) from error
         return offsets
 
     async def clone_offset(
         self, broker_addr: str, source: str, target: str, topic: str | None = None, *, offline: bool = True
     ) -> None:
-        """Sets the offsets of the group `target` to those of `source`."""
+        """Sets the offsets of the group `target` to those of `source` (CLONE_GROUP_OFFSET, 314)."""
         header = CloneOffsetRequest(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self.ask(broker_addr, CLONE_GROUP_OFFSET, header)
 
@@ -202,7 +213,7 @@ def _progress(answer: Ok[Any], operation: Operation[Any, Any], address: str) -> 
 
 
 def _progress_of(value: dict[str, Any]) -> GroupProgress:
-    """A member of a larger answer, whose queues are JSON texts already."""
+    """Returns one entry of a larger response, in which queues are already JSON texts."""
     table = {QueueKey.from_json(key): _queue(row) for key, row in (value.get("offsetTable") or {}).items()}
     return GroupProgress(table, float(value.get("consumeTps") or 0))
 

@@ -1,7 +1,8 @@
-"""The transport of AdminClient: asks one server, several at once, or the first of a list that answers.
+"""The transport of AdminClient: sends a request to one server, to several at once, or to a list until one
+answers.
 
-Returns the operation's own model. Everything else is an AdminError with the request, the server, the answer,
-and whether a change may have happened nevertheless (`unknown`).
+Returns the operation's response model. Every failure is an AdminError with the request, the server, the
+response code, and whether a change may have happened nevertheless (`unknown`).
 """
 
 import asyncio
@@ -18,23 +19,24 @@ from keelmq.remoting.operation import Failed, Ok, Operation, Unknown, Wire
 ADMIN_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_MS = 3_000
 AT_ONCE_MAX = 128
-"""Servers that are asked at a time: one connection each."""
+"""Servers that are contacted concurrently, over one connection each."""
 STAGGER_MS = 300
-"""After so long without an answer, the next server of a list is asked as well."""
+"""Without a response for this long, the next server of a list is contacted as well."""
 
 Resp = TypeVar("Resp", bound=Wire)
 T = TypeVar("T")
 
 
 class AdminError(Exception):
-    """`code`: the response's code, None when no server answered. `unknown`: a change may have happened."""
+    """A request failed. `code`: the response code, None if no server answered. `unknown`: a change may have
+    happened."""
 
     def __init__(
-        self, question: str, address: str, remark: str, code: int | None = None, *, unknown: bool = False
+        self, request: str, address: str, remark: str, code: int | None = None, *, unknown: bool = False
     ) -> None:
-        super().__init__(f"{question} at {address}: {remark}")
-        self.question, self.address, self.remark, self.code, self.unknown = (
-            question,
+        super().__init__(f"{request} at {address}: {remark}")
+        self.request, self.address, self.remark, self.code, self.unknown = (
+            request,
             address,
             remark,
             code,
@@ -43,15 +45,15 @@ class AdminError(Exception):
 
     @property
     def code_name(self) -> str:
-        """RocketMQ's name of the code, "" if no server answered."""
+        """Returns RocketMQ's name of the code, "" if no server answered."""
         if self.code is None:
             return ""
         return ResponseCode(self.code).name if self.code in set(ResponseCode) else str(self.code)
 
 
 @dataclass(frozen=True)
-class Said(Generic[T]):
-    """The result of one of several servers: its answer, or the error. `remark`: a success's remark."""
+class ServerResult(Generic[T]):
+    """The result of one of several servers: its response, or the error. `remark`: the remark of a success."""
 
     address: str
     answer: T | None = None
@@ -60,8 +62,8 @@ class Said(Generic[T]):
 
 
 class AdminTransport:
-    """`client`: a RemotingClient to share; without it this object owns one and closes it. `timeout_ms`: for
-    each request, instead of the defaults."""
+    """Sends requests. `client`: a RemotingClient to share; without it this object owns one and closes it.
+    `timeout_ms`: for each request, instead of the defaults."""
 
     def __init__(self, client: RemotingClient | None = None, *, timeout_ms: int | None = None) -> None:
         self._own_client = client is None
@@ -78,15 +80,15 @@ class AdminTransport:
         if self._own_client:
             await self._client.close()
 
-    async def each(self, addresses: str, ask: Callable[[str], Awaitable[T]]) -> list[Said[T]]:
-        """Asks every server of the list, all at once; the answers are in the list's order."""
+    async def each(self, addresses: str, ask: Callable[[str], Awaitable[T]]) -> list[ServerResult[T]]:
+        """Calls `ask` for every server of the list concurrently; returns the results in the list's order."""
 
-        async def one(address: str) -> Said[T]:
+        async def one(address: str) -> ServerResult[T]:
             try:
                 answer = await ask(address)
             except AdminError as error:
-                return Said(address, error=error)
-            return Said(address, answer, remark=answer if isinstance(answer, str) else "")
+                return ServerResult(address, error=error)
+            return ServerResult(address, answer, remark=answer if isinstance(answer, str) else "")
 
         return await gather_some(one(address) for address in parse_addresses(addresses))
 
@@ -101,7 +103,7 @@ class AdminTransport:
         *,
         timeout_ms: int = ADMIN_TIMEOUT_MS,
     ) -> Ok[Resp]:
-        """Sends any request. AdminError: no response, or another code than 0."""
+        """Sends any request and returns its response. AdminError: no response, or a code other than 0."""
         timeout_ms = self.timeout_ms or timeout_ms
         outcome = await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
         match outcome:
@@ -116,8 +118,8 @@ class AdminTransport:
         raise AssertionError(outcome)  # Outcome has no other member
 
     async def ask_any(self, addresses: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
-        """Asks the next address when one does not answer soon, or does not know the topic (it may have just
-        started); any other refusal is final."""
+        """Sends a read to the servers of a list until one answers. The next one is tried if a server does not
+        answer soon, or does not know the topic (it may just have started); any other refusal is final."""
 
         def is_final(error: AdminError) -> bool:
             return error.code is not None and error.code != ResponseCode.TOPIC_NOT_EXIST
@@ -129,15 +131,15 @@ class AdminTransport:
         )
 
 
-async def gather_some(questions: Iterable[Coroutine[Any, Any, T]], limit: int = AT_ONCE_MAX) -> list[T]:
-    """asyncio.gather for a cluster of any size: at most `limit` run at a time."""
-    gate = asyncio.Semaphore(limit)
+async def gather_some(requests: Iterable[Coroutine[Any, Any, T]], limit: int = AT_ONCE_MAX) -> list[T]:
+    """Runs coroutines as asyncio.gather does, at most `limit` at a time."""
+    semaphore = asyncio.Semaphore(limit)
 
-    async def one(question: Coroutine[Any, Any, T]) -> T:
-        async with gate:
-            return await question
+    async def one(request: Coroutine[Any, Any, T]) -> T:
+        async with semaphore:
+            return await request
 
-    return await asyncio.gather(*(one(question) for question in questions))
+    return await asyncio.gather(*(one(request) for request in requests))
 
 
 async def first_of(
@@ -147,9 +149,9 @@ async def first_of(
     is_enough: Callable[[T], bool] = lambda _: True,
     is_final: Callable[[AdminError], bool] = lambda _: False,
 ) -> T:
-    """Asks one server after the other until an answer is enough. After STAGGER_MS without an answer the next
-    one is asked as well. Otherwise returns the first answer, else raises the first refusal, else the last
-    error."""
+    """Calls `ask` for one server after the other until a response is enough. After STAGGER_MS without a
+    response the next server is contacted as well. If no response was enough, returns the first one. Without
+    any response, raises the first refusal, or the last error if no server answered."""
     answers: list[T] = []
     errors: list[AdminError] = []
     waiting: set[asyncio.Future[T]] = set()
@@ -182,13 +184,14 @@ async def first_of(
 
 
 def body_of(answer: Ok[Any], kind: type[Resp], operation: Operation[Any, Any], address: str) -> Resp:
+    """Returns the response's body as `kind`. AdminError: the response has no such body."""
     if not isinstance(answer.body, kind):
-        raise AdminError(operation.name, address, "the answer has no body", answer.code)
+        raise AdminError(operation.name, address, "the response has no body", answer.code)
     return answer.body
 
 
 def properties_of(answer: Ok[Any]) -> dict[str, str]:
-    """key=value lines."""
+    """Returns the key=value lines of the response's body."""
     text = bytes(answer.body or b"").decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, _, value in pairs}

@@ -10,13 +10,13 @@ to it what became of them; closed connections and changed routes are reported as
 - A broker that knew this client does not any more: a heartbeat is due, and the routes are doubted.
 - The route names another master: the connection to the old one is cut if the client permits it.
 
-A broker that hangs keeps its connections, so no lost connection tells its clients. The monitor watches two
+A broker that hangs keeps its connections open, so its clients see no lost connection. The monitor watches two
 kinds of requests:
 
 - A send is overdue after SILENT_MS. If the broker has not answered any later send either, it counts as silent
   (broker_recovery.py): messages that may go to any queue go to other brokers.
-- A long poll may wait for many seconds on an idle queue. If nothing at all was heard from the broker for
-  `probe_interval_ms`, it is asked a small question (30).
+- A long poll may wait for many seconds on an idle queue. If the broker has sent nothing at all for
+  `probe_interval_ms`, the monitor probes it with a small request (30).
 
 While a send is overdue, or the question is unanswered, the monitor asks for the route. When the route names
 another master, it cuts the connection to the silent one, so everything that waits there goes on at once. A
@@ -45,13 +45,13 @@ from keelmq.runtime.tasks import TaskSet
 PROBE_INTERVAL_MS = 2_000
 """SILENT_MS later the client looks for another master: before a controller can have elected one (3 s)."""
 LOOKS = 8
-"""Checks of the long polls in each probe interval: the question is late by an eighth of it at most."""
+"""Checks of the long polls per probe interval: a probe is late by at most an eighth of it."""
 SILENT_MS = 500
-"""A send or a question that is unanswered for so long is overdue: the broker may hang."""
+"""A send or a probe without a response for this long is overdue: the broker may hang."""
 WATCH_MS = 100
 """How often overdue sends are looked for."""
 LOOK_AGAIN_MS = 200
-"""How often the route is asked for while a question is unanswered."""
+"""How often the route is refreshed while a probe has no response."""
 PROBE_TIMEOUT_MS = 3_000
 PING = Backoff(first_ms=200, max_ms=2_000)
 PING_TIMEOUT_MS = 1_000
@@ -98,8 +98,8 @@ class BrokerMonitor:
         self._client, self._routes, self._probe_interval_ms = client, routes, probe_interval_ms
         self._sends: dict[int, tuple[int, str, MessageQueue]] = {}  # token -> since when, address, queue
         self._polls: dict[int, tuple[int, str, MessageQueue]] = {}
-        self._heard_ms: dict[str, int] = {}  # address -> when it answered something
-        self._answered: dict[str, int] = {}  # address -> when the latest send that it answered was sent
+        self._heard_ms: dict[str, int] = {}  # address -> when it last sent any response
+        self._answered: dict[str, int] = {}  # address -> when the latest answered send was sent
         self._masters: dict[str, str] = {}  # broker name -> address
         self._token = 0
         self._probed: set[str] = set()
@@ -109,14 +109,14 @@ class BrokerMonitor:
         self._closed = False
 
     async def close(self) -> None:
-        """Stops its tasks; nothing is watched any more. May be called twice."""
+        """Stops its tasks; no request is watched any more. May be called twice."""
         self._closed = True
         await self._tasks.stop()
 
     # -- sends -------------------------------------------------------------------------------------------
 
     def expect_answer(self, address: str, queue: MessageQueue, sent_ms: int) -> int:
-        """A send is out. Returns the token for settled()."""
+        """Watches a send. Returns the token for settled()."""
         if not self._watches_sends:
             self._watches_sends = True
             self._watch_every(WATCH_MS)
@@ -162,14 +162,14 @@ class BrokerMonitor:
     # -- reads -------------------------------------------------------------------------------------------
 
     def expect_poll(self, address: str, queue: MessageQueue, sent_ms: int) -> int:
-        """A long poll is out. Returns the token for settled_poll()."""
+        """Watches a long poll. Returns the token for settled_poll()."""
         self._watch_every(self._probe_interval_ms / LOOKS)
         self._token = token = self._token + 1
         self._polls[token] = (sent_ms, address, queue)
         return token
 
     def settled_poll(self, token: int) -> None:
-        """The long poll ended, by an answer or without one."""
+        """Ends the watch of a long poll, with or without a response."""
         del self._polls[token]
 
     def heard(self, address: str) -> None:
@@ -248,7 +248,7 @@ class BrokerMonitor:
     # -- overdue requests --------------------------------------------------------------------------------
 
     def _watch_every(self, interval_ms: float) -> None:
-        """At least so often from now on."""
+        """Looks at least this often from now on."""
         if self._watch_ms <= interval_ms or self._closed:
             return
         is_first, self._watch_ms = self._watch_ms == math.inf, interval_ms
@@ -285,17 +285,18 @@ class BrokerMonitor:
             self._tasks.start(f"is {address} there?", partial(self._probe, address, quiet[address]))
 
     async def _look_for_another(self, address: str, queue: MessageQueue, *, of_send: bool) -> None:
-        """Cuts the connection if the route names another master. `of_send`: the topic may be one that the
-        first message creates; else the next name server is asked, for this one may know old things only."""
+        """Closes the connection if the route names another master. `of_send`: the topic may be one that
+        the first message creates; otherwise the next name server is asked, since this one may have an old
+        route."""
         with contextlib.suppress(RouteError):
             route = await self._routes.refresh(queue.topic, borrow=of_send, rotate=not of_send)
             if route.master(queue.broker_name) not in (None, address):
                 self._client.drop(address)
 
-    # -- questions to brokers ----------------------------------------------------------------------------
+    # -- probes ------------------------------------------------------------------------------------------
 
     async def _probe(self, address: str, queue: MessageQueue) -> None:
-        """Asks until the broker answers, or no long poll waits there any more."""
+        """Sends probes until the broker answers, or no long poll waits there any more."""
         self._probed.add(address)
         try:
             while any(address == where for _, where, _ in self._polls.values()):
@@ -312,8 +313,8 @@ class BrokerMonitor:
             self._tasks.start(f"is {key[0]} there?", partial(self._ping, key, recovery, queue))
 
     async def _ping(self, key: Key, recovery: Recovery, queue: MessageQueue) -> None:
-        """Asks the master until it answers, a message got through, or no message wants the broker any more.
-        Not while a message tries it: that tells more."""
+        """Probes the master until it answers, a message is acknowledged, or no message needs the broker any
+        more. Pauses while a message tries the broker, which is the better test."""
         failures = 0
         try:
             while self.recoveries.holds(key, recovery) and recovery.unreachable:
@@ -335,7 +336,7 @@ class BrokerMonitor:
         )
 
     async def _answers(self, address: str, queue: MessageQueue, *, timeout_ms: int, of_send: bool) -> bool:
-        """Whether the broker answers a small question at all. Looks for another master meanwhile."""
+        """Returns whether the broker answers a small request at all. Looks for another master meanwhile."""
         question = QueueRequest(topic=queue.topic, queue_id=queue.queue_id)
         asked = asyncio.create_task(
             self._client.call(address, GET_MAX_OFFSET, question, timeout_ms=timeout_ms)

@@ -1,9 +1,9 @@
-"""Brokers and topics at which sends fail, and the message whose turn it is to try one of them again.
+"""Brokers and topics at which sends fail, and the one message at a time that tries them again.
 
 An entry belongs to one broker name (it is silent, or refuses all sends), to one topic at one broker (it
-refuses that topic), or to one topic that has no route. While there is an entry, its messages take turns: one
-tries, the others wait, so a fail-over costs a few dozen requests and not thousands, on the machines that
-hold an election. Messages that may go to any queue go to other brokers meanwhile. A success removes the
+refuses that topic), or to one topic that has no route. While there is an entry, one of its messages at a time
+tries, and the others wait, so a fail-over costs a few dozen requests instead of thousands, on the machines
+that hold an election. Messages that may go to any queue go to other brokers meanwhile. A success removes the
 entry and wakes all waiting messages; an entry that no message uses is removed after IDLE_MS.
 """
 
@@ -16,9 +16,9 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.backoff import Backoff
 
 RETRY = Backoff(first_ms=8, max_ms=500, factor=1.1)
-"""Slow growth: a fail-over takes some 75 ms, and the pause that is running at its end adds to it."""
+"""Grows slowly: a fail-over takes about 75 ms, and the pause in progress at its end adds to it."""
 BUSY_RETRY = Backoff(first_ms=100, max_ms=2_000)
-"""After SYSTEM_BUSY: the broker asks for less, and what comes back soon makes it worse."""
+"""After SYSTEM_BUSY: the broker is overloaded, and early retries add to its load."""
 IDLE_MS = 60_000
 
 OF_ONE_TOPIC = frozenset(
@@ -33,14 +33,14 @@ OF_ONE_TOPIC = frozenset(
 """Refusals that say nothing about other topics of the broker."""
 
 Key = tuple[str, str]
-"""(broker name, topic): ("a", "") a broker, ("a", "T") a topic there, ("", "T") a topic without a route."""
+"""(broker name, topic): ("a", "") a broker, ("a", "T") a topic at it, ("", "T") a topic without a route."""
 
 
 @dataclass(slots=True, eq=False)
 class Recovery:
-    """`failures` 0: no send failed, but the broker has been silent for long; then messages do not take
-    turns. `unreachable`: nothing was heard from the broker since, so a message that may go to another broker
-    does not try it. `due_ms`: when the next attempt may be made."""
+    """One entry. `failures` 0: no send failed, but the broker has been silent for long; then messages are not
+    sent one at a time. `unreachable`: the broker has sent nothing since, so a message that may go to another
+    broker does not try it. `due_ms`: when the next attempt may be made."""
 
     failures: int
     due_ms: float
@@ -48,13 +48,13 @@ class Recovery:
     unreachable: bool
     used_ms: int
     probing: bool = False
-    pinged: bool = False  # a background task asks it whether it is there
+    pinged: bool = False  # a background task probes it
     _waiting: dict["asyncio.Future[bool]", None] = field(default_factory=dict)
     _pausing: "asyncio.Future[None] | None" = None
 
     async def turn(self) -> bool:
-        """True: the caller makes the next attempt, and then calls hand_over(). False: choose a queue
-        again."""
+        """Waits for the caller's turn. True: the caller makes the next attempt, and then calls hand_over().
+        False: choose a queue again."""
         if not self.probing:
             self.probing = True
             return True
@@ -70,6 +70,7 @@ class Recovery:
             self._waiting.pop(waiting, None)
 
     def hand_over(self) -> None:
+        """Ends the caller's turn and wakes the next message."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(True)
@@ -77,8 +78,8 @@ class Recovery:
         self.probing = False
 
     async def until_due(self, now_ms: int) -> bool:
-        """Waits for due_ms. False: something recovered meanwhile, choose again. Only for the caller whose
-        turn it is."""
+        """Waits until due_ms; only for the caller whose turn it is. False: something recovered meanwhile,
+        choose a queue again."""
         if self.due_ms <= now_ms:
             return True
         self._pausing = asyncio.get_running_loop().create_future()
@@ -89,7 +90,7 @@ class Recovery:
         return not done
 
     def release(self) -> None:
-        """Wakes all waiting messages: they choose a queue again."""
+        """Wakes all waiting messages, to choose a queue again."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(False)
@@ -98,14 +99,16 @@ class Recovery:
 
     @property
     def is_unused(self) -> bool:
+        """Returns whether no message tries this entry or waits for it."""
         return not self.probing and not self._waiting
 
     def failed_again(self, now_ms: int, draw: float) -> None:
+        """Counts a failure and sets due_ms. `draw`: a random number from 0 up to 1."""
         self.failures += 1
         self._pause(now_ms, draw)
 
     def heard(self, *, busy: bool, now_ms: int, draw: float) -> None:
-        """The broker answered with a refusal."""
+        """Handles a refusal: the broker answers again."""
         self.unreachable = False
         if busy and not self.busy:
             self.busy = True
@@ -117,7 +120,7 @@ class Recovery:
 
 
 class Recoveries:
-    """The entries of one client. Empty while no send fails."""
+    """The entries of one client; empty while no send fails."""
 
     def __init__(self, dice: random.Random | None = None) -> None:
         self._dice = dice or random.Random()
@@ -130,7 +133,8 @@ class Recoveries:
         return len(self._failing)
 
     def find(self, broker_name: str, topic: str, *, now_ms: int) -> tuple[Key, Recovery] | None:
-        """Returns the entry that holds up sends of this topic to this broker, with its key."""
+        """Returns the entry that delays sends of this topic to this broker, with its key; None: there is
+        none."""
         for key in ((broker_name, ""), (broker_name, topic)):
             found = self._failing.get(key)
             if found is not None:
@@ -139,10 +143,11 @@ class Recoveries:
         return None
 
     def holds(self, key: Key, recovery: Recovery) -> bool:
+        """Returns whether this entry is still in use under this key."""
         return self._failing.get(key) is recovery
 
     def may_try(self, broker_name: str, topic: str, *, now_ms: int) -> bool:
-        """Whether a message that may go to any queue may go to this broker now."""
+        """Returns whether a message that may go to any queue may go to this broker now."""
         found = self.find(broker_name, topic, now_ms=now_ms)
         if found is None:
             return True
@@ -150,7 +155,7 @@ class Recoveries:
         return not recovery.unreachable and not recovery.probing and recovery.due_ms <= now_ms
 
     def least_bad(self, broker_names: Iterable[str], topic: str, *, now_ms: int) -> str:
-        """Of brokers that all fail, returns the one to wait for."""
+        """Returns the broker to wait for, if all of them fail."""
 
         def badness(name: str) -> tuple[bool, bool, float]:
             found = self.find(name, topic, now_ms=now_ms)
@@ -159,19 +164,19 @@ class Recoveries:
         return min(broker_names, key=badness)
 
     def no_route(self, broker_name: str, topic: str, *, now_ms: int) -> tuple[Key, Recovery]:
-        """The broker has no master now; "": the topic has no route."""
+        """Returns the entry of a broker without a master; broker name "": of a topic without a route."""
         key = (broker_name, "" if broker_name else topic)
         return key, self._of(key, now_ms=now_ms)
 
     def unreachable(self, broker_name: str, *, now_ms: int) -> tuple[Key, Recovery]:
-        """The connection was lost, or there is none."""
+        """Returns the entry of a broker whose connection was lost, or could not be made."""
         key = (broker_name, "")
         recovery = self._of(key, now_ms=now_ms)
         recovery.unreachable = True
         return key, recovery
 
     def silent(self, broker_name: str, *, now_ms: int) -> tuple[Key, Recovery]:
-        """Sends wait there, and none is answered."""
+        """Returns the entry of a broker that does not answer the sends that wait there."""
         key = (broker_name, "")
         recovery = self._failing.get(key)
         if recovery is None:
@@ -179,6 +184,7 @@ class Recoveries:
         return key, recovery
 
     def refused(self, broker_name: str, topic: str, code: int, *, now_ms: int) -> None:
+        """Records a broker's refusal of a send."""
         whole = self._failing.get((broker_name, ""))
         busy = code == ResponseCode.SYSTEM_BUSY
         if whole is not None:
@@ -187,9 +193,11 @@ class Recoveries:
             self._of((broker_name, topic if code in OF_ONE_TOPIC else ""), now_ms=now_ms, busy=busy)
 
     def failed_again(self, recovery: Recovery, *, now_ms: int) -> None:
+        """Records another failed attempt of an entry."""
         recovery.failed_again(now_ms, self._dice.random())
 
     def succeeded(self, broker_name: str, topic: str) -> None:
+        """Removes the entries of this broker and topic, after an acknowledged send."""
         self.forget((broker_name, ""))
         self.forget((broker_name, topic))
 
@@ -202,6 +210,7 @@ class Recoveries:
                 other.release()
 
     def sweep(self, *, now_ms: int) -> None:
+        """Removes entries that no message has used for IDLE_MS."""
         for key, recovery in list(self._failing.items()):
             if recovery.is_unused and now_ms - recovery.used_ms >= IDLE_MS:
                 del self._failing[key]

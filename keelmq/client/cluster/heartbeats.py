@@ -32,16 +32,16 @@ HEARTBEAT_INTERVAL_MS = 30_000
 HEARTBEAT_TIMEOUT_MS = 3_000
 FAREWELL_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
-"""Brokers that are told at a time."""
+"""Brokers that get a heartbeat concurrently."""
 AGAIN = Backoff(first_ms=1_000, max_ms=4_000)
-"""A broker that did not take a heartbeat is tried again."""
+"""The pause before the next heartbeat to a broker that did not accept one."""
 
 _counter = itertools.count(1)
 
 
 def make_client_id(instance_name: str | None = None) -> str:
-    """Unique for each object of each process, unless an instance name is given: two clients with the same id
-    in a group would take each other's queues."""
+    """Returns an id that is unique for each object of each process, unless an instance name is given: with
+    equal ids in a group, two clients would both consume the same queues."""
     return f"{socket.gethostname()}@{instance_name or f'{os.getpid()}#{next(_counter)}'}"
 
 
@@ -67,7 +67,7 @@ class Membership:
         self._monitor.heartbeat_due.set()
 
     def all_know(self) -> bool:
-        """Whether every broker that should know this client accepted a heartbeat over its present
+        """Returns whether every broker that should know this client accepted a heartbeat over its present
         connection."""
         return set(self._addresses()) <= set(self._monitor.registered_at)
 
@@ -81,7 +81,7 @@ class Membership:
             await wait_for_event(self._monitor.heartbeat_due, timeout_ms)
 
     async def beat(self) -> bool:
-        """Sends one heartbeat to every broker, all at once. False: a broker did not accept it."""
+        """Sends one heartbeat to every broker, concurrently. False: a broker did not accept it."""
         addresses = set(self._addresses())
         answers = await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
         self._monitor.registers_at(addresses)
@@ -105,8 +105,8 @@ class Membership:
         return False
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Unregisters at all brokers that know this client. Bounded in time; a broker that does not get it
-        sees the connection close."""
+        """Unregisters at all brokers that know this client (UNREGISTER_CLIENT, 35), within a time limit; a
+        broker that does not get the request sees the connection close."""
         client_id = self._data().client_id
         header = UnregisterClientRequest(
             clientID=client_id, producer_group=producer_group, consumer_group=consumer_group

@@ -1,4 +1,4 @@
-"""QueueReader: requests about one queue, repeated with a fresh route until they are answered.
+"""QueueReader: requests about one queue, repeated with a fresh route until they succeed.
 
 Every request here is safe to repeat, so each failure (lost connection, timeout, refusal) is reported to the
 broker monitor, which says when and by which route to ask again, until the deadline. A queue is read from its
@@ -61,7 +61,8 @@ DONE = frozenset({ResponseCode.SUCCESS})
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """`next_begin_offset`: the offset of the next pull, whatever the status. `max_offset` is exclusive."""
+    """The messages of a pull, and the queue's offsets. `next_begin_offset`: the offset of the next pull,
+    whatever the status. `max_offset` is exclusive."""
 
     status: PullStatus
     messages: tuple[MessageExt, ...]
@@ -71,13 +72,15 @@ class PullResult:
 
 
 class PullErrorKind(Enum):
+    """Why a request about a queue failed."""
+
     NO_ROUTE = "no route"
     REFUSED = "refused"
     UNREACHABLE = "no answer"
 
 
 class PullError(Exception):
-    """`code`: of the refusal, None when no broker answered."""
+    """A request about a queue failed. `code`: of the refusal, None if no broker answered."""
 
     def __init__(self, kind: PullErrorKind, remark: str, code: int | None = None) -> None:
         super().__init__(f"{kind.value}: {remark}")
@@ -101,9 +104,9 @@ class QueueReader:
         suspend_ms: int,
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
-        """Returns messages from `offset` on. `suspend_ms` > 0: long polling, in addition to timeout_ms. The
-        request carries the subscription, so a broker that has had no heartbeat yet can answer as well.
-        PullError."""
+        """Returns messages from `offset` on (PULL_MESSAGE, 11). `suspend_ms` > 0: long polling, in addition
+        to timeout_ms. The request carries the subscription, so a broker without a heartbeat of this client
+        can serve it as well. PullError."""
         header = PullMessageRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -134,7 +137,7 @@ class QueueReader:
         self._suggest(queue, answer.header.suggest_which_broker_id)
         return PullResult(
             status=PullStatus(answer.code),
-            messages=tuple(  # an inner batch comes whole, with what is in front of the offset
+            messages=tuple(  # an inner batch arrives whole, including messages before the offset
                 message
                 for message in messages
                 if message.queue_offset >= offset and subscription.wants(message.tags)
@@ -147,10 +150,11 @@ class QueueReader:
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
+        """Returns the offset of the oldest stored message (GET_MIN_OFFSET, 31). PullError."""
         return await self._offset(queue, GET_MIN_OFFSET, timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """Exclusive: the offset of the next message to become readable."""
+        """Returns the offset that the next readable message will get (GET_MAX_OFFSET, 30). PullError."""
         return await self._offset(queue, GET_MAX_OFFSET, timeout_ms)
 
     async def _offset(
@@ -162,7 +166,8 @@ class QueueReader:
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
-        """The offset of the first message stored at that time (ms since 1970) or later."""
+        """Returns the offset of the first message stored at that time (ms since 1970) or later
+        (SEARCH_OFFSET_BY_TIMESTAMP, 29). PullError."""
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         answer = await self.ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms=timeout_ms)
         return answer.header.offset
@@ -170,8 +175,9 @@ class QueueReader:
     async def committed_offset(
         self, queue: MessageQueue, *, zero_if_young: bool = False, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int | None:
-        """None: the group has never committed in this queue. `zero_if_young`: 0 instead, if the broker finds
-        that the queue still has all of its messages, and that they are recent."""
+        """Returns the group's committed offset; None: it has committed nothing in this queue
+        (QUERY_CONSUMER_OFFSET, 14). `zero_if_young`: 0 instead, if the broker still has all messages of the
+        queue, and they are recent. PullError."""
         header = ConsumerOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -183,13 +189,13 @@ class QueueReader:
         return answer.header.offset if answer.code == ResponseCode.SUCCESS else None
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
-        """`offset`: of the next message that the group is to consume."""
+        """Commits `offset`, that of the next message to consume (UPDATE_CONSUMER_OFFSET, 15). PullError."""
         header = UpdateConsumerOffsetRequest(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         await self.ask(queue, UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms, master_only=True)
 
-    # -- asking ------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -205,8 +211,8 @@ class QueueReader:
         from_suggested: bool = False,
         may_wait: bool = False,
     ) -> Ok[Resp]:
-        """Repeats the request until one of the good codes comes, or raises PullError with the last problem
-        at the deadline. `may_wait`: the broker may leave the request unanswered for long."""
+        """Sends the request until a response has one of the good codes; raises PullError with the last
+        problem at the deadline. `may_wait`: the broker may hold the request for long."""
         deadline_ms = now_ms() + timeout_ms
         problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
         tried: set[str] = set()

@@ -1,4 +1,4 @@
-"""Refreshes the routes of a client that sends nothing, so that the current masters know an idle producer.
+"""Refreshes the routes of an idle client, so that the current masters know an idle producer.
 
 Every poll_ms, as RocketMQ does (pollNameServerInterval), and at once when the broker monitor doubts them: a
 master may be gone. Then again with a back-off, until every broker name has a master that knows this client.
@@ -35,7 +35,7 @@ class RoutePoll:
         self._doubted = doubted
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Polls until cancelled."""
         failures, settled = 0, self._routes.knows(self._also)
         while True:
             failures = 0 if settled else failures + 1

@@ -1,7 +1,7 @@
 """Routes of topics, requested from the name servers, cached, and refreshed on demand.
 
-A topic has one refresh at a time, shared by all callers that wait for it. Name servers are tried in turn:
-the one that answered stays in use until it fails, or until a caller reports that its answer did not help
+A topic has one refresh at a time, shared by all callers that wait for it. Name servers are tried in turn: the
+one that answered stays in use until it fails, or until a caller reports that its route did not help
 (`rotate`).
 """
 
@@ -17,27 +17,29 @@ from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteReques
 from keelmq.runtime.clock import now_ms
 
 DEFAULT_TOPIC = "TBW102"
-"""Its route lists the brokers that create topics by themselves at the first send."""
+"""Its route lists the brokers that create topics automatically at the first send."""
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTE_POLL_MS = 30_000
 DEFAULT_ROUTE_POLL_MS = 1_000
-"""A route borrowed from DEFAULT_TOPIC is asked again soon: the topic exists after its first message."""
+"""A route borrowed from DEFAULT_TOPIC is refreshed soon: the topic exists after its first message."""
 NAME_SERVER_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 64
-"""Topics that are asked for at a time."""
+"""Topics that are refreshed concurrently."""
 TOPICS_KEPT = 64
-"""So many are remembered however long nobody sent to them: an idle producer stays known to their masters."""
+"""This many topics stay cached even if no message is sent to them, so their masters still know an idle
+producer."""
 TOPICS_MAX = 10_000
 IDLE_MS = 60 * 60_000
-"""Above TOPICS_KEPT, a topic that nobody asked for in so long is forgotten, and its brokers with it."""
+"""Above TOPICS_KEPT, a topic that was not used for this long is removed, and its brokers with it."""
 GONE_MS = 10 * 60_000
-"""A topic that the name servers do not know any more is forgotten after so long."""
+"""A topic that the name servers no longer know is removed after this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """`write_queues`: those whose broker has a master now. `ordered_queues`: these, and those whose master
-    is missing for a moment, so that a key keeps its queue. `addresses`: brokerName -> brokerId -> address."""
+    """The queues and brokers of a topic. `write_queues`: those whose broker has a master now.
+    `ordered_queues`: these, and those whose master is missing for a moment, so that a key keeps its queue.
+    `addresses`: brokerName -> brokerId -> address."""
 
     topic: str
     write_queues: tuple[MessageQueue, ...] = ()
@@ -47,10 +49,11 @@ class TopicRoute:
     borrowed: bool = False  # made from the route of DEFAULT_TOPIC
 
     def master(self, broker_name: str) -> str | None:
+        """Returns the address of the broker's master; None: it has none now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def why_not_writable(self, broker_name: str | None) -> str:
-        """Returns why nothing can be sent to a broker; None: to any broker."""
+        """Returns why messages cannot be sent to a broker; None: to any broker."""
         if broker_name is not None and broker_name not in self.addresses:
             known = ", ".join(sorted(self.addresses)) or "no other"
             return f"topic {self.topic} is not at broker {broker_name}, but at {known}"
@@ -63,8 +66,8 @@ class TopicRoute:
         return f"no broker of topic {self.topic} has a master now"
 
     def replica(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Returns the address of this replica, else of the one with the lowest id: the master if there is
-        one."""
+        """Returns the address of this replica, else of the one with the lowest id, which is the master if
+        there is one; None: the broker has no address."""
         addresses = self.addresses.get(broker_name, {})
         return addresses.get(broker_id) or (addresses[min(addresses)] if addresses else None)
 
@@ -78,7 +81,7 @@ class RouteError(Exception):
 
 
 def parse_addresses(text: str) -> list[str]:
-    """ "a:1;b:2" -> ["a:1", "b:2"]; ValueError for an entry without a port, or for no entry at all."""
+    """Returns ["a:1", "b:2"] for "a:1;b:2". ValueError: an entry has no port, or there is no entry."""
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -90,8 +93,8 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> TopicRoute:
-    """Queues are sorted by broker name and id. Borrowed: at most DEFAULT_TOPIC_QUEUE_NUMS queues per
-    broker."""
+    """Returns the route, with queues sorted by broker name and id. `borrowed`: at most
+    DEFAULT_TOPIC_QUEUE_NUMS queues per broker."""
     addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     limit = DEFAULT_TOPIC_QUEUE_NUMS if borrowed else 1 << 31
     write: list[MessageQueue] = []
@@ -112,8 +115,8 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
 
 @dataclass(slots=True)
 class _Known:
-    """`used_ms`: when a caller asked for it last; polls do not count. `gone_ms`: since when the name servers
-    have answered that there is no such topic, None: they know it."""
+    """A cached route. `used_ms`: when a caller last requested it; polls do not count. `gone_ms`: since when
+    the name servers say that the topic does not exist; None: they know it."""
 
     route: TopicRoute
     stale_at_ms: int
@@ -122,8 +125,8 @@ class _Known:
 
 
 class RouteCache:
-    """Owns no connection; close() ends the refreshes only. `on_change`: called with a route whose queues or
-    addresses differ from the one that was known."""
+    """The routes of one client. Owns no connection; close() only ends the refreshes. `on_change`: called with
+    a route whose queues or addresses differ from the cached ones."""
 
     def __init__(
         self,
@@ -136,13 +139,12 @@ class RouteCache:
         self._name_servers = parse_addresses(namesrv_addr)
         self._current = 0
         self._routes: dict[str, _Known] = {}
-        self._room = TOPICS_KEPT  # above so many it is looked for what can be forgotten
+        self._room = TOPICS_KEPT  # above this number, unused topics are looked for
         self._closed = False
         self._refreshes: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def find(self, topic: str, *, borrow: bool = False) -> TopicRoute:
-        """Returns the cached route (refreshed in the background when it is old), else a fresh one.
-        RouteError."""
+        """Returns the cached route (refreshed in the background if it is old), or a fresh one. RouteError."""
         known = self._routes.get(topic)
         if known is None:
             return await self.refresh(topic, borrow=borrow)
@@ -152,8 +154,8 @@ class RouteCache:
         return known.route
 
     async def refresh(self, topic: str, *, borrow: bool = False, rotate: bool = False) -> TopicRoute:
-        """Asks now. `borrow`: an unknown topic gets DEFAULT_TOPIC's brokers. `rotate`: the next name server
-        first. RouteError."""
+        """Requests the route now and returns it (GET_ROUTEINFO_BY_TOPIC, 105). `borrow`: an unknown topic
+        gets DEFAULT_TOPIC's brokers. `rotate`: starts with the next name server. RouteError."""
         self._rotate(topic, rotate)
         route = await self._fresh(topic, borrow)
         known = self._routes.get(topic)
@@ -175,7 +177,7 @@ class RouteCache:
             raise
 
     def addresses(self, *, masters_only: bool = False) -> set[str]:
-        """Addresses of all brokers in the cached routes."""
+        """Returns the addresses of all brokers in the cached routes."""
         tables = [table for known in self._routes.values() for table in known.route.addresses.values()]
         return {
             address
@@ -185,17 +187,18 @@ class RouteCache:
         }
 
     def knows(self, topics: Collection[str]) -> bool:
-        """Whether the routes of all these topics are cached."""
+        """Returns whether the routes of all these topics are cached."""
         return self._routes.keys() >= set(topics)
 
     def has_all_masters(self) -> bool:
-        """Whether every broker name in the cached routes has a master."""
+        """Returns whether every broker name in the cached routes has a master."""
         return all(
             MASTER_ID in table for known in self._routes.values() for table in known.route.addresses.values()
         )
 
     async def refresh_all(self, also: Collection[str] = (), *, rotate: bool = False) -> bool:
-        """Refreshes every cached topic, and these. False: no name server answered for some topic."""
+        """Refreshes every cached topic, and those in `also`. False: no name server answered for some
+        topic."""
         self._forget_unused(also)
         gate = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -213,16 +216,16 @@ class RouteCache:
         return all(await asyncio.gather(*(one(topic, rotate and not at) for at, topic in enumerate(topics))))
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Returns the address of the queue's master from the cache, or ""."""
+        """Returns the address of the queue's master from the cache, "" if it is unknown."""
         known = self._routes.get(queue.topic)
         return (known.route.master(queue.broker_name) if known is not None else None) or ""
 
     def refresh_soon(self, topic: str) -> None:
-        """Refreshes in the background: the route works, but is old."""
+        """Refreshes in the background: the route still works, but is old."""
         self._refreshing(topic, False)
 
     async def close(self) -> None:
-        """Callers that wait for a refresh get a RouteError."""
+        """Ends the refreshes. Callers that wait for one get a RouteError."""
         self._closed = True
         tasks = list(self._refreshes.values())
         for task in tasks:
@@ -240,7 +243,7 @@ class RouteCache:
     def _finished(self, topic: str, task: "asyncio.Task[TopicRoute]") -> None:
         del self._refreshes[topic]
         if not task.cancelled():
-            task.exception()  # a background refresh has no waiter: its failure is not news
+            task.exception()  # marks it as retrieved: a background refresh has no caller
 
     async def _fetch(self, topic: str, borrow: bool) -> TopicRoute:
         data = await self._ask(topic)
@@ -263,7 +266,7 @@ class RouteCache:
             self._on_change(route)
         return route
 
-    # -- what is forgotten -------------------------------------------------------------------------------
+    # -- removal -----------------------------------------------------------------------------------------
 
     def _gone(self, topic: str) -> None:
         known = self._routes.get(topic)
@@ -279,7 +282,8 @@ class RouteCache:
                 del self._routes[topic]
 
     def _make_room(self) -> None:
-        """Makes room for one more. Clients that never poll forget unused topics here."""
+        """Makes room for one more topic, by removing unused ones; clients that never poll do this only
+        here."""
         if len(self._routes) >= self._room:
             self._forget_unused(())
             self._room = min(max(2 * len(self._routes), TOPICS_KEPT), TOPICS_MAX)
@@ -289,8 +293,8 @@ class RouteCache:
                 del self._routes[topic]
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
-        """Returns None if no name server knows the topic; each is asked, for one that just started knows
-        none. RouteError: none answered."""
+        """Returns None if no name server knows the topic. Each is tried, since one that has just started
+        knows no topic. RouteError: none answered."""
         remarks: list[str] = []
         unknown_topic = False
         for _ in self._name_servers:

@@ -1,8 +1,8 @@
-"""Calls the listener with messages: many at a time (concurrent), or in order for each queue (orderly).
+"""Calls the listener with messages: many calls at a time (concurrent), or in order for each queue (orderly).
 
 A listener is a coroutine function that gets a tuple of messages. When it returns, they are consumed. When it
-raises, or takes too long, they are redelivered. `raise ReconsumeLater(delay_level=5)` sets the delay and how
-many messages of the tuple are consumed.
+raises, or exceeds its timeout, they are redelivered. `raise ReconsumeLater(delay_level=5)` sets the delay and
+how many messages of the tuple are consumed.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from keelmq.runtime.tasks import TaskSet
 logger = logging.getLogger(__name__)
 
 KEEP_MS = 5_000
-"""A message that no broker accepts back is given to the listener again after so long."""
+"""A message that no broker accepts back goes to the listener again after this time."""
 
 Listener = Callable[[tuple[MessageExt, ...]], Awaitable[None]]
 
 
 class ReconsumeLater(Exception):
-    """Raised by a listener whose messages are to be redelivered; it is not logged as an error.
-    `delay_level`: 0 lets the broker choose, longer each time; 1 to 18; below 0: to the dead-letter queue at
-    once (orderly listeners ignore it). `done`: so many messages at the start of the tuple are consumed."""
+    """Raised by a listener to have its messages redelivered; it is not logged as an error. `delay_level`: 0
+    lets the broker choose, longer each time; 1 to 18; below 0: to the dead-letter queue at once (orderly
+    listeners ignore it). `done`: this many messages at the start of the tuple are consumed."""
 
     def __init__(self, remark: str = "", *, delay_level: int = 0, done: int = 0) -> None:
-        super().__init__(remark or f"again later (delay level {delay_level})")
+        super().__init__(remark or f"reconsume later (delay level {delay_level})")
         self.delay_level, self.done = delay_level, done
 
 
@@ -58,12 +58,15 @@ class _Calls:
         except TimeoutError as error:
             problem = error
             logger.error(
-                "listener of %s: no end after %.0f s: %s", self._group, self._timeout_s, _ids(messages)
+                "listener of %s did not return within %.0f s: %s",
+                self._group,
+                self._timeout_s,
+                _ids(messages),
             )
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled(error):
                 raise
-            problem = error  # also of something that the listener waited for, and that was cancelled
+            problem = error  # includes the cancellation of something that the listener awaited
             logger.exception("listener of %s failed: %s", self._group, _ids(messages))
         if self._hooks:
             took_ms = now_ms() - started_ms
@@ -76,7 +79,8 @@ class _Calls:
 
 
 class ConsumeMessageConcurrentlyService:
-    """A Sink. `send_back` None: broadcasting, where a failed message is dropped."""
+    """A Sink that calls the listener concurrently. `send_back` None: broadcasting, where a failed message is
+    dropped."""
 
     def __init__(
         self,
@@ -94,18 +98,19 @@ class ConsumeMessageConcurrentlyService:
         self._ended = asyncio.Event()
 
     def start(self, tasks: TaskSet) -> None:
+        """Starts consume_concurrency tasks that call the listener."""
         for index in range(self._settings.consume_concurrency):
             tasks.start(f"listener {index} of {self._group}", self._serve)
 
     async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """Consumes a message that an operator sent, beside those of the queues; no offset moves."""
+        """Consumes a message that an operator sent, in addition to those of the queues; no offset changes."""
         return await self._calls.call((message,))
 
     def adopted(self, process_queue: ProcessQueue) -> None:
-        pass
+        """Needs nothing: calls begin when messages arrive."""
 
     def arrived(self, process_queue: ProcessQueue) -> None:
-        """Queues the calls; their number is bounded by the ProcessQueues' windows."""
+        """Queues the listener calls; their number is bounded by the ProcessQueues' windows."""
         while True:
             window, messages = process_queue.take(self._settings.consume_batch_size)
             if window is None or not messages:
@@ -113,8 +118,8 @@ class ConsumeMessageConcurrentlyService:
             self._jobs.put_nowait((process_queue, window, messages))
 
     async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:
-        """While closing, running listeners may finish, and count. Otherwise the next owner begins now: an
-        offset committed after its first commit would reset its progress."""
+        """While closing, running listeners may finish, and their messages count. Otherwise the next owner
+        begins now, and an offset committed after its first commit would reset its progress."""
         if not closing:
             return
         try:
@@ -123,7 +128,7 @@ class ConsumeMessageConcurrentlyService:
                     self._ended.clear()
                     await self._ended.wait()
         except TimeoutError:
-            logger.warning("listeners of %s still run: their messages come again", process_queue.queue)
+            logger.warning("listeners of %s still run: redelivering their messages", process_queue.queue)
 
     async def _serve(self) -> None:
         while True:
@@ -149,7 +154,7 @@ class ConsumeMessageConcurrentlyService:
             assert later is not None
             if self.send_back is None:
                 logger.warning(
-                    "message %s of %s failed, and is dropped: broadcasting",
+                    "message %s of %s failed and is dropped (broadcasting)",
                     message.msg_id,
                     process_queue.queue,
                 )
@@ -166,8 +171,8 @@ class ConsumeMessageConcurrentlyService:
 
 
 class ConsumeMessageOrderlyService:
-    """A Sink. One listener call at a time for each queue, in the order of its offsets. A message that fails
-    is retried in place, and blocks its queue. `send_back` None: broadcasting."""
+    """A Sink that makes one listener call at a time for each queue, in the order of its offsets. A message
+    that fails is retried in place, and blocks its queue. `send_back` None: broadcasting."""
 
     def __init__(
         self,
@@ -183,13 +188,14 @@ class ConsumeMessageOrderlyService:
         self._slots = asyncio.Semaphore(settings.consume_concurrency)
 
     def start(self, tasks: TaskSet) -> None:
-        pass
+        """Needs nothing: each queue gets a task when it is assigned."""
 
     async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """Consumes a message that an operator sent, beside those of the queues; no offset moves."""
+        """Consumes a message that an operator sent, in addition to those of the queues; no offset changes."""
         return await self._calls.call((message,))
 
     def adopted(self, process_queue: ProcessQueue) -> None:
+        """Starts the task that calls the listener for this queue."""
         process_queue.tasks.start(f"listener of {process_queue.queue}", lambda: self._serve(process_queue))
 
     def arrived(self, process_queue: ProcessQueue) -> None:
@@ -260,7 +266,7 @@ class ConsumeMessageOrderlyService:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether this task itself was cancelled, and not only something that it awaited."""
+    """Returns whether this task itself was cancelled, and not only something that it awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 

@@ -1,8 +1,8 @@
 """GroupMember: a member of a consumer group, with heartbeats, rebalancing and its ProcessQueues.
 
 Every member computes its assignment itself (keelmq/client/core/rebalance.py) from the brokers' list of
-members: at the start, when a broker notifies it of a change (40), soon after a failure, and every 20 s. A
-failure leaves the assignment as it was. A Sink consumes the messages.
+members: at the start, when a broker notifies it of a change (40), soon after a failure, and every 20 s. After
+a failure the assignment stays as it was. A Sink consumes the messages.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ from keelmq.runtime.tasks import TaskSet, wait_for_event
 logger = logging.getLogger(__name__)
 
 AGAIN = Backoff(first_ms=50, max_ms=2_000)
-"""The pause before a failed rebalancing is repeated. Short at first: the first heartbeat creates the group's
-retry topic, and its route needs a moment."""
+"""The pause before a failed rebalancing is repeated. Short at first, since the first heartbeat creates the
+group's retry topic, and its route takes a moment."""
 LIST_TIMEOUT_MS = 3_000
 START_WAIT_MS = 3_000
-"""How long the start waits for the start offsets."""
+"""How long start() waits for the start offsets."""
 
 
 class Sink(Protocol):
@@ -82,7 +82,7 @@ class GroupMember:
         orderly: bool = False,
         handle: Handle | None = None,
     ) -> None:
-        """`handle`: the listener, for messages that an operator sends to it; None: the consumer polls."""
+        """`handle`: the listener, for messages that an operator sends; None: the consumer polls."""
         self.group, self.settings = group, settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
@@ -125,8 +125,8 @@ class GroupMember:
     # -- start and stop ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Registers at the brokers and, if they answer, gets its queues. PullError: a broker refuses an
-        SQL92 subscription. No other failure is fatal: it is retried with a back-off."""
+        """Registers at the brokers and, if they respond, gets its queues. PullError: a broker refuses an
+        SQL92 subscription. Other failures are not fatal: they are retried with a back-off."""
         await self._read_routes()
         await self._check_sql()
         self._started = True
@@ -140,7 +140,7 @@ class GroupMember:
             self._tasks.start("queue locks", lambda: self._locks.run(self._own_process_queues))
 
     async def stop(self) -> None:
-        """Gives the queues back, saving their offsets first, unregisters and closes. May be called twice."""
+        """Saves offsets, releases the queues, unregisters and closes. May be called twice."""
         await self._tasks.stop()
         if self._started:
             self._started = False
@@ -156,10 +156,11 @@ class GroupMember:
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
+        """Returns the subscriptions by topic."""
         return dict(self._subscriptions)
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Takes effect at once while running. Replaces the previous subscription to the topic."""
+        """Subscribes, at once while running. Replaces the previous subscription to the topic."""
         self._subscriptions[subscription.topic] = replace(subscription, version=wall_ms())
         for queue, process_queue in self.process_queues.items():
             if queue.topic == subscription.topic:
@@ -167,15 +168,17 @@ class GroupMember:
         self.rebalance_soon(tell=True)
 
     def unsubscribe(self, topic: str) -> None:
+        """Ends the subscription and releases the topic's queues."""
         self._subscriptions.pop(topic, None)
         self.rebalance_soon(tell=True)
 
     def rebalance_soon(self, *, tell: bool = False) -> None:
-        """`tell`: the brokers need another heartbeat first."""
+        """Rebalances now. `tell`: after another heartbeat to the brokers."""
         self._tell |= tell
         self._wake.set()
 
     def wire_subscriptions(self) -> list[SubscriptionData]:
+        """Returns the subscriptions as heartbeats have them."""
         return [_wire(each) for _, each in sorted(self._subscriptions.items())]
 
     def _own_process_queues(self) -> Iterable[ProcessQueue]:
@@ -207,7 +210,7 @@ class GroupMember:
                 logger.info("group %s: %s", self.group, error.remark)
 
     async def _check_sql(self) -> None:
-        """Raises PullError for a refused SQL92 subscription at the start, not at every pull (request 46)."""
+        """Raises PullError for a refused SQL92 subscription at the start, instead of at every pull (46)."""
         for subscription in self._subscriptions.values():
             if subscription.type is ExpressionType.TAG:
                 continue
@@ -273,10 +276,10 @@ class GroupMember:
             if isinstance(outcome, Ok) and self.client_id in outcome.body.consumer_id_list:
                 return allocate_averagely(self.client_id, outcome.body.consumer_id_list, route.read_queues)
             remarks.append(
-                f"{address}: {'we are not in its list' if isinstance(outcome, Ok) else outcome.remark}"
+                f"{address}: {'this client is not listed' if isinstance(outcome, Ok) else outcome.remark}"
             )
         self._membership.wake()
-        raise PullError(PullErrorKind.REFUSED, "no broker names the group's members: " + "; ".join(remarks))
+        raise PullError(PullErrorKind.REFUSED, "no broker lists the group's members: " + "; ".join(remarks))
 
     async def _assign(self, topic: str, subscription: Subscription, wanted: tuple[MessageQueue, ...]) -> bool:
         mine = [queue for queue in self.process_queues if queue.topic == topic]
@@ -292,7 +295,7 @@ class GroupMember:
         for process_queue in process_queues:
             process_queue.subscription = self._subscriptions.get(
                 topic, subscription
-            )  # it may be another one by now
+            )  # it may have changed meanwhile
             self.process_queues[process_queue.queue] = process_queue
             self._sink.adopted(process_queue)
             process_queue.start()
@@ -321,6 +324,7 @@ class GroupMember:
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def persist(self) -> None:
+        """Saves the offsets of all assigned queues."""
         offsets = {queue: process_queue.commit_offset for queue, process_queue in self.process_queues.items()}
         await self.offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
 
@@ -346,7 +350,8 @@ class GroupMember:
         self._locks.wake()
 
     def _route_changed(self, route: TopicRoute) -> None:
-        """The topic has other queues, or another master, which may know fewer offsets than the old one."""
+        """Handles new queues of the topic, or another master, which may know fewer offsets than the old
+        one."""
         self.monitor.route_changed(route)
         self.offsets.forget()
         self._locks.wake()
@@ -357,6 +362,7 @@ class GroupMember:
 
 
 def retry_subscription(group: str) -> Subscription:
+    """Returns the subscription to the group's retry topic."""
     return Subscription(RETRY_PREFIX + group)
 
 

@@ -1,7 +1,7 @@
-"""Answers operators' requests to a consumer: its state (307), its offsets (221), consume a message (309).
+"""Serves operators' requests to a consumer: its state (307), its offsets (221), consuming one message (309).
 
-They are sent by `mqadmin consumerStatus`, `consumerProgress -s true`, `queryMsgById -g -d` and RocketMQ's
-dashboard, by way of a broker. Source: RocketMQ 5.3.3 ClientRemotingProcessor, ConsumerRunningInfo,
+`mqadmin consumerStatus`, `consumerProgress -s true`, `queryMsgById -g -d` and RocketMQ's dashboard send them
+through a broker. Source: RocketMQ 5.3.3 ClientRemotingProcessor, ConsumerRunningInfo,
 ConsumeMessageDirectlyResult.
 """
 
@@ -31,28 +31,38 @@ from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 from keelmq.runtime.clock import now_ms, wall_ms
 
 Handle = Callable[[MessageExt], Awaitable[ReconsumeLater | None]]
-"""The listener, with one message beside those of its queues. None: consumed."""
+"""The listener, for one message in addition to those of its queues. None: consumed."""
 
 STACKS_MAX: Final = 500
-"""Tasks whose stacks are told."""
+"""The largest number of tasks whose stacks are reported."""
 MIB: Final = 1 << 20
 
 
 class Inspected(Protocol):
-    """What the answers read of a group member (keelmq/client/consumer/group.py)."""
+    """The members of GroupMember that the responses need (keelmq/client/consumer/group.py)."""
 
     @property
-    def group(self) -> str: ...
-    @property
-    def settings(self) -> ConsumerSettings: ...
-    @property
-    def consume_type(self) -> str: ...
-    @property
-    def running(self) -> asyncio.Event: ...
-    @property
-    def process_queues(self) -> Mapping[MessageQueue, ProcessQueue]: ...
+    def group(self) -> str:
+        """Returns the group's name."""
 
-    def wire_subscriptions(self) -> Sequence[SubscriptionData]: ...
+    @property
+    def settings(self) -> ConsumerSettings:
+        """Returns the member's settings."""
+
+    @property
+    def consume_type(self) -> str:
+        """Returns RocketMQ's ConsumeType: CONSUME_ACTIVELY or CONSUME_PASSIVELY."""
+
+    @property
+    def running(self) -> asyncio.Event:
+        """Returns the event that is cleared while the consumer is paused."""
+
+    @property
+    def process_queues(self) -> Mapping[MessageQueue, ProcessQueue]:
+        """Returns the assigned queues."""
+
+    def wire_subscriptions(self) -> Sequence[SubscriptionData]:
+        """Returns the subscriptions as heartbeats have them."""
 
 
 class Inspection:
@@ -63,11 +73,13 @@ class Inspection:
         self._started_ms = wall_ms()
 
     def bind(self, table: OperationTable) -> None:
+        """Binds the three requests."""
         table.bind(GET_CONSUMER_RUNNING_INFO, self.running_info)
         table.bind(GET_CONSUMER_STATUS_FROM_CLIENT, self.status)
         table.bind(CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
 
     async def running_info(self, header: ConsumerCallRequest, call: Call) -> Reply:
+        """Serves 307: returns the ConsumerRunningInfo, with stacks if requested."""
         self._check(header.consumer_group)
         process_queues = sorted(self._member.process_queues.items())
         body = dump_queue_map(
@@ -97,7 +109,8 @@ class Inspection:
         }
 
     async def status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
-        """Offsets of a topic. Queues whose start offset is not known yet are left out."""
+        """Serves 221: returns the commit offsets of a topic, without queues whose start offset is not known
+        yet."""
         self._check(header.group)
         rows = [
             (_key(queue), process_queue.commit_offset)
@@ -107,14 +120,14 @@ class Inspection:
         return Reply(body=dump_queue_map("messageQueueTable", rows, consumerTable={}))
 
     async def consume_directly(self, header: ConsumerCallRequest, call: Call) -> Reply:
-        """Consumes one message now, whatever the group has consumed; no offset moves."""
+        """Serves 309: consumes one message now; no offset changes."""
         self._check(header.consumer_group)
         if self._handle is None:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "this consumer has no listener: it polls")
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "a lite pull consumer has no listener")
         try:
             (message,) = decode_messages(call.raw_body)
         except (RemoteProtocolError, ValueError) as error:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}") from None
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the body is not a message: {error}") from None
         began_ms = now_ms()
         later = await self._handle(as_sent(message))
         result = "CR_SUCCESS"
@@ -141,7 +154,7 @@ def _key(queue: MessageQueue) -> QueueKey:
 
 
 def _state(process_queue: ProcessQueue) -> dict[str, Any]:
-    """Returns the ProcessQueueInfo. Times are wall-clock ms, 0: not yet."""
+    """Returns the ProcessQueueInfo. Times are wall-clock ms; 0: not yet."""
     window = process_queue.window
     held = 0 if window is None else len(window)
     return {

@@ -1,12 +1,12 @@
-"""LitePullConsumer, also called Consumer: a member of a consumer group that asks for its messages.
+"""LitePullConsumer, also called Consumer: a member of a consumer group that polls for its messages.
 
     async with Consumer("127.0.0.1:9876", "billing").subscribe("orders") as consumer:
         async for message in consumer:
             print(message.body)
 
-poll() returns many messages at a time. The members of a group share the queues, and pull ahead within
-limits, as a PushConsumer does; there are no retries by way of the broker. At least once: messages count as
-consumed when the next ones are asked for, or at commit(); with auto_commit=False at commit() alone.
+poll() returns many messages at a time. The members of a group share the queues, and pull ahead within limits,
+as a PushConsumer does; messages are not retried through the broker. At least once: messages count as consumed
+at the next poll, or at commit(); with auto_commit=False only at commit().
 """
 
 import asyncio
@@ -29,8 +29,8 @@ POLL_MAX = 32
 
 
 class LitePullConsumer:
-    """`auto_commit`: asking for messages marks the ones that were returned before as consumed. False: only
-    commit() does."""
+    """Polls for messages. `auto_commit`: each poll marks the messages that were returned before as consumed.
+    False: only commit() does."""
 
     def __init__(
         self,
@@ -51,19 +51,21 @@ class LitePullConsumer:
 
     @property
     def client_id(self) -> str:
+        """Returns the id of this client at the brokers."""
         return self._member.client_id
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
-        """Before the start or while it runs. `tags`: "*" or "TagA || TagB"; `sql`: an SQL92 condition."""
+        """Subscribes before the start or while running. `tags`: "*" or "TagA || TagB"; `sql`: an SQL92
+        condition."""
         self._member.subscribe(subscription_of(topic, tags, sql))
         return self
 
     def unsubscribe(self, topic: str) -> None:
-        """Gives the queues of the topic back."""
+        """Releases the queues of the topic."""
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """Starts. PullError: a broker refuses an SQL92 subscription."""
+        """Starts the consumer. PullError: a broker refuses an SQL92 subscription."""
         try:
             await self._member.start()
         except BaseException:
@@ -77,8 +79,8 @@ class LitePullConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Gives the queues back. The messages that were returned last do not count as consumed, unless
-        commit() was called. Ends an `async for` of another task. May be called twice."""
+        """Releases the queues. The messages that were returned last do not count as consumed, unless commit()
+        was called. Ends an `async for` of another task. May be called twice."""
         self._closed = True
         self._arrived.set()
         await self._member.stop()
@@ -87,8 +89,9 @@ class LitePullConsumer:
         return self
 
     async def __anext__(self) -> MessageExt:
-        """The next message, however long it takes. It counts as consumed when the one after it is asked for
-        (auto_commit=False: at commit()): after `break`, or an error in the loop's body, it comes again."""
+        """Returns the next message, however long it takes. It counts as consumed when the loop requests the
+        one after it (auto_commit=False: at commit()), so after `break`, or an error in the loop's body, it is
+        redelivered."""
         if self.auto_commit:
             self._finish_given()
         while not self._closed:
@@ -100,8 +103,8 @@ class LitePullConsumer:
         raise StopAsyncIteration
 
     async def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
-        """Returns up to max_nums messages as soon as there is one, or none after timeout_ms: in the order of
-        offsets for each queue, round-robin among queues."""
+        """Returns up to max_nums messages as soon as there is one, or none after timeout_ms. Messages of one
+        queue are in order of their offsets; queues take turns."""
         if self.auto_commit:
             self._finish_given()
         try:
@@ -129,7 +132,7 @@ class LitePullConsumer:
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Marks all messages that were returned as consumed, and saves the offsets at the brokers."""
+        """Marks all returned messages as consumed, and saves the offsets at the brokers."""
         self._finish_given()
         await self._member.persist()
 
@@ -142,7 +145,7 @@ class LitePullConsumer:
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are assigned to this consumer now."""
+        """Returns the queues that are assigned to this consumer now."""
         return sorted(self._member.process_queues)
 
     def pause(self) -> None:
@@ -156,9 +159,10 @@ class LitePullConsumer:
     # -- the Sink of the member --------------------------------------------------------------------------
 
     def adopted(self, process_queue: ProcessQueue) -> None:
-        pass
+        """Needs nothing: poll() finds the messages of all queues."""
 
     def arrived(self, process_queue: ProcessQueue) -> None:
+        """Wakes poll()."""
         self._arrived.set()
 
     async def released(self, process_queue: ProcessQueue, *, closing: bool) -> None:

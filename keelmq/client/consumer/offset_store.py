@@ -18,14 +18,17 @@ AT_ONCE_MAX = 64
 
 
 class OffsetStore(Protocol):
+    """Loads and saves the offsets of one group."""
+
     async def load(self, queue: MessageQueue) -> int | None:
-        """None: nothing was ever committed. PullError: it cannot be told now."""
+        """Returns the committed offset; None: nothing was ever committed. PullError: it cannot be read
+        now."""
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Best effort, and logged: what could not be saved is saved with the next call."""
+        """Saves offsets as far as possible; failures are logged, and saved again with the next call."""
 
     def forget(self) -> None:
-        """Somebody else may know less than what was saved (another master): save all of it again."""
+        """Makes the next save() write all offsets, because a new master may not have them."""
 
 
 class BrokerOffsets:
@@ -49,7 +52,7 @@ class BrokerOffsets:
             async with self._gate:
                 await self._reader.commit(queue, offset, timeout_ms=COMMIT_TIMEOUT_MS)
         except PullError as error:
-            logger.warning("offset %d of %s is not committed: %s", offset, queue, error)
+            logger.warning("cannot commit offset %d of %s: %s", offset, queue, error)
         else:
             self._saved[queue] = offset
 
@@ -72,14 +75,14 @@ class LocalOffsets:
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         table = await self._loaded()
         table |= offsets
-        async with self._writing:  # queues are given back all at once: one writer at a time, each writes all
+        async with self._writing:  # queues are released concurrently: one writer at a time, each writes all
             if table == self._written:
                 return
             now = dict(table)
             try:
                 await asyncio.to_thread(self._write, now)
             except OSError as error:
-                logger.warning("offsets are not saved in %s: %s", self._path, error)
+                logger.warning("cannot save offsets in %s: %s", self._path, error)
             else:
                 self._written = now
 
@@ -94,7 +97,7 @@ class LocalOffsets:
         pass
 
     def _read(self) -> dict[MessageQueue, int]:
-        """A file that is none is kept aside: the group begins anew, and somebody can look at it."""
+        """Reads the file. A damaged one is renamed for inspection, and the group begins anew."""
         try:
             rows = json.loads(self._path.read_text(encoding="utf-8"))["offsetTable"]
             return {
@@ -107,7 +110,7 @@ class LocalOffsets:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             aside = self._path.with_suffix(".damaged")
-            logger.error("%s is no file of offsets (%s): it is kept as %s", self._path, error, aside)
+            logger.error("%s is not an offset file (%s): it was renamed to %s", self._path, error, aside)
             if self._path.is_file():
                 os.replace(self._path, aside)
             return {}

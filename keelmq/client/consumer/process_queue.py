@@ -1,4 +1,5 @@
-"""ProcessQueue: one queue that is assigned to this consumer; pulls ahead, tracks what is consumed."""
+"""ProcessQueue: one queue that is assigned to this consumer; pulls ahead and tracks which messages are
+consumed."""
 
 import asyncio
 import logging
@@ -24,9 +25,9 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 PULL_AGAIN = Backoff(first_ms=1_000, max_ms=5_000)
 NOTHING_PAUSE_MS = 10
-"""A broker that answers "nothing new" at once, and does not wait, is not asked in a tight loop."""
+"""The pause after an immediate "nothing new" from a broker that does not hold pulls, against a tight loop."""
 LOCK_VALID_MS = 30_000
-"""A queue lock that was not renewed for so long is taken for lost; brokers keep it for 60 s."""
+"""A queue lock that was not renewed for this long counts as lost; brokers keep it for 60 s."""
 HALF_AN_HOUR_MS = 30 * 60_000
 
 Window = OffsetWindow[MessageExt]
@@ -34,7 +35,7 @@ Window = OffsetWindow[MessageExt]
 
 @dataclass(frozen=True, slots=True)
 class ProcessQueueContext:
-    """What all ProcessQueues of a member share. `running`: cleared while the consumer is paused."""
+    """The parts that all ProcessQueues of a member share. `running`: cleared while the consumer is paused."""
 
     reader: QueueReader
     offsets: OffsetStore
@@ -45,8 +46,8 @@ class ProcessQueueContext:
 
 
 class ProcessQueue:
-    """`window` None: the start offset is not known yet. `needs_lock`: pulls only while this consumer holds
-    the broker's queue lock (orderly)."""
+    """One assigned queue. `window` None: the start offset is not known yet. `needs_lock`: pulls only while
+    this consumer holds the broker's queue lock (orderly)."""
 
     def __init__(
         self, queue: MessageQueue, subscription: Subscription, parts: ProcessQueueContext, *, needs_lock: bool
@@ -57,24 +58,26 @@ class ProcessQueue:
         self.waits_paused = False
         self.tasks = TaskSet()
         self.positioned = asyncio.Event()
-        """Set when it is known where to read: what is sent from then on is seen."""
+        """Set when the start offset is known: later messages are not missed."""
         self.messages_there = asyncio.Event()
         self.consuming = asyncio.Lock()
-        """Held while a listener runs that must not meet another one of this queue."""
+        """Held during a listener call that must not overlap with another one of this queue."""
         self.pulled_ms = self.consumed_ms = self.granted_ms = 0
-        """When last (wall clock): a pull was answered, a message was finished, the queue's lock was given."""
+        """The last time (wall-clock ms) that a pull was answered, a message finished, the queue lock
+        granted."""
         self._parts, self._needs_lock = parts, needs_lock
         self._locked_until_ms = 0
-        self._losses = 0  # of the lock
+        self._losses = 0  # how often the lock was lost
         self._granted = asyncio.Event()
         self._space = asyncio.Event()
         self._pulling: asyncio.Task[PullResult] | None = None
 
     def start(self) -> None:
+        """Starts pulling in the background."""
         self.tasks.start(f"pulls of {self.queue}", self.run)
 
     async def run(self) -> None:
-        """Pulls until cancelled; refused or unanswered pulls are repeated."""
+        """Pulls until cancelled; repeats pulls that are refused or get no response."""
         failures = 0
         while True:
             try:
@@ -126,7 +129,8 @@ class ProcessQueue:
     # -- messages ----------------------------------------------------------------------------------------
 
     def take(self, count: int) -> tuple[Window | None, tuple[MessageExt, ...]]:
-        """Returns messages that were not taken yet, and the window to finish them in."""
+        """Returns messages that were not taken yet, and the window to finish them in; (None, ()) before the
+        start offset is known or after the queue was released."""
         if self.dropped or self.window is None:
             return None, ()
         return self.window, self.window.take(count)
@@ -139,11 +143,11 @@ class ProcessQueue:
             self._space.set()
 
     def is_current(self, window: Window) -> bool:
-        """False: the queue was given away or moved since; its messages no longer count here."""
+        """Returns False if the queue was released or moved since: its messages no longer count here."""
         return not self.dropped and self.window is window
 
     def want(self, subscription: Subscription) -> None:
-        """Uses the subscription from the next pull on. Cancels a waiting pull with another expression."""
+        """Uses the subscription from the next pull on. Cancels a waiting pull that has another expression."""
         before, self.subscription = self.subscription, subscription
         changed = (before.type, before.expression) != (subscription.type, subscription.expression)
         if changed and self._pulling is not None:
@@ -157,6 +161,7 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int | None:
+        """Returns the offset to commit; None: the start offset is not known yet."""
         return None if self.window is None else self.window.commit_offset
 
     def _moved(self) -> None:
@@ -176,17 +181,23 @@ class ProcessQueue:
             self._parts.arrived(self)
 
     def _go_on(self, window: Window, result: PullResult) -> None:
-        """The broker does not have the offset, or an operator set another one. Only an operator may skip
-        messages that were pulled and are not finished."""
+        """Continues at the broker's next offset: the broker does not have the requested one, or an operator
+        reset it. Only an operator may skip messages that were pulled and are not finished."""
         asked, begin = window.next_offset, result.next_begin_offset
         if begin == result.min_offset > asked:
-            window.add((), begin)  # what is held is deleted there: nobody else will ever have it
+            window.add(
+                (), begin
+            )  # the held messages are deleted at the broker: only this consumer still has them
         elif begin == result.max_offset < asked:
-            begin = min(begin, window.commit_offset)  # the queue was cut: what is held may be something else
+            begin = min(
+                begin, window.commit_offset
+            )  # the queue was truncated: other messages may have the held offsets now
             self.seek(begin)
         else:
             self.seek(begin)
-        logger.warning("offset %d of %s is not there: reading goes on at %d", asked, self.queue, begin)
+        logger.warning(
+            "the broker does not have offset %d of %s: reading continues at %d", asked, self.queue, begin
+        )
 
     async def _until_space(self, window: Window) -> None:
         await self._until_running()
@@ -202,7 +213,7 @@ class ProcessQueue:
         finally:
             self.waits_paused = False
 
-    # -- where to begin ----------------------------------------------------------------------------------
+    # -- start offset ------------------------------------------------------------------------------------
 
     async def _find_position(self) -> None:
         """Loads the group's offset, unless the queue is moved or its lock is lost meanwhile."""
@@ -248,16 +259,18 @@ class ProcessQueue:
 
     @property
     def is_locked(self) -> bool:
+        """Returns whether pulls are allowed: no lock is needed, or this consumer holds it."""
         return not self._needs_lock or now_ms() < self._locked_until_ms
 
     async def until_locked(self) -> None:
+        """Waits until is_locked."""
         while not self.is_locked:
             self._granted.clear()
             await self._granted.wait()
 
 
 def as_sent(message: MessageExt) -> MessageExt:
-    """Returns a retried message, which arrives by way of %RETRY%group, with its original topic."""
+    """Returns a retried message, which arrives in %RETRY%group, with its original topic."""
     origin = message.properties.get(RETRY_TOPIC)
     if origin and message.topic.startswith(RETRY_PREFIX):
         return replace(message, topic=origin)

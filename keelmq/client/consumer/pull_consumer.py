@@ -1,7 +1,7 @@
 """PullConsumer: reads queues by offset, with long polling. The application decides what it reads and when.
 
-It takes no part in the rebalancing of its group: see push_consumer.py and lite_pull_consumer.py for that.
-Reads continue while a master changes: keelmq/client/cluster/queue_reader.py.
+It does not take part in the rebalancing of its group; push_consumer.py and lite_pull_consumer.py do. Reads
+continue during a fail-over: keelmq/client/cluster/queue_reader.py.
 """
 
 from types import TracebackType
@@ -28,9 +28,9 @@ __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStat
 
 
 class PullConsumer:
-    """`client`: a RemotingClient to share; without it the consumer owns one and closes it.
-    `probe_interval_ms`: after so long without any answer, a broker at which pulls wait is asked whether it
-    is alive."""
+    """Reads queues by offset. `client`: a RemotingClient to share; without it the consumer owns one and
+    closes it. `probe_interval_ms`: after this long without a response, a broker with waiting pulls gets a
+    small request, to find out whether it hangs."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PullConsumer:
             await self._client.close()
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """Returns the readable queues, asked from the name server now. PullError: there is no route."""
+        """Returns the readable queues, from a fresh route. PullError: there is no route."""
         try:
             return list((await self._routes.refresh(topic)).read_queues)
         except RouteError as error:
@@ -83,33 +83,33 @@ class PullConsumer:
         timeout_ms: int = READ_TIMEOUT_MS,
     ) -> PullResult:
         """Returns messages from `offset` on. `subscription`: "*" or "TagA || TagB"; `sql` instead: an SQL92
-        condition over properties. `suspend_ms` > 0: long polling, an empty queue answers when a message
-        arrives or after that time (in addition to timeout_ms). PullError."""
+        condition over properties. `suspend_ms` > 0: long polling, in which the broker holds the request until
+        a message arrives or this time is over (in addition to timeout_ms). PullError."""
         wanted = subscription_of(queue.topic, subscription, sql)
         return await self._reader.pull(
             queue, offset, max_nums, wanted, suspend_ms=suspend_ms, timeout_ms=timeout_ms
         )
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """The offset of the oldest message that is still there."""
+        """Returns the offset of the oldest stored message. PullError."""
         return await self._reader.min_offset(queue, timeout_ms=timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
-        """Exclusive: the offset of the next message to become readable."""
+        """Returns the offset that the next readable message will get. PullError."""
         return await self._reader.max_offset(queue, timeout_ms=timeout_ms)
 
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
-        """The offset of the first message stored at that time (ms since 1970) or later."""
+        """Returns the offset of the first message stored at that time (ms since 1970) or later. PullError."""
         return await self._reader.offset_at(queue, timestamp_ms, timeout_ms=timeout_ms)
 
     async def committed_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int | None:
-        """The group's committed offset in this queue; None: nothing yet."""
+        """Returns the group's committed offset; None: it has committed nothing. PullError."""
         return await self._reader.committed_offset(queue, timeout_ms=timeout_ms)
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
-        """`offset`: of the next message that the group is to consume."""
+        """Commits `offset`, that of the next message to consume. PullError."""
         await self._reader.commit(queue, offset, timeout_ms=timeout_ms)
 
     def _route_changed(self, route: TopicRoute) -> None:

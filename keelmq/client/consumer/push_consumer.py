@@ -38,8 +38,9 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
 class PushConsumer:
-    """`orderly`: one listener call at a time for each queue, in order, across all members of the group
-    (queue locks at the brokers). Broadcasting, filters and limits: ConsumerSettings."""
+    """Calls `listener` with messages. `orderly`: one listener call at a time for each queue, in order,
+    across all members of the group (queue locks at the brokers). Broadcasting, filters and limits:
+    ConsumerSettings."""
 
     def __init__(
         self,
@@ -76,20 +77,22 @@ class PushConsumer:
 
     @property
     def client_id(self) -> str:
+        """Returns the id of this client at the brokers."""
         return self._member.client_id
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
-        """Before the start or while it runs. `tags`: "*" or "TagA || TagB"; `sql`: an SQL92 condition over
-        properties (brokers need enablePropertyFilter). All members of a group subscribe to the same."""
+        """Subscribes before the start or while running. `tags`: "*" or "TagA || TagB"; `sql`: an SQL92
+        condition over properties (brokers need enablePropertyFilter). All members of a group must have the
+        same subscriptions."""
         self._member.subscribe(subscription_of(topic, tags, sql))
         return self
 
     def unsubscribe(self, topic: str) -> None:
-        """Gives the queues of the topic back."""
+        """Releases the queues of the topic."""
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """Starts. PullError: a broker refuses an SQL92 subscription."""
+        """Starts the consumer. PullError: a broker refuses an SQL92 subscription."""
         self._sink.start(self._tasks)
         try:
             await self._member.start()
@@ -120,7 +123,7 @@ class PushConsumer:
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are assigned to this consumer now."""
+        """Returns the queues that are assigned to this consumer now."""
         return sorted(self._member.process_queues)
 
     async def reply(
@@ -137,5 +140,5 @@ class PushConsumer:
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Saves the offsets now; it also happens every persist_interval_ms."""
+        """Saves the offsets now, in addition to every persist_interval_ms."""
         await self._member.persist()

@@ -50,15 +50,14 @@ class LockHolder:
                 failures = 0
 
     async def renew(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Requests the locks of these queues, with one request for each broker."""
+        """Requests the locks of these queues, with one request per broker (LOCK_BATCH_MQ, 41)."""
         by_broker: dict[str, list[ProcessQueue]] = {}
         for process_queue in process_queues:
             by_broker.setdefault(process_queue.queue.broker_name, []).append(process_queue)
         await asyncio.gather(*(self._renew(group) for group in by_broker.values()))
 
     async def _renew(self, process_queues: list[ProcessQueue]) -> None:
-        """Renews the locks at one broker. Without an answer nothing changes: the locks expire by
-        themselves."""
+        """Renews the locks at one broker. Without a response nothing changes: the locks expire."""
         asked_at_ms = now_ms()
         try:
             answer = await self._reader.ask(
@@ -81,8 +80,8 @@ class LockHolder:
                 process_queue.revoke()
 
     async def unlock(self, process_queue: ProcessQueue) -> None:
-        """Releases the lock after the last listener call, so the next owner may begin. If that fails, the
-        lock expires after a minute."""
+        """Releases the lock after the last listener call, so the next owner can begin (UNLOCK_BATCH_MQ, 42).
+        If that fails, the lock expires after a minute."""
         try:
             await self._reader.ask(
                 process_queue.queue,

@@ -1,7 +1,7 @@
 """Sends messages that a consumer could not handle back to the broker, which redelivers them later (36).
 
 If the broker does not accept one, a copy goes to the group's retry topic at any broker; if that fails too,
-the caller keeps the message. It never counts as consumed before a broker has it.
+the caller keeps the message. A message counts as consumed only when a broker has it.
 """
 
 import logging
@@ -30,7 +30,7 @@ SEND_BACK_TIMEOUT_MS = 5_000
 COPY_TIMEOUT_MS = 5_000
 FIRST_RETRY_LEVEL = 3
 GROUP_RETRIES = 16
-"""The brokers' default for a group without a configuration of its own."""
+"""The brokers' default for a group without its own configuration."""
 
 
 class SendBack:
@@ -41,8 +41,8 @@ class SendBack:
         self._max_reconsume_times = max_reconsume_times
 
     async def back(self, message: MessageExt, delay_level: int) -> bool:
-        """Returns False if no broker accepted the message. `delay_level` 0: the broker chooses, longer each
-        time; below 0: to the dead-letter queue."""
+        """Sends a message back (CONSUMER_SEND_MSG_BACK, 36). False: no broker accepted it. `delay_level` 0:
+        the broker chooses, longer each time; below 0: to the dead-letter queue."""
         topic = _stored_topic(message, self._group)
         header = SendBackRequest(
             offset=message.physical_offset,
@@ -59,7 +59,7 @@ class SendBack:
                 queue, CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS, master_only=True
             )
         except PullError as error:
-            logger.warning("message %s is not taken back: %s", message.msg_id, error)
+            logger.warning("cannot send message %s back: %s", message.msg_id, error)
             level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             maximum = self._max_reconsume_times if self._max_reconsume_times >= 0 else GROUP_RETRIES
             return await self.copy(
@@ -68,8 +68,8 @@ class SendBack:
         return True
 
     async def copy(self, message: MessageExt, *, reconsume_times: int, maximum: int, level: int = 0) -> bool:
-        """Sends a new message to the retry topic; above `maximum` the broker moves it to the dead-letter
-        queue. Returns False if no broker accepted it."""
+        """Sends a copy to the retry topic; above `maximum` the broker moves it to the dead-letter queue.
+        False: no broker accepted it."""
         pairs = dict(message.properties)
         pairs[RETRY_TOPIC] = message.topic
         pairs[ORIGIN_MESSAGE_ID] = pairs.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
@@ -92,20 +92,22 @@ class SendBack:
         try:
             await self._sender.deliver(pending_send, None, COPY_TIMEOUT_MS)
         except SendError as error:
-            logger.warning("message %s does not reach the retry topic: %s", message.msg_id, error)
+            logger.warning("cannot send message %s to the retry topic: %s", message.msg_id, error)
             return False
         return True
 
 
 def _origin(message: MessageExt) -> str:
-    """Of an inner batch the place in the log says only which one: the message is told by its own id."""
+    """Returns the id of the original message. All messages of an inner batch share one CommitLog offset, so
+    their UNIQ_KEY identifies them."""
     if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
         return message.msg_id
     return message.properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
 
 
 def _stored_topic(message: MessageExt, group: str) -> str:
-    """Whose route has the broker that stored it: both topics are there, the original one is older."""
+    """Returns the topic whose route has the broker that stored the message: both topics are at that broker,
+    and the original one is older."""
     return (
         RETRY_PREFIX + group
         if message.reconsume_times and RETRY_TOPIC in message.properties

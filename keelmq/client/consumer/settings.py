@@ -9,6 +9,8 @@ from keelmq.client.core.window import Limits
 
 
 class MessageModel(Enum):
+    """RocketMQ's MessageModel."""
+
     CLUSTERING = "CLUSTERING"  # each message goes to one member of the group
     BROADCASTING = "BROADCASTING"  # each member gets every message, and keeps its own offsets in a file
 
@@ -16,8 +18,8 @@ class MessageModel(Enum):
 class ConsumeFromWhere(Enum):
     """Where a group without a committed offset begins. Retry topics are always read from their start."""
 
-    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # what comes from now on; all of a topic that is quite new
-    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"  # the oldest message that is still there
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # new messages only; everything if the topic is young
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"  # the oldest stored message
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"  # consume_timestamp_ms
 
 
@@ -31,36 +33,37 @@ class ConsumerSettings:
     """For TIMESTAMP: ms since 1970; None: half an hour before the start."""
 
     consume_concurrency: int = 20
-    """Listeners that run at a time; orderly: queues that are consumed at a time."""
+    """Concurrent listener calls; orderly: queues that are consumed concurrently."""
     consume_batch_size: int = 1
-    """Messages that one call of the listener gets at most."""
+    """The largest number of messages in one listener call."""
     consume_timeout_ms: int = 15 * 60_000
-    """A listener that takes longer is cancelled, and its messages come again."""
+    """A listener that takes longer is cancelled, and its messages are redelivered."""
     max_reconsume_times: int = -1
-    """Retries until a message goes to %DLQ%group. -1: what the group is configured for at the broker (16);
-    orderly: for ever."""
+    """Retries before a message goes to %DLQ%group. -1: the group's setting at the broker (16); orderly: no
+    limit."""
     orderly_suspend_ms: int = 1_000
-    """A queue rests for so long after its listener failed."""
+    """How long a queue pauses after its listener failed."""
 
     pull_batch_size: int = 32
     pull_suspend_ms: int = 15_000
-    """How long an empty queue's pull waits at the broker."""
+    """How long the broker may hold a pull of an empty queue."""
     limits: Limits = field(default_factory=Limits)
-    """Of each queue: above them nothing more is pulled."""
+    """Per queue: while a limit is reached, nothing more is pulled."""
 
     probe_interval_ms: int = PROBE_INTERVAL_MS
-    """A broker at which pulls wait, and that says nothing for so long, is asked whether it is there."""
+    """After this long without a response, a broker with waiting pulls gets a small request, to find out
+    whether it hangs."""
     heartbeat_interval_ms: int = 30_000
     rebalance_interval_ms: int = 20_000
     persist_interval_ms: int = 5_000
     close_timeout_ms: int = 10_000
-    """So long close() waits for listeners that run."""
+    """How long close() waits for running listeners."""
 
     instance_name: str | None = None
-    """Part of the client id, and of the file of a broadcasting member; None: the process id, and "DEFAULT"
-    for that file. Two members on one machine that broadcast need two names."""
+    """Part of the client id, and of the offset file of a broadcasting member; None: the process id, and
+    "DEFAULT" for that file. Two broadcasting members on one machine need two names."""
     offsets_dir: Path | None = None
-    """Of broadcasting members; None: ~/.keelmq_offsets"""
+    """The folder for offset files of broadcasting members; None: ~/.keelmq_offsets."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""Of one request. Brokers take 4 MiB; smaller ones let other producers in between."""
+"""Bytes of one request. Brokers accept 4 MiB; smaller requests let those of other producers in between."""
 BATCH_ITEMS_MAX: Final = 4_096
 PROPERTIES_BYTES_MAX: Final = 32_767
 
@@ -21,16 +21,17 @@ _PROPERTIES = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One message of a batch. `properties`: as on the wire."""
+    """One message of a batch. `properties`: encoded as on the wire."""
 
     body: bytes
     properties: str
     flag: int = 0
 
     def encode(self) -> bytes:
+        """Returns the item's bytes. ValueError: the properties exceed PROPERTIES_BYTES_MAX."""
         properties = self.properties.encode()
         if len(properties) > PROPERTIES_BYTES_MAX:
-            raise ValueError(f"properties of {len(properties)} bytes, {PROPERTIES_BYTES_MAX} fit in a batch")
+            raise ValueError(f"properties of {len(properties)} bytes exceed {PROPERTIES_BYTES_MAX}")
         size = _HEAD.size + len(self.body) + _PROPERTIES.size + len(properties)
         head = _HEAD.pack(size, 0, 0, self.flag, len(self.body))
         return head + self.body + _PROPERTIES.pack(len(properties)) + properties
@@ -39,8 +40,8 @@ class Item:
 def encode_batches(
     items: Iterable[Item], *, bytes_max: int = BATCH_BYTES_MAX, items_max: int = BATCH_ITEMS_MAX
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields (number of items, body), in order. An item above bytes_max goes alone: the broker decides on
-    it."""
+    """Yields (number of items, body), in order. An item above bytes_max is sent alone, and the broker decides
+    whether it accepts it."""
     held: list[bytes] = []
     held_bytes = 0
     for item in items:

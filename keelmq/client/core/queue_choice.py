@@ -1,8 +1,8 @@
 """Chooses the queue of the next message: round-robin that avoids failed and slow brokers, or by a key.
 
-A broker name is avoided for a while after a slow answer, longer after a slower one; a failed attempt counts
-as ten seconds. There is always a queue: when every broker is to be avoided, the one that is due back first
-is used. Source: RocketMQ 5.3.3 MQFaultStrategy, its table for sendLatencyFaultEnable.
+A broker name is avoided for a while after a slow response, longer after a slower one; a failed attempt counts
+as ten seconds. If every broker is to be avoided, the one whose time ends first is used. Source: RocketMQ
+5.3.3 MQFaultStrategy, its table for sendLatencyFaultEnable.
 """
 
 import zlib
@@ -13,31 +13,36 @@ from typing import Final
 from keelmq.client.core.queues import MessageQueue
 
 BACK_OFF: Final = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
-"""(latency from, left out for), both in ms; the first that fits."""
+"""(latency, how long to avoid the broker), both in ms; the first entry whose latency is reached applies."""
 FAILED_COUNTS_AS_MS: Final = 10_000
 BROKERS_MAX: Final = 10_000
 
 
 def back_off_ms(latency_ms: int) -> int:
+    """Returns how long a broker with this latency is avoided (ms); 0: not at all."""
     return next((left_out for at_least, left_out in BACK_OFF if latency_ms >= at_least), 0)
 
 
 @dataclass(slots=True)
 class FaultTable:
-    """Broker name -> when it may be used again. Bounded: names of brokers that are gone are forgotten."""
+    """Broker name -> when it may be used again. Expired entries are removed at BROKERS_MAX."""
 
     _until_ms: dict[str, int] = field(default_factory=dict)
 
     def answered(self, broker_name: str, latency_ms: int, *, now_ms: int) -> None:
+        """Records the latency of a successful attempt."""
         self._leave_out(broker_name, back_off_ms(latency_ms), now_ms)
 
     def failed(self, broker_name: str, *, now_ms: int) -> None:
+        """Records a failed attempt, as FAILED_COUNTS_AS_MS."""
         self._leave_out(broker_name, back_off_ms(FAILED_COUNTS_AS_MS), now_ms)
 
     def is_available(self, broker_name: str, *, now_ms: int) -> bool:
+        """Returns whether the broker need not be avoided now."""
         return self._until_ms.get(broker_name, 0) <= now_ms
 
     def due_ms(self, broker_name: str) -> int:
+        """Returns when the broker may be used again (monotonic ms); 0: at any time."""
         return self._until_ms.get(broker_name, 0)
 
     def _leave_out(self, broker_name: str, for_ms: int, now_ms: int) -> None:
@@ -57,8 +62,9 @@ class QueueChooser:
     _next: int = 0
 
     def choose(self, queues: Sequence[MessageQueue], last_broker: str, *, now_ms: int) -> MessageQueue | None:
-        """`last_broker`: where the previous attempt failed, or "". It is avoided first, then brokers with
-        faults (clients.md pitfall 20): if A fails and B is fine, the next is B."""
+        """Returns the next queue, None without queues. `last_broker`: where the previous attempt failed, or
+        "". It is avoided first, then brokers with faults (clients.md pitfall 20): if A fails and B is fine,
+        the next is B."""
         if not queues:
             return None
         count, fallback = len(queues), None
@@ -79,5 +85,5 @@ class QueueChooser:
 
 
 def queue_of_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue | None:
-    """Equal keys have equal queues while the topic has the same queues, in every process."""
+    """Returns the queue of a key: the same in every process while the topic has the same queues."""
     return queues[zlib.crc32(key.encode()) % len(queues)] if queues else None

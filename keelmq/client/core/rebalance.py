@@ -21,8 +21,9 @@ class Changes:
 def allocate_averagely(
     client_id: str, client_ids: Collection[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """Returns a run of adjacent queues; the first members get one more when the division leaves a rest. A
-    member that is not in the list gets none. Duplicate ids (a client on two connections) count once."""
+    """Returns this member's adjacent queues; the first members get one more if the queues do not divide
+    evenly. A member that is not in the list gets none. Duplicate ids (a client on two connections) count
+    once."""
     members = sorted(set(client_ids))
     if client_id not in client_ids:
         return ()
@@ -34,4 +35,5 @@ def allocate_averagely(
 
 
 def changes(current: Collection[MessageQueue], wanted: Collection[MessageQueue]) -> Changes:
+    """Returns the queues that `wanted` adds to `current`, and those that it removes."""
     return Changes(tuple(sorted(set(wanted) - set(current))), tuple(sorted(set(current) - set(wanted))))

@@ -1,6 +1,6 @@
-"""The outcome of a send: SendResult when the broker keeps its promise, SendError for everything else.
+"""The outcome of a send: SendResult if the broker acknowledged the message, SendError otherwise.
 
-A message that is stored, but whose flush or replication timed out (codes 10, 11 and 12), has no SendResult:
+A message that is stored, but whose flush or replication timed out (codes 10, 11 and 12), gets no SendResult:
 it is sent again, and ends as a SendError of kind UNKNOWN if no attempt is acknowledged in time.
 """
 
@@ -16,9 +16,9 @@ class SendStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """`msg_id`: the UNIQ_KEY; `offset_msg_id`: the broker's id. `attempts`: requests made for this message;
-    `uncertain_attempts`: those of them that may have stored another copy. `transaction_id`: the broker's.
-    `region_id`, `trace_on`: the broker's settings for message traces."""
+    """An acknowledged message. `msg_id`: the UNIQ_KEY; `offset_msg_id`: the broker's id. `attempts`: requests
+    sent for this message; `uncertain_attempts`: those of them that may have stored another copy.
+    `transaction_id`: the broker's. `region_id`, `trace_on`: the broker's settings for message traces."""
 
     status: SendStatus
     msg_id: str
@@ -35,17 +35,19 @@ class SendResult:
 
 
 class SendErrorKind(Enum):
+    """Why a send failed, and whether the message may be stored."""
+
     NO_ROUTE = (
         "no route"  # surely not stored: no name server answered, or none knows the topic or a master of it
     )
-    REFUSED = "refused"  # surely not stored: a broker said no, or no broker could be reached
+    REFUSED = "refused"  # surely not stored: a broker refused it, or no broker could be reached
     UNKNOWN = "unknown"  # at least one attempt may be stored
     CLOSED = "closed"  # surely not stored: the producer was closed
 
 
 class SendError(Exception):
-    """`msg_id`: the UNIQ_KEY of all attempts, "" if there was none. `sent`: of a batch that was split, the
-    results of the parts before the failed one; they are stored."""
+    """A send failed. `msg_id`: the UNIQ_KEY of all attempts, "" if there was none. `sent`: of a split batch,
+    the results of the parts before the failed one, which are stored."""
 
     def __init__(
         self,

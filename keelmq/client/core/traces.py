@@ -1,7 +1,7 @@
 """Records of RocketMQ's message trace: what happened to a message, as lines of text in the trace topic.
 
-Fields end with \\x01, records with \\x02; the body of a trace message is a run of records, and its KEYS are
-the ids and keys of the messages in them, so that a query by id (mqadmin queryMsgTraceById) finds them:
+Fields end with \\x01, records with \\x02; the body of a trace message is a sequence of records, and its KEYS
+are the ids and keys of the messages in them, so that a query by id (mqadmin queryMsgTraceById) finds them:
 
     Pub            time region group topic msgId tags keys storeHost bodyLength costTime msgType
                    offsetMsgId success
@@ -9,8 +9,8 @@ the ids and keys of the messages in them, so that a query by id (mqadmin queryMs
     SubAfter       requestId msgId costTime success keys contextCode time group
     EndTransaction time region group topic msgId tags keys storeHost msgType transactionId state fromCheck
 
-What is not there is the text "null", as RocketMQ writes it: a record that ends with an empty field loses it
-in Java's split, and its reader fails. Source: RocketMQ 5.x TraceDataEncoder.
+A missing value is the text "null", as RocketMQ writes it: Java's split drops an empty last field, and the
+reader fails. Source: RocketMQ 5.x TraceDataEncoder.
 """
 
 from collections import deque
@@ -24,9 +24,9 @@ NULL: Final = "null"
 DEFAULT_REGION: Final = "DefaultRegion"
 
 BODY_CHARS_MAX: Final = 118_000
-"""Of one trace message, as RocketMQ's; a record more may come on top."""
+"""Characters of one trace message, as in RocketMQ; the last record may exceed it."""
 KEY_CHARS_MAX: Final = 24_000
-"""All properties of a message have 32,767 bytes."""
+"""Characters of its KEYS: all properties of a message together have at most 32,767 bytes."""
 
 
 class MsgType(IntEnum):
@@ -44,12 +44,12 @@ class ContextCode(IntEnum):
     SUCCESS = 0
     TIME_OUT = 1
     EXCEPTION = 2
-    FAILED = 4  # it asked for the message again
+    FAILED = 4  # the listener requested redelivery
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """`keys`: the index keys that find it."""
+    """One encoded record. `keys`: the index keys by which queries find it."""
 
     text: str
     keys: tuple[str, ...]
@@ -71,7 +71,8 @@ def pub(
     offset_msg_id: str,
     success: bool,
 ) -> TraceRecord:
-    """`keys`: with blanks between them, as in the property KEYS. `store_host`: address:port of the broker."""
+    """Returns the Pub record of a send. `keys`: separated by blanks, as in the property KEYS. `store_host`:
+    address:port of the broker."""
     return _record(
         msg_id, keys,
         "Pub", time_ms, region, group, topic, msg_id, _null(tags), _null(keys), store_host, body_bytes,
@@ -82,7 +83,7 @@ def pub(
 def sub_before(
     *, time_ms: int, region: str, group: str, request_id: str, msg_id: str, retry_times: int, keys: str | None
 ) -> TraceRecord:
-    """`request_id`: of one call of a listener."""
+    """Returns the SubBefore record of one message. `request_id`: identifies the listener call."""
     return _record(
         msg_id, keys, "SubBefore", time_ms, region, group, request_id, msg_id, retry_times, _null(keys)
     )
@@ -99,7 +100,7 @@ def sub_after(
     keys: str | None,
     code: ContextCode,
 ) -> TraceRecord:
-    """`cost_ms`: of one message of the call."""
+    """Returns the SubAfter record of one message. `cost_ms`: the call's duration divided by its messages."""
     return _record(
         msg_id, keys,
         "SubAfter", request_id, msg_id, cost_ms, _java(success), _null(keys), int(code), time_ms, group,
@@ -120,6 +121,7 @@ def end_transaction(
     committed: bool,
     from_check: bool,
 ) -> TraceRecord:
+    """Returns the EndTransaction record of a commit or rollback."""
     state = "COMMIT_MESSAGE" if committed else "ROLLBACK_MESSAGE"
     return _record(
         msg_id, keys,
@@ -129,13 +131,13 @@ def end_transaction(
 
 
 def fields_of(body: str) -> list[list[str]]:
-    """The records of a trace message, each as its fields; the first is its kind."""
+    """Returns the fields of each record of a trace message; the first field is the record's kind."""
     return [record.split(FIELD_END) for record in body.split(RECORD_END) if record]
 
 
 @dataclass(slots=True)
 class TraceBuffer:
-    """Records that wait to be sent: at most `records_max`, later ones are dropped and counted."""
+    """Records that wait to be sent: at most `records_max`; later ones are dropped and counted."""
 
     records_max: int
     dropped: int = 0
@@ -147,9 +149,11 @@ class TraceBuffer:
 
     @property
     def is_worth_a_message(self) -> bool:
+        """Returns whether the waiting records fill a trace message."""
         return self._chars >= BODY_CHARS_MAX
 
     def add(self, records: Iterable[TraceRecord]) -> None:
+        """Adds records, or counts them in `dropped` if the buffer is full."""
         for record in records:
             if len(self._waiting) >= self.records_max:
                 self.dropped += 1
@@ -158,8 +162,7 @@ class TraceBuffer:
                 self._chars += len(record.text)
 
     def next_message(self) -> tuple[str, Sequence[str], int] | None:
-        """Returns the body and the keys of the next trace message, and its number of records; None: no
-        record waits."""
+        """Returns body, keys and number of records of the next trace message; None if no record waits."""
         texts: list[str] = []
         keys: dict[str, None] = {}
         chars = key_chars = 0

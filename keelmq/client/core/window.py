@@ -1,8 +1,8 @@
 """OffsetWindow: the messages of one queue that a consumer holds, and the offset that it may commit.
 
-Messages finish in any order. The committed offset is the lowest unfinished one, so a crash repeats messages
-and skips none. Messages that the broker filtered out leave gaps between the offsets, which count as
-finished.
+Messages finish in any order. The committed offset is the lowest unfinished one, so after a crash messages are
+repeated but never skipped. Messages that the broker filtered out leave gaps between the offsets, which count
+as finished.
 """
 
 from collections import deque
@@ -15,10 +15,12 @@ class HeldMessage(Protocol):
     """A message that the window can hold."""
 
     @property
-    def queue_offset(self) -> int: ...
+    def queue_offset(self) -> int:
+        """Returns the message's offset in its queue."""
 
     @property
-    def stored_bytes(self) -> int: ...
+    def stored_bytes(self) -> int:
+        """Returns the size of its CommitLog record."""
 
 
 M = TypeVar("M", bound=HeldMessage)
@@ -26,19 +28,20 @@ M = TypeVar("M", bound=HeldMessage)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one queue. Above any of them nothing more is pulled until messages are finished."""
+    """Limits of one queue. While any of them is reached, nothing more is pulled."""
 
     messages_max: int = 1_000
     bytes_max: int = 100 * 1024 * 1024
     span_max: int | None = 2_000
-    """Offsets between the lowest unfinished message and the highest: one that hangs must not let the others
-    run so far ahead that a crash repeats them all. None: no limit (orderly consumers have no such gap)."""
+    """Offsets between the lowest unfinished message and the highest: while one message hangs, the others
+    must not get so far ahead that a crash repeats them all. None: no limit (orderly consumers have no such
+    gap)."""
 
 
 @dataclass(slots=True)
 class OffsetWindow(Generic[M]):
-    """`next_offset`: where the next pull begins. When its queue is moved or given away, the whole window is
-    replaced: messages that finish in it afterwards change nothing."""
+    """Messages of one queue. `next_offset`: where the next pull begins. If the queue is moved or released,
+    the whole window is replaced, so messages that finish in it afterwards change nothing."""
 
     next_offset: int
     held_bytes: int = 0
@@ -47,19 +50,22 @@ class OffsetWindow(Generic[M]):
     _top: int = -1
 
     def __len__(self) -> int:
-        """The number of unfinished messages."""
+        """Returns the number of unfinished messages."""
         return len(self._held)
 
     @property
     def commit_offset(self) -> int:
-        """The lowest unfinished offset, or where the next pull begins when everything is finished."""
+        """Returns the lowest unfinished offset, or next_offset if everything is finished."""
         return next(iter(self._held), self.next_offset)
 
     @property
     def span(self) -> int:
+        """Returns the distance between the lowest unfinished offset and the highest one; 0 if nothing is
+        held."""
         return self._top - self.commit_offset if self._held else 0
 
     def is_full(self, limits: Limits) -> bool:
+        """Returns whether a limit is reached, so nothing more may be pulled."""
         return (
             len(self._held) >= limits.messages_max
             or self.held_bytes >= limits.bytes_max
@@ -67,8 +73,8 @@ class OffsetWindow(Generic[M]):
         )
 
     def add(self, messages: Iterable[M], next_offset: int) -> None:
-        """Adds the messages of one pull, in ascending order. Offsets below next_offset without a message
-        were filtered out. A message below the current next_offset is not added again."""
+        """Adds the messages of one pull, in ascending order. Offsets below next_offset without a message were
+        filtered out. A message below the current next_offset is not added again."""
         for message in messages:
             offset = message.queue_offset
             if self._top < offset and self.next_offset <= offset:
@@ -79,7 +85,7 @@ class OffsetWindow(Generic[M]):
         self.next_offset = max(self.next_offset, next_offset, self._top + 1)
 
     def take(self, count: int) -> tuple[M, ...]:
-        """Returns up to `count` messages that were not taken yet, in order. They stay held until finish()."""
+        """Returns up to `count` messages that were not taken yet, in order. They are held until finish()."""
         taken: list[M] = []
         while self._ready and len(taken) < count:
             taken.append(self._held[self._ready.popleft()])
@@ -92,14 +98,15 @@ class OffsetWindow(Generic[M]):
                 self.held_bytes -= message.stored_bytes
 
     def put_back(self, messages: Sequence[M]) -> None:
-        """Hands messages out again, before later ones."""
+        """Makes messages available to take() again, before later ones."""
         again = {m.queue_offset for m in messages if m.queue_offset in self._held} - set(self._ready)
         self._ready = deque(sorted(again | set(self._ready)))
 
     def check_invariants(self) -> None:
+        """Raises AssertionError if the window is inconsistent; for tests."""
         offsets = list(self._held)
         assert offsets == sorted(offsets), "held messages are in order"
         assert all(offset < self.next_offset for offset in offsets), "nothing is held that was not pulled"
-        assert set(self._ready) <= set(offsets), "only held messages are handed out"
+        assert set(self._ready) <= set(offsets), "only held messages are ready"
         assert list(self._ready) == sorted(self._ready), "in order"
         assert self.held_bytes == sum(message.stored_bytes for message in self._held.values())

@@ -1,7 +1,7 @@
-"""Producer: sends messages to the masters of a topic's queues, also while a master changes.
+"""Producer: sends messages to the masters of a topic's queues, also during a fail-over.
 
-keelmq/client/producer/sender.py describes a send during a fail-over. An attempt that ended Unknown, or with
-a replication or flush timeout, may be stored, so the next attempt may duplicate it.
+keelmq/client/producer/sender.py describes a send during a fail-over. An attempt that ended Unknown, or with a
+replication or flush timeout, may be stored, so the next attempt may duplicate it.
 SendResult.uncertain_attempts counts such attempts; all attempts of a message carry the same UNIQ_KEY.
 """
 
@@ -138,7 +138,7 @@ class Producer:
             return
         self._closed = True
         deadline_ms = now_ms() + self._close_timeout_ms
-        if self._tasks:  # the sender does not know those that were only just made
+        if self._tasks:  # the sender does not know the newest ones yet
             await asyncio.wait(tuple(self._tasks), timeout=self._close_timeout_ms / 1_000)
         self._requests.close()
         await self._sender.close(deadline_ms - now_ms())
@@ -161,11 +161,11 @@ class Producer:
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
-        """Sends a message and returns its SendResult. `queue`: a queue, or a function that chooses one of
-        all queues. `key`: messages with equal keys go to one queue, and keep their order there if each is
-        sent after the previous one was acknowledged. SendError: the deadline passed, or a refusal that is
-        final. ValueError: the protocol cannot carry the message."""
-        self._check_open()  # before the hooks: they begin with the first message, and end with close()
+        """Sends a message and returns its SendResult. `queue`: a queue, or a function that chooses one of all
+        queues. `key`: messages with equal keys go to one queue, and keep their order there if each is sent
+        after the previous one was acknowledged. SendError: the deadline passed, or a broker refused the
+        message finally. ValueError: the protocol cannot carry the message."""
+        self._check_open()  # before the hooks, which must not start after close()
         return await self._send(message, choice_of(queue, key), timeout_ms)
 
     async def _send(self, message: Message, choice: Choice, timeout_ms: int) -> SendResult:
@@ -196,8 +196,8 @@ class Producer:
         return task
 
     async def send_oneway(self, message: Message, *, queue: Choice = None, key: str | None = None) -> None:
-        """Makes one attempt without a response: fast, but the sender does not learn whether it arrived.
-        SendError: it was surely not sent."""
+        """Makes one attempt without a response: fast, but the caller does not learn whether the message
+        arrived. SendError: it was surely not sent."""
         self._check_open()
         pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
         await self._sender.oneway(pending_send, choice_of(queue, key))
@@ -230,7 +230,7 @@ class Producer:
             properties = encode_properties(Message(topic, b"", wait=wait), mine[0])
             pending_send = PendingSend(
                 topic, body, 0, 0, properties, mine[0], now_ms() + timeout_ms, batch=True
-            )  # every request has the whole time
+            )  # each request gets the whole timeout
             try:
                 result = await self._deliver(
                     pending_send, choice_of(queue, key), timeout_ms, messages[part], mine
@@ -250,8 +250,8 @@ class Producer:
         key: str | None = None,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReplyMessage:
-        """Sends a message and returns the reply of its consumer (PushConsumer.reply), within `timeout_ms` in
-        all. NoReply: the message was sent. SendError: as send()."""
+        """Sends a message and returns its consumer's reply (PushConsumer.reply), within `timeout_ms` in all.
+        NoReply: the message was sent, but no reply came. SendError: as send()."""
         self._check_open()
         if not self._own_client:
             raise ValueError("replies reach a producer over its own connections, not over a shared client's")
@@ -287,7 +287,7 @@ class Producer:
         await send_reply(self._reader, self.group, request, body, properties, timeout_ms)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """Returns the writable queues, asked from the name server now. RouteError."""
+        """Returns the writable queues, from a fresh route. RouteError."""
         return list((await self._routes.refresh(topic, borrow=True)).write_queues)
 
     # -- parts -------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Producer:
             self._background.start("producer's routes", self._route_poll.run)
 
     async def _become_known(self, topic: str, timeout_ms: int) -> None:
-        """Registers at the topic's masters: one of them pushes the reply. Errors are left to the send
+        """Sends heartbeats to the topic's masters, one of which will push the reply. Errors show in the send
         itself."""
         with contextlib.suppress(RouteError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):

@@ -1,4 +1,4 @@
-"""Request-reply messages, by way of the broker.
+"""Request-reply messages through the broker.
 
     reply = await producer.request(Message("prices", b"apple"), timeout_ms=1_000)
 
@@ -7,8 +7,8 @@
             await consumer.reply(message, b"1.20")
 
 A request is a message with three more properties: CORRELATION_ID, REPLY_TO_CLIENT and TTL. The reply goes
-(325) to the broker that stored the request. That broker knows the requester by its heartbeats, and pushes
-the reply to it (326). At least once: a request may be consumed twice; the first reply counts.
+(325) to the broker that stored the request. That broker knows the requester by its heartbeats, and pushes the
+reply to it (326). At least once: a request may be consumed twice; the first reply counts.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_MS = 3_000
 REPLY_TIMEOUT_MS = 3_000
 CLOCK_SKEW_MS = 60_000
-"""Clocks of two machines may differ by so much. A request whose TTL expired longer ago has no waiting
-requester."""
+"""The assumed difference between the clocks of two machines. A request whose TTL expired longer ago has no
+waiting requester."""
 
 CORRELATION_ID, REPLY_TO_CLIENT, TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
 MSG_TYPE, REPLY, CLUSTER = "MSG_TYPE", "reply", "CLUSTER"
@@ -71,6 +71,7 @@ class ReplyMessage:
 
     @property
     def correlation_id(self) -> str:
+        """Returns the property CORRELATION_ID, "" if not set."""
         return self.properties.get(CORRELATION_ID, "")
 
 
@@ -83,7 +84,7 @@ class NoReply(Exception):
 
 
 class Requests:
-    """The requests of one client that wait for a reply. `table` serves the pushes of brokers."""
+    """The requests of one client that wait for a reply. Binds `table` to serve the brokers' pushes (326)."""
 
     def __init__(self, table: OperationTable) -> None:
         self._waiting: dict[str, asyncio.Future[ReplyMessage | None]] = {}
@@ -99,12 +100,13 @@ class Requests:
             del self._waiting[correlation_id]
 
     def close(self) -> None:
+        """Ends all waits, without a reply."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(None)
 
     async def _received(self, header: PushReplyRequest, call: Call) -> PushReplyResponse:
-        """Serves 326. A reply without a waiting request is accepted too: a refusal would not help the
+        """Serves 326. Also accepts a reply without a waiting request: a refusal would not help the
         replier."""
         properties = decode_properties(header.properties or "")
         future = self._waiting.get(properties.get(CORRELATION_ID, ""))
@@ -132,7 +134,7 @@ class Requests:
 def as_request(message: Message, *, correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
     """Returns the properties of the message as a request. ValueError: the message is delayed."""
     if message.delay_level:
-        raise ValueError("a request cannot be delayed: somebody waits for its reply")
+        raise ValueError("a request cannot be delayed: the requester waits for its reply")
     return {
         **message.properties,
         CORRELATION_ID: correlation_id,
@@ -149,8 +151,8 @@ async def send_reply(
     properties: Mapping[str, str] | None,
     timeout_ms: int,
 ) -> None:
-    """Returns when the requester has the reply. ValueError: `request` is not a request. SendError: the reply
-    was not delivered; UNKNOWN: it may have been."""
+    """Sends a reply and returns when the requester has it. ValueError: `request` is not a request. SendError:
+    the reply was not delivered; UNKNOWN: it may have been."""
     found = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not found.get(name)]
     if missing:
@@ -170,7 +172,7 @@ async def send_reply(
             **{name: found[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in found},
         },
     )
-    header = SendMessageRequestV2(  # one-letter names: the wire's own
+    header = SendMessageRequestV2(  # the wire has one-letter names
         a=group,
         b=reply.topic,
         e=0,

@@ -31,7 +31,8 @@ STORED_CODES = frozenset(
 
 @dataclass(slots=True)
 class PendingSend:
-    """One message, or one batch, over all its attempts. `reconsume_times`: of what a consumer sends back."""
+    """One message, or one batch, over all its attempts. `reconsume_times`: of a message that a consumer sends
+    back."""
 
     topic: str
     body: bytes
@@ -45,16 +46,18 @@ class PendingSend:
     max_reconsume_times: int | None = None
     attempts: int = 0
     uncertain: int = 0
-    in_doubt: bool = False  # an attempt is out and unanswered
+    in_doubt: bool = False  # an attempt was sent and has no response yet
     last_broker: str = ""
     last_address: str = ""
     problem: SendErrorKind = SendErrorKind.NO_ROUTE
     remark: str = "no attempt was made"
 
     def fail(self, kind: SendErrorKind, remark: str) -> None:
+        """Records why the latest attempt failed."""
         self.problem, self.remark = kind, remark
 
     def error(self) -> SendError:
+        """Returns the SendError of the whole send; UNKNOWN if any attempt may be stored."""
         uncertain = self.uncertain + self.in_doubt
         kind = SendErrorKind.UNKNOWN if uncertain else self.problem
         return SendError(kind, self.remark, self.attempts, self.unique_key)
@@ -74,8 +77,8 @@ def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
 
 
 def results_of_batch(whole: SendResult, keys: Sequence[str]) -> list[SendResult]:
-    """Returns a result for each message. The broker returns the first queue offset and all ids, joined by
-    commas; or one id for all if the batch is one record (queue.type=BatchCQ)."""
+    """Returns one result per message. The broker returns the first queue offset and all ids, joined by
+    commas, or one id for all if the batch is one record (queue.type=BatchCQ)."""
     ids = whole.offset_msg_id.split(",")
     ids += [ids[0] if len(ids) == 1 else ""] * (len(keys) - len(ids))
     return [

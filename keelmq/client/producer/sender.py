@@ -1,9 +1,9 @@
 """Sender: delivers a message, with repeated attempts and fresh routes, while brokers fail over.
 
-A failed attempt (connection lost, no master yet, a code of RETRY_CODES) refreshes the route and the message
-is sent again, until its deadline. While sends to a broker fail, one message at a time tries it
+After a failed attempt (connection lost, no master yet, a code of RETRY_CODES) the sender refreshes the route
+and sends the message again, until its deadline. While sends to a broker fail, one message at a time tries it
 (cluster/broker_recovery.py), and messages that may go to any queue go to other brokers. The BrokerMonitor
-finds brokers that are silent: no message waits for such a broker while there is another one.
+finds unresponsive brokers: no message waits for such a broker while there is another one.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from keelmq.runtime.tasks import wait_for_event
 
 ATTEMPT_TIMEOUT_MS = 3_000
 GIVE_UP_MS = 1_000
-"""How long close() waits for sends whose deadline was just cut."""
+"""How long close() waits for the sends that it has just ended."""
 CHOOSERS_MIN = 64
-"""Topics whose choosers are kept in any case."""
+"""The number of topics whose choosers are always kept."""
 
 Choice = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue | None] | None
-"""Which queue: this one, the one that a function picks of all queues of the topic, or any."""
+"""The queue of a message: this one, the one that a function returns from all queues of the topic, or any."""
 
 
 def choice_of(queue: Choice, key: str | None) -> Choice:
@@ -43,7 +43,7 @@ def choice_of(queue: Choice, key: str | None) -> Choice:
 
 
 class Sender:
-    """Of one producer group. Owns neither the client, nor the routes, nor the monitor."""
+    """Sends the messages of one producer group. Owns neither the client, nor the routes, nor the monitor."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Sender:
                 limit.reschedule(now)
 
     async def deliver(self, pending_send: PendingSend, choice: Choice, timeout_ms: int) -> SendResult:
-        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a refusal that
-        is final."""
+        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a broker refused
+        it finally."""
         if self._closed:
             pending_send.fail(SendErrorKind.CLOSED, "the producer is closed")
             raise pending_send.error()
@@ -152,14 +152,14 @@ class Sender:
         finally:
             recovery.hand_over()
             if not key[0] and recovery.is_unused and self._recoveries.holds(key, recovery):
-                self._recoveries.forget(key)  # a topic without a route, and nobody sends to it now
+                self._recoveries.forget(key)  # no message uses this topic without a route now
 
     async def _probe(self, pending_send: PendingSend, choice: Choice, key: Key) -> SendResult | None:
         broker_name, _ = key
         queue, address = await self._target(pending_send, choice, only=broker_name)
         if queue is None:
             if broker_name and choice is None:
-                self._recoveries.forget(key)  # the topic has no queue there any more
+                self._recoveries.forget(key)  # the topic no longer has a queue there
             return None
         if not broker_name:
             self._recoveries.forget(key)  # there is a route now
@@ -176,7 +176,7 @@ class Sender:
     async def _target(
         self, pending_send: PendingSend, choice: Choice, *, only: str = ""
     ) -> tuple[MessageQueue | None, str | None]:
-        """Returns the queue and the address of its master; None for what is missing. `only`: a queue of this
+        """Returns the queue and its master's address; None for a missing one. `only`: choose a queue of this
         broker name, if the choice is free."""
         try:
             route = await self._routes.find(pending_send.topic, borrow=True)
@@ -194,7 +194,8 @@ class Sender:
         return queue, address
 
     def _any_queue(self, route: TopicRoute, pending_send: PendingSend, only: str) -> MessageQueue | None:
-        """Chooses among brokers at which sends do not fail; if all fail, the one that is tried next."""
+        """Chooses among brokers at which sends do not fail; if they fail at all of them, the one to be tried
+        next."""
         queues: Sequence[MessageQueue] = route.write_queues or route.ordered_queues
         now, recoveries = now_ms(), self._recoveries
         if recoveries and not only and queues:
@@ -210,7 +211,7 @@ class Sender:
         return chooser.choose(queues, pending_send.last_broker, now_ms=now)
 
     def _new_chooser(self, topic: str) -> QueueChooser:
-        """Drops the choosers of topics whose routes are forgotten."""
+        """Removes the choosers of topics whose routes were removed."""
         if len(self._choosers) >= self._choosers_max:
             self._choosers = {
                 name: each for name, each in self._choosers.items() if self._routes.knows((name,))
@@ -220,7 +221,7 @@ class Sender:
         return chooser
 
     def _header(self, pending_send: PendingSend, queue: MessageQueue) -> SendMessageRequestV2:
-        return SendMessageRequestV2(  # one-letter names: the wire's own
+        return SendMessageRequestV2(  # the wire has one-letter names
             a=self._group,
             b=pending_send.topic,
             e=queue.queue_id,
@@ -237,8 +238,8 @@ class Sender:
     async def _request(
         self, pending_send: PendingSend, queue: MessageQueue, address: str
     ) -> SendResult | None:
-        """Makes one attempt. None: it failed in a way that another attempt may succeed; pending_send.remark
-        has the reason."""
+        """Makes one attempt. None: it failed, and another attempt may succeed; pending_send.remark has the
+        reason."""
         header = self._header(pending_send, queue)
         pending_send.attempts += 1
         pending_send.last_broker, pending_send.last_address = queue.broker_name, address

@@ -6,9 +6,9 @@
     # the block ended: committed; it raised: rolled back
 
 The broker has the message before the block begins. If it never learns how the block ended (the process died,
-the answer was lost), it asks any producer of the group: `check` must then find out, for example by looking
-for msg_id in the database. `check` is also asked about transactions of other processes, and must not guess:
-it may return UNKNOWN, and is asked again later.
+the request was lost), it sends a check to any producer of the group: `check` must then find out, for example
+by looking for msg_id in the database. `check` also gets transactions of other processes, and must not guess:
+it may return UNKNOWN, and the broker checks again later.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ CHECK_TIMEOUT_S = 30.0
 
 
 class TransactionState(IntEnum):
-    """The states on the wire."""
+    """The decisions, with their numbers on the wire."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -65,16 +65,16 @@ class Transaction:
 
     @property
     def msg_id(self) -> str:
-        """The message.msg_id that `check` will see: store it with the local transaction."""
+        """Returns the message.msg_id that `check` will see: store it with the local transaction."""
         return self.result.msg_id
 
     async def commit(self) -> bool:
-        """Makes the message visible. False: no broker could be told; it will ask, and `check` must answer
-        the same."""
+        """Makes the message visible. False: no broker received the decision; one will check, and `check` must
+        return the same decision."""
         return await self._end(TransactionState.COMMIT)
 
     async def rollback(self) -> bool:
-        """Discards the message. False: as commit()."""
+        """Discards the message. Returns as commit()."""
         return await self._end(TransactionState.ROLLBACK)
 
     async def __aenter__(self) -> Self:
@@ -83,8 +83,8 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A cancelled block may or may not have done its work: the broker is told nothing, and `check` is
-        asked."""
+        """Commits, or rolls back after an exception. A cancelled block may or may not have done its work, so
+        no decision is sent, and the broker will call `check`."""
         if self.state is not None or isinstance(error, asyncio.CancelledError):
             return
         await (self.commit() if error is None else self.rollback())
@@ -97,9 +97,9 @@ class Transaction:
 
 
 class TransactionProducer(Producer):
-    """A Producer whose send() is without a transaction. `check`: asked about transactions of the group whose
-    end no broker knows. `topics`: those that the group sends to, so that their brokers can ask from the
-    start; without them, brokers can ask after the first message."""
+    """A Producer with transactions; its send() is without one. `check`: called for transactions of the group
+    that have no decision at the broker. `topics`: topics of the group, whose brokers can then send checks
+    from the start; without them, brokers can do so after the first message."""
 
     def __init__(
         self,
@@ -144,7 +144,8 @@ class TransactionProducer(Producer):
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> Transaction:
-        """Sends the message, which stays invisible until commit(). SendError: the broker does not have it."""
+        """Sends the message, which stays invisible until commit(). SendError: the broker does not have it.
+        ValueError: the message is delayed."""
         if message.delay_level:
             raise ValueError("a message in a transaction cannot be delayed")
         properties = {**message.properties, TRAN_MSG: "true", "PGROUP": self.group}
@@ -164,8 +165,8 @@ class TransactionProducer(Producer):
         return _Transactional(lambda: self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
 
     async def end(self, message: Message, result: SendResult, state: TransactionState) -> bool:
-        """Ends a transaction of begin(). True: a broker accepted it. Safe to repeat: the first decision
-        counts."""
+        """Ends a transaction of begin() (END_TRANSACTION, 37). True: a broker accepted the decision. Safe to
+        repeat: the first decision counts."""
         header = EndTransactionRequest(
             topic=message.topic,
             producer_group=self.group,
@@ -187,7 +188,11 @@ class TransactionProducer(Producer):
                 queue, END_TRANSACTION, header, timeout_ms=END_TIMEOUT_MS, master_only=True
             )
         except PullError as error:
-            logger.warning("end of transaction %s: no broker was told, it will ask: %s", header.msg_id, error)
+            logger.warning(
+                "end of transaction %s: no broker received the decision, and one will check it: %s",
+                header.msg_id,
+                error,
+            )
             return False
         if self._hooks:
             self._hooks.after_end_transaction(
@@ -204,7 +209,7 @@ class TransactionProducer(Producer):
         return True
 
     async def _asked(self, header: CheckTransactionStateRequest, call: Call) -> None:
-        """Serves 39. UNKNOWN, or an error of `check`, is not answered: the broker asks again."""
+        """Serves 39. After UNKNOWN, or an error of `check`, nothing is sent, and the broker checks again."""
         try:
             (message,) = decode_messages(bytes(call.body or b""), header.bname)
         except (RemoteProtocolError, ValueError) as error:
@@ -213,7 +218,7 @@ class TransactionProducer(Producer):
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 state = await self._check(message)
         except Exception:
-            logger.exception("check of transaction %s failed: the broker will ask again", header.msg_id)
+            logger.exception("check of transaction %s failed: the broker will check again", header.msg_id)
             return
         if state is TransactionState.UNKNOWN:
             return

@@ -1,1 +1,2 @@
-"""One Operation value per request code, header models beside it."""
+"""One Operation per request code, with its header and body models. A model's docstring names its request
+code."""

@@ -1,7 +1,7 @@
 """Broker operations. Source: RocketMQ 5.3.3 SendMessage*, PullMessage*, GetMaxOffset* headers.
 
 Send (10, 310) and pull (11) are data-path codes: brokers decode them with the msgspec structs of
-broker/handlers, these models serve clients and tools.
+broker/handlers; these models serve clients and tools.
 """
 
 from pydantic import ConfigDict, Field
@@ -11,7 +11,7 @@ from keelmq.remoting.operations.route import TopicConfigSerializeWrapper
 
 
 class SendMessageRequestV2(Wire):
-    """310: one-letter names on the wire. properties: key \\x01 value \\x02 ..."""
+    """Header of 310 and 325, with one-letter names on the wire. properties: key \\x01 value \\x02 ..."""
 
     model_config = ConfigDict(alias_generator=None, populate_by_name=True, frozen=True, extra="ignore")
 
@@ -32,9 +32,10 @@ class SendMessageRequestV2(Wire):
 
 
 class SendMessageResponse(Wire):
-    """master_address (ours): the broker that was asked sent the message on to this one; the route is old.
-    recall_handle: by which a timer message is taken back. batch_uniq_id: UNIQ_KEY of a batch that is stored
-    as one record (queue.type=BatchCQ). region_id, trace_on: of message traces, "true" or "false"."""
+    """Response header of 310, 324 and 325. recall_handle: for recalling a timer message (370). batch_uniq_id:
+    UNIQ_KEY of a batch that is stored as one record (queue.type=BatchCQ). region_id, trace_on: for message
+    traces, trace_on is "true" or "false". master_address (ours): the broker has forwarded the message to this
+    one; the sender's route is old."""
 
     msg_id: str
     queue_id: int
@@ -48,7 +49,8 @@ class SendMessageResponse(Wire):
 
 
 class PullMessageRequest(Wire):
-    """sys_flag bits: 1 commit offset, 2 suspend (long polling), 4 subscription, 8 filter, 16 lite pull."""
+    """Header of 11. sys_flag bits: 1 commit offset, 2 suspend (long polling), 4 subscription, 8 filter, 16
+    lite pull."""
 
     consumer_group: str
     topic: str
@@ -66,6 +68,9 @@ class PullMessageRequest(Wire):
 
 
 class PullMessageResponse(Wire):
+    """Response header of 11. suggest_which_broker_id: the replica for the next pull. max_offset is
+    exclusive."""
+
     suggest_which_broker_id: int = 0
     next_begin_offset: int
     min_offset: int
@@ -74,17 +79,21 @@ class PullMessageResponse(Wire):
 
 
 class QueueRequest(Wire):
+    """Header of 30, 31 and 32: one queue."""
+
     topic: str
     queue_id: int
 
 
 class OffsetResponse(Wire):
+    """Response header of 29, 30 and 31."""
+
     offset: int
 
 
 class QueryMessageRequest(Wire):
-    """12. key: a UNIQ_KEY or one of KEYS; times of storing in ms. unique_key_query: `_UNIQUE_KEY_QUERY`, the
-    number of messages is the broker's own then."""
+    """Header of 12. key: a UNIQ_KEY or one of KEYS. Times: of storing, ms. unique_key_query: the broker
+    itself limits the number of messages."""
 
     topic: str
     key: str
@@ -95,22 +104,22 @@ class QueryMessageRequest(Wire):
 
 
 class QueryMessageResponse(Wire):
-    """How far the index has come: the newest record in it."""
+    """Response header of 12: the newest record in the index."""
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int
 
 
 class ViewMessageRequest(Wire):
-    """33. offset: of the CommitLog, as the offset message id has it."""
+    """Header of 33. offset: in the CommitLog, as in the offset message id."""
 
     offset: int
     topic: str | None = None
 
 
 class SearchOffsetRequest(Wire):
-    """29. boundary_type UPPER: the last message stored at or before timestamp (ms); else the first one at or
-    after it."""
+    """Header of 29. boundary_type UPPER: the last message stored at or before timestamp (ms); else the first
+    one at or after it."""
 
     topic: str
     queue_id: int
@@ -119,24 +128,28 @@ class SearchOffsetRequest(Wire):
 
 
 class TimestampResponse(Wire):
-    """32, ms; -1: the queue has no message."""
+    """Response header of 32, ms; -1: the queue has no message."""
 
     timestamp: int
 
 
 class BrokerConfigResponse(Wire):
-    """Of 26: the data version of the settings, JSON inside a string."""
+    """Response header of 26: the data version of the settings, JSON in a string."""
 
     version: str = '{"counter":0,"stateVersion":0,"timestamp":0}'
 
 
 class EpochEntryBody(Wire):
+    """One masterEpoch in the body of 1007, with its CommitLog offsets; end_offset is exclusive."""
+
     epoch: int
     start_offset: int
     end_offset: int
 
 
 class EpochEntryCache(Wire):
+    """Response body of 1007."""
+
     cluster_name: str
     broker_name: str
     broker_id: int
@@ -145,7 +158,7 @@ class EpochEntryCache(Wire):
 
 
 class HaConnectionRuntimeInfo(Wire):
-    """One slave, in 907. broker_id and eta_millis are ours."""
+    """One slave in the body of 907. broker_id and eta_millis are ours."""
 
     addr: str = ""
     slave_ack_offset: int = 0
@@ -158,7 +171,8 @@ class HaConnectionRuntimeInfo(Wire):
 
 
 class HaClientRuntimeInfo(Wire):
-    """The slave's own link, in 907; times in wall ms. RocketMQ gives an empty one in a master's answer."""
+    """The slave's own HA connection in the body of 907; times in wall-clock ms. RocketMQ sends an empty one
+    for a master."""
 
     master_addr: str | None = None
     transferred_byte_in_second: int = 0
@@ -171,7 +185,7 @@ class HaClientRuntimeInfo(Wire):
 
 
 class HaRuntimeInfo(Wire):
-    """907. fault (ours): why a replica copies nothing."""
+    """Response body of 907. fault (ours): why a replica copies nothing."""
 
     master: bool
     master_commit_log_max_offset: int = 0
@@ -182,21 +196,25 @@ class HaRuntimeInfo(Wire):
 
 
 class BrokerNameOptionalRequest(Wire):
+    """Header of 1007."""
+
     broker_name: str | None = None
 
 
 class TopicRequest(Wire):
+    """Header of 202, 215, 300 and 351: one topic."""
+
     topic: str
 
 
 class GroupList(Wire):
-    """Consumer groups."""
+    """Response body of 300: consumer groups."""
 
     group_list: list[str] = Field(default_factory=list)
 
 
 class CommitLogOffsets(Wire):
-    """Not upstream's: see GET_BROKER_RUNTIME_INFO, table of texts."""
+    """Response body of 28 (RocketMQ's KVTable): runtime statistics as text by name."""
 
     table: dict[str, str]
 

@@ -1,4 +1,4 @@
-"""Requests of administration tools to a broker: statistics, consume progress, settings, bulk changes.
+"""Administration requests to a broker: statistics, consume progress, settings, bulk changes.
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor and its headers. Responses whose maps have queues as keys are raw
 bytes here: see keelmq/remoting/queue_map.py.
@@ -14,7 +14,8 @@ from keelmq.remoting.operations.route import TopicConfig, TopicList
 
 
 class CorrectionOffsetRequest(Wire):
-    """filter_groups: "g1,g2", which do not count. compare_group: whose offsets are compared."""
+    """Header of 308. filter_groups: "g1,g2", groups to leave out. compare_group: the group whose offsets are
+    compared."""
 
     topic: str
     filter_groups: str | None = None
@@ -22,13 +23,15 @@ class CorrectionOffsetRequest(Wire):
 
 
 class CorrectionOffsets(Wire):
-    """queueId -> the lowest offset of all groups; 2**63 - 1: compare_group is beyond it."""
+    """Response body of 308: queueId -> the lowest offset of all groups; 2**63 - 1: compare_group is ahead of
+    it."""
 
     correction_offsets: dict[int, int] = Field(default_factory=dict)
 
 
 class CloneOffsetRequest(Wire):
-    """topic: None or blank: every topic of src_group. offline: also those that it does not subscribe to."""
+    """Header of 314. topic: None or blank means every topic of src_group. offline: include topics to which it
+    does not subscribe now."""
 
     src_group: str
     dest_group: str
@@ -37,12 +40,15 @@ class CloneOffsetRequest(Wire):
 
 
 class ViewStatsRequest(Wire):
+    """Header of 315: a counter such as TOPIC_PUT_NUMS, and its key, e.g. a topic."""
+
     stats_name: str
     stats_key: str
 
 
 class StatsItem(Wire):
-    """sum within the window, per second, and of one counting up (mean)."""
+    """One window of a counter in the body of 315: the sum, per second (tps), and the mean value of one event
+    (avgpt)."""
 
     sum: int = 0
     tps: float = 0.0
@@ -50,20 +56,22 @@ class StatsItem(Wire):
 
 
 class BrokerStatsData(Wire):
+    """Response body of 315: the last minute, hour and day."""
+
     stats_minute: StatsItem
     stats_hour: StatsItem
     stats_day: StatsItem
 
 
 class BrokerConsumeStatsRequest(Wire):
-    """is_order: only groups that consume in order."""
+    """Header of 317. is_order: only groups that consume in order."""
 
     is_order: bool = False
 
 
 class ConsumeTimeSpan(Wire):
-    """Store timestamps (ms) of a queue's oldest and newest message and of the last consumed one; how long the
-    next one has been waiting (ms)."""
+    """One queue in the body of 303. Store timestamps (ms) of its oldest and newest message and of the last
+    consumed one; delay_time: how long the next one has been waiting (ms)."""
 
     message_queue: MessageQueueBody
     min_time_stamp: int
@@ -73,11 +81,13 @@ class ConsumeTimeSpan(Wire):
 
 
 class ConsumeTimeSpans(Wire):
+    """Response body of 303."""
+
     consume_time_span_set: list[ConsumeTimeSpan] = Field(default_factory=list)
 
 
 class ConsumeQueueRequest(Wire):
-    """count entries of a queue, from `index` on."""
+    """Header of 321: `count` entries of a queue, from `index` on."""
 
     topic: str
     queue_id: int
@@ -87,6 +97,8 @@ class ConsumeQueueRequest(Wire):
 
 
 class ConsumeQueueEntry(Wire):
+    """One entry in the body of 321."""
+
     physic_offset: int
     physic_size: int
     tags_code: int
@@ -97,24 +109,28 @@ class ConsumeQueueEntry(Wire):
 
 
 class ConsumeQueueEntries(Wire):
+    """Response body of 321."""
+
     queue_data: list[ConsumeQueueEntry] = Field(default_factory=list)
     max_queue_index: int = 0
     min_queue_index: int = 0
 
 
 class TopicConfigs(Wire):
-    """attributes of each: "+key": "value", "-key": "", as an administrator writes changes."""
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST (18). attributes of each: changes, "+key": "value", "-key": ""."""
 
     topic_config_list: list[TopicConfig] = Field(default_factory=list)
 
 
 class GroupConfigs(Wire):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+
     group_config_list: list[SubscriptionGroupConfig] = Field(default_factory=list)
 
 
 class ExchangeHaInfo(Wire):
-    """906, request and answer. master_ha_address in a request: "copy from there", for replicas without
-    controllers. master_flush_offset: the sender's log is on its disk up to there."""
+    """Header of 906, request and response. master_ha_address in a request: replicas without controllers shall
+    copy from there. master_flush_offset: the sender's log is on its disk up to this offset."""
 
     master_ha_address: str | None = None
     master_flush_offset: int | None = None
@@ -122,11 +138,14 @@ class ExchangeHaInfo(Wire):
 
 
 class FlushOffsetRequest(Wire):
+    """Header of 908."""
+
     master_flush_offset: int
 
 
 class ReadAheadRequest(Wire):
-    """0: as the system does it; 1: only what is asked for."""
+    """Header of SET_COMMITLOG_READ_MODE (2004). mode: 0: the system's default read-ahead; 1: random access,
+    no read-ahead."""
 
     mode: int = Field(alias="READ_AHEAD_MODE")
 
@@ -144,7 +163,7 @@ EXCHANGE_BROKER_HA_INFO = Operation(
 RESET_MASTER_FLUSH_OFFSET = Operation(
     RequestCode.RESET_MASTER_FLUSH_OFFSET, "resetMasterFlushOffset", FlushOffsetRequest, Empty
 )
-"""Brokers of RocketMQ serve it; ours refuse it in words (broker/admin/unsupported_requests.py)."""
+"""RocketMQ's brokers serve it; ours refuse it with an explanation (broker/admin/unsupported_requests.py)."""
 SET_COMMITLOG_READ_MODE = Operation(
     RequestCode.SET_COMMITLOG_READ_MODE, "setCommitLogReadMode", ReadAheadRequest, Empty
 )

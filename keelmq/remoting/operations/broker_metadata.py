@@ -1,7 +1,7 @@
 """Operations on a broker's metadata: topics, subscription groups, consumer and delay offsets.
 
 Source: RocketMQ 5.3.3 CreateTopicRequestHeader, QueryConsumerOffset*, UpdateConsumerOffset* headers,
-SubscriptionGroupConfig. 29001 is ours: how a KeelMQ replica follows its master's tables; RocketMQ's brokers
+SubscriptionGroupConfig. 29001 is ours: a KeelMQ replica pulls its master's tables with it; RocketMQ's brokers
 answer it with 3 (not supported).
 """
 
@@ -16,7 +16,7 @@ from keelmq.remoting.operations.route import DataVersion, TopicConfig
 
 
 class CreateTopicRequest(Wire):
-    """attributes: "+key=value,-key", as an administrator writes changes."""
+    """Header of 17. attributes: changes, "+key=value,-key"."""
 
     topic: str
     default_topic: str
@@ -31,6 +31,8 @@ class CreateTopicRequest(Wire):
 
 
 class ConsumerOffsetRequest(Wire):
+    """Header of 14."""
+
     consumer_group: str
     topic: str
     queue_id: int
@@ -38,11 +40,13 @@ class ConsumerOffsetRequest(Wire):
 
 
 class ConsumerOffsetResponse(Wire):
+    """Response header of 14."""
+
     offset: int | None = None
 
 
 class UpdateConsumerOffsetRequest(Wire):
-    """forwarded (ours): by a broker that is not master any more."""
+    """Header of 15. forwarded (ours): set by a broker that received the request but is no longer master."""
 
     consumer_group: str
     topic: str
@@ -52,20 +56,22 @@ class UpdateConsumerOffsetRequest(Wire):
 
 
 class ConsumerOffsets(Wire):
-    """consumerOffset.json: "topic@group" -> queueId -> offset."""
+    """Response body of 43 (consumerOffset.json): "topic@group" -> queueId -> offset."""
 
     offset_table: dict[str, dict[int, int]] = Field(default_factory=dict)
     data_version: DataVersion = DataVersion()
 
 
 class DelayOffsets(Wire):
-    """delayOffset.json: delay level -> next offset in that level's queue."""
+    """Response body of 45 (delayOffset.json): delay level -> next offset in that level's queue."""
 
     offset_table: dict[int, int] = Field(default_factory=dict)
     data_version: DataVersion = DataVersion()
 
 
 class SubscriptionGroupConfig(Wire):
+    """A consumer group: body of 200, in the body of 201 and 225, response body of 352."""
+
     group_name: str
     consume_enable: bool = True
     consume_from_min_enable: bool = True
@@ -84,7 +90,8 @@ class SubscriptionGroupConfig(Wire):
 
 
 class SubscriptionGroups(Wire):
-    """subscriptionGroup.json. forbidden_table: group -> topic -> bits (1: not readable)."""
+    """Response body of 201 (subscriptionGroup.json). forbidden_table: group -> topic -> bits (1: not
+    readable)."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = Field(default_factory=dict)
     forbidden_table: dict[str, dict[str, int]] = Field(default_factory=dict)
@@ -92,18 +99,21 @@ class SubscriptionGroups(Wire):
 
 
 class DeleteGroupRequest(Wire):
-    """clean_offset: forget the group's consumer offsets, too."""
+    """Header of 207. clean_offset: delete the group's consumer offsets as well."""
 
     group_name: str
     clean_offset: bool = False
 
 
 class GroupRequest(Wire):
+    """Header of 343 and 352: one group."""
+
     group: str
 
 
 class PullMetadataRequest(Wire):
-    """A replica asks the master of `master_epoch`; it may be kept waiting for wait_millis."""
+    """Header of 29001: a replica's request to the master of `master_epoch`, which may hold it for
+    wait_millis."""
 
     broker_name: str
     broker_id: int
@@ -112,17 +122,20 @@ class PullMetadataRequest(Wire):
 
 
 class PullMetadataResponse(Wire):
+    """Response header of 29001."""
+
     master_epoch: int
 
 
 class MetadataVersions(Wire):
-    """Table name -> the version that the replica has durably."""
+    """Body of 29001: table name -> the version that the replica has durably."""
 
     versions: dict[str, DataVersion] = Field(default_factory=dict)
 
 
 class MetadataUpdate(Wire):
-    """base None: the whole table. gone: key -> log offset of its deletion, or 0."""
+    """One table in the response body of 29001. base: the version to which `rows` and `gone` apply; None: rows
+    are the whole table. gone: deleted key -> log offset of its deletion, or 0."""
 
     store: str
     version: DataVersion
@@ -132,6 +145,8 @@ class MetadataUpdate(Wire):
 
 
 class MetadataUpdates(Wire):
+    """Response body of 29001, before compression."""
+
     updates: list[MetadataUpdate] = Field(default_factory=list)
 
 
@@ -159,4 +174,4 @@ PULL_METADATA = Operation(
     request_body=MetadataVersions,
     response_body=bytes,
 )
-"""The body is MetadataUpdates, deflated when it is large: broker/metadata/wire.py."""
+"""The response body is MetadataUpdates, deflated if it is large: broker/metadata/wire.py."""

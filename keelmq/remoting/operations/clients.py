@@ -1,4 +1,4 @@
-"""Requests about clients: heartbeats, group members, queue locks.
+"""Requests of and about clients: heartbeats, group members, queue locks.
 
 Source: RocketMQ 5.3.3 HeartbeatData, ConsumerData, SubscriptionData, ConsumerConnection,
 LockBatchRequestBody. Clients in other languages write enumerations as ordinals, numbers as text, and leave
@@ -27,7 +27,7 @@ CONSUME_FROM_WHERE = (
 
 
 def _named(names: tuple[str, ...]) -> BeforeValidator:
-    """An enumeration by name or by ordinal; a name that we do not know is kept."""
+    """Returns a validator of an enumeration by name or ordinal; an unknown name is kept."""
 
     def name_of(value: Any) -> Any:
         if isinstance(value, str) and value.isdecimal():
@@ -42,7 +42,8 @@ def _named(names: tuple[str, ...]) -> BeforeValidator:
 
 
 class SubscriptionData(Wire):
-    """What a group wants of a topic. codeSet comes wrong from some clients: it is computed again."""
+    """A group's subscription to a topic: in the bodies of 34, 46 and 203. codeSet is wrong from some clients,
+    so brokers compute it again."""
 
     topic: str
     sub_string: str = "*"
@@ -54,6 +55,8 @@ class SubscriptionData(Wire):
 
 
 class ConsumerData(Wire):
+    """A consumer group in the body of 34."""
+
     group_name: str
     consume_type: Annotated[str, _named(CONSUME_TYPES)] = "CONSUME_PASSIVELY"
     message_model: Annotated[str, _named(MESSAGE_MODELS)] = "CLUSTERING"
@@ -63,11 +66,13 @@ class ConsumerData(Wire):
 
 
 class ProducerData(Wire):
+    """A producer group in the body of 34."""
+
     group_name: str
 
 
 class HeartbeatData(Wire):
-    """without_sub: the short form of heartbeats V2, which says nothing about subscriptions."""
+    """Body of 34. without_sub: the short form of heartbeats V2, without subscriptions."""
 
     client_id: str = Field(alias="clientID", min_length=1)
     producer_data_set: list[ProducerData] = Field(default_factory=list)
@@ -77,31 +82,41 @@ class HeartbeatData(Wire):
 
 
 class HeartbeatResponse(Wire):
-    """is_sub_change: send the full form next time, too."""
+    """Response header of 34. is_sub_change: the client shall send the full form next time."""
 
     is_support_heart_beat_v2: bool = Field(default=True, alias="IS_SUPPORT_HEART_BEAT_V2")
     is_sub_change: bool = Field(default=True, alias="IS_SUB_CHANGE")
 
 
 class UnregisterClientRequest(Wire):
+    """Header of 35."""
+
     client_id: str = Field(alias="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
 class ConsumerGroupRequest(Wire):
+    """Header of 38, 40 and 203: one consumer group."""
+
     consumer_group: str
 
 
 class ProducerGroupRequest(Wire):
+    """Header of 204: one producer group."""
+
     producer_group: str
 
 
 class ConsumerIdList(Wire):
+    """Response body of 38: the client ids of a group's members."""
+
     consumer_id_list: list[str] = Field(default_factory=list)
 
 
 class ConnectionBody(Wire):
+    """One client in the bodies of 203 and 204."""
+
     client_addr: str
     client_id: str
     language: str
@@ -109,6 +124,8 @@ class ConnectionBody(Wire):
 
 
 class ConsumerConnectionBody(Wire):
+    """Response body of 203."""
+
     connection_set: list[ConnectionBody] = Field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = Field(default_factory=dict)
     consume_type: str = CONSUME_TYPES[1]
@@ -117,16 +134,22 @@ class ConsumerConnectionBody(Wire):
 
 
 class ProducerConnectionBody(Wire):
+    """Response body of 204."""
+
     connection_set: list[ConnectionBody] = Field(default_factory=list)
 
 
 class MessageQueueBody(Wire):
+    """A queue in the bodies of 41, 42, 303 and 400."""
+
     topic: str
     broker_name: str
     queue_id: int
 
 
 class LockBatchBody(Wire):
+    """Body of 41 and 42."""
+
     consumer_group: str
     client_id: str
     mq_set: list[MessageQueueBody] = Field(default_factory=list)
@@ -134,12 +157,15 @@ class LockBatchBody(Wire):
 
 
 class LockedQueues(Wire):
+    """Response body of 41: the queues whose locks the client holds now."""
+
     lock_ok_mq_set: list[MessageQueueBody] = Field(default_factory=list, alias="lockOKMQSet")
 
 
 class SendBackRequest(Wire):
-    """offset: of the message in the CommitLog. delay_level 0: the broker chooses, below 0: no more retries.
-    Some clients send these three only. forwarded (ours): by a broker that is not master any more."""
+    """Header of 36. offset: of the message in the CommitLog. delay_level 0: the broker chooses; below 0: no
+    more retries. Some clients send only these three fields (offset, group, delay_level). forwarded (ours):
+    set by a broker that received the request but is no longer master."""
 
     offset: int
     group: str
@@ -152,8 +178,9 @@ class SendBackRequest(Wire):
 
 
 class ResetOffsetRequest(Wire):
-    """queue_id -1: all. offset, if it is there and not negative; else the first one at `timestamp` (ms; -1:
-    the end), which leaves out messages that are not consumed yet by force only."""
+    """Header of 222. queue_id -1: all queues. offset: the new offset, if it is present and not negative.
+    Otherwise the first message at `timestamp` (ms; -1: the end); only is_force may skip messages that are not
+    consumed yet."""
 
     topic: str
     group: str
@@ -164,28 +191,36 @@ class ResetOffsetRequest(Wire):
 
 
 class GroupTopicRequest(Wire):
+    """Header of 303 and 345: a group and a topic."""
+
     group: str
     topic: str
 
 
 class GroupForbiddenRequest(Wire):
+    """Header of 353. readable None: only returns the present value."""
+
     group: str
     topic: str
     readable: bool | None = None
 
 
 class GroupForbidden(Wire):
+    """Response body of 353."""
+
     group: str
     topic: str
     readable: bool
 
 
 class TopicNames(Wire):
+    """Response body of 343."""
+
     topic_list: list[str] = Field(default_factory=list)
 
 
 class ConsumeStatsRequest(Wire):
-    """topic_list: separated by semicolons."""
+    """Header of 208. topic_list: separated by semicolons."""
 
     consumer_group: str
     topic: str | None = None
@@ -193,7 +228,8 @@ class ConsumeStatsRequest(Wire):
 
 
 class ConsumerCallRequest(Wire):
-    """For one consumer. msg_id: the offset message id of what it should handle."""
+    """Header of 307 and 309, which the broker forwards to one consumer. msg_id: the offset message id of the
+    message to consume."""
 
     consumer_group: str
     client_id: str
@@ -202,7 +238,8 @@ class ConsumerCallRequest(Wire):
 
 
 class ConsumerStatusRequest(Wire):
-    """client_addr: of the one client that is asked (its id, by upstream's habit); None or "": all of them."""
+    """Header of 221 and 223. client_addr: the id of one client (RocketMQ's tools send it in this field); None
+    or "": all clients."""
 
     topic: str
     group: str
@@ -210,6 +247,8 @@ class ConsumerStatusRequest(Wire):
 
 
 class CheckClientBody(Wire):
+    """Body of 46."""
+
     client_id: str | None = None
     group: str | None = None
     namespace: str | None = None

@@ -1,7 +1,7 @@
 """Controller operations. Source: RocketMQ 5.3.3 controller headers and bodies (RIP-44, 1001-1013).
 
-Our additions are optional fields, which RocketMQ's programs skip, and codes from 29000 on, which they answer
-with "not supported".
+Our additions are optional fields, which RocketMQ's programs ignore, and codes from 29000 on, which they
+answer with "not supported".
 """
 
 from typing import Any
@@ -12,13 +12,16 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class SyncStateSet(Wire):
-    """Ids of the replicas that are in sync, master included, and the epoch of the set."""
+    """Ids of the in-sync replicas, master included, and the epoch of the set: body of 1001 and 1008, response
+    body of 1001, 1003 and 1004."""
 
     sync_state_set: list[int] = Field(default_factory=list)
     sync_state_set_epoch: int = 0
 
 
 class AlterSyncStateSetRequest(Wire):
+    """Header of 1001, master to controller."""
+
     broker_name: str
     master_broker_id: int
     master_epoch: int
@@ -26,17 +29,20 @@ class AlterSyncStateSetRequest(Wire):
 
 
 class AlterSyncStateSetResponse(Wire):
+    """Response header of 1001."""
+
     new_sync_state_set_epoch: int = 0
 
 
 class ElectMasterRequest(Wire):
-    """broker_id -1: the controller itself asks. designate_elect: an operator names the master.
+    """Header of 1002 and 29011. broker_id -1: the controller itself elects. designate_elect: an operator
+    names the master.
 
-    dry_run (ours): nothing is changed, and the body explains. RocketMQ's controllers do not know it and would
-    elect: EXPLAIN_ELECTION asks the same in a way that they refuse.
+    dry_run (ours): changes nothing, and the response body explains the decision. RocketMQ's controllers would
+    ignore it and elect, so EXPLAIN_ELECTION (29011), which they refuse, carries it.
 
-    The other fields (ours) are of a master that hands over: who it is, in which epochs, and "1;3", the
-    replicas that have every byte that it has, now that it takes no more. They stay in the SyncStateSet.
+    The other fields (ours) are of a master that hands over: its id, its epochs, and equal_replicas, "1;3",
+    which have every byte of its log now that it accepts no more messages. They stay in the SyncStateSet.
     """
 
     cluster_name: str = ""
@@ -52,10 +58,12 @@ class ElectMasterRequest(Wire):
 
 
 class MasterInfo(Wire):
-    """Who is master, as 1002, 1003 and 1004 answer it; every field absent when there is none.
+    """The present master, in the response headers of 1002, 1003, 1004 and 29011; every field is absent if
+    there is none.
 
-    controllers (ours): "host:port;host:port" of those that came at run time, and are in no configuration of a
-    broker; absent: there are none."""
+    controllers (ours): "host:port;host:port" of controllers that were added at run time, which no broker has
+    in its configuration; absent if there are none.
+    """
 
     master_broker_id: int | None = None
     master_address: str | None = None
@@ -65,13 +73,16 @@ class MasterInfo(Wire):
 
 
 class BrokerMemberGroup(Wire):
+    """A broker group in the response body of 1002."""
+
     cluster: str = ""
     broker_name: str = ""
     broker_addrs: dict[int, str] = Field(default_factory=dict)
 
 
 class ElectionCandidate(Wire):
-    """A replica in the eyes of an election; numbers of its last heartbeat, absent if it is not active."""
+    """A replica in the explanation of 29011; the numbers are from its last heartbeat, absent if it is not
+    active."""
 
     broker_id: int
     broker_address: str
@@ -87,7 +98,8 @@ class ElectionCandidate(Wire):
 
 
 class ElectionExplanation(Wire):
-    """What a 1002 would come to. code, remark: its answer; is_change: the group would be another."""
+    """The decision that 1002 would make, in the response body of 29011. code, remark: the response;
+    is_change: the group would change."""
 
     code: int
     remark: str
@@ -99,7 +111,8 @@ class ElectionExplanation(Wire):
 
 
 class ElectMasterResponseBody(Wire):
-    """explanation (ours): only of a dry run, and then the set is as it is."""
+    """Response body of 1002 and 29011. explanation (ours): only of a dry run; the set is then the present
+    one."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: list[int] = Field(default_factory=list)
@@ -107,27 +120,34 @@ class ElectMasterResponseBody(Wire):
 
 
 class RegisterBrokerToControllerRequest(Wire):
+    """Header of 1003."""
+
     cluster_name: str
     broker_name: str
     broker_id: int
     broker_address: str
     invoke_time: int = 0
     epoch: int | None = None
-    """Ours: the last epoch of the log when this was sent. None: not known (all of RocketMQ's brokers)."""
+    """Ours: the last epoch of the broker's log when it sent this. None: not known (all of RocketMQ's
+    brokers)."""
 
 
 class RegisterBrokerToControllerResponse(MasterInfo):
+    """Response header of 1003."""
+
     cluster_name: str | None = None
     broker_name: str | None = None
 
 
 class BrokerNameRequest(Wire):
+    """Base of ReplicaInfoRequest (1004): the broker group's name."""
+
     broker_name: str
 
 
 class ReplicaInfoRequest(BrokerNameRequest):
-    """The other fields (ours) are from a master that does not know what became of its 1001: if its set still
-    has that epoch, the controller raises it, and a 1001 that arrives later is refused."""
+    """Header of 1004. The other fields (ours) are from a master that does not know the outcome of its 1001:
+    if its set still has that epoch, the controller raises it, so a 1001 that arrives later is refused."""
 
     master_broker_id: int | None = None
     master_epoch: int | None = None
@@ -135,10 +155,12 @@ class ReplicaInfoRequest(BrokerNameRequest):
 
 
 class ControllerMetadata(Wire):
-    """1005: answered by every controller from its own view. `isLeader` is spelled so on the wire.
+    """Response header of 1005, 29021, 29022 and 29023; every controller answers from its own view. `isLeader`
+    is RocketMQ's spelling. peers: includes controllers that were added at run time.
 
-    Our additions, of the answering controller: http_address; self_id; raft_address, where other controllers
-    link to it. peers: also those that came at run time."""
+    Ours, of the answering controller: http_address; self_id; raft_address, to which other controllers
+    connect.
+    """
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -151,6 +173,8 @@ class ControllerMetadata(Wire):
 
 
 class ReplicaIdentity(Wire):
+    """One replica in the response body of 1006."""
+
     broker_name: str
     broker_id: int
     broker_address: str
@@ -158,6 +182,8 @@ class ReplicaIdentity(Wire):
 
 
 class ReplicasInfo(Wire):
+    """One broker group in the response body of 1006."""
+
     master_broker_id: int | None = None
     master_address: str | None = None
     master_epoch: int = 0
@@ -167,22 +193,29 @@ class ReplicasInfo(Wire):
 
 
 class BrokerReplicasInfo(Wire):
+    """Response body of 1006: brokerName -> its master and replicas."""
+
     replicas_info_table: dict[str, ReplicasInfo] = Field(default_factory=dict)
 
 
 class BrokerSetRequest(Wire):
+    """Header of 1012."""
+
     cluster_name: str
     broker_name: str
 
 
 class GetNextBrokerIdResponse(Wire):
+    """Response header of 1012."""
+
     cluster_name: str
     broker_name: str
     next_broker_id: int
 
 
 class ApplyBrokerIdRequest(Wire):
-    """register_check_code: "<brokerAddr>;<millis>", the proof of ownership that makes 1013 repeatable."""
+    """Header of 1013. register_check_code: "<brokerAddr>;<millis>", proves that a repeated 1013 comes from
+    the same broker."""
 
     cluster_name: str
     broker_name: str
@@ -191,13 +224,15 @@ class ApplyBrokerIdRequest(Wire):
 
 
 class ApplyBrokerIdResponse(Wire):
+    """Response header of 1013."""
+
     cluster_name: str | None = None
     broker_name: str | None = None
 
 
 class NotifyBrokerRoleChangedRequest(Wire):
-    """1008, controller to broker, oneway. broker_name is ours (a shared connection may serve several), and so
-    is controllers, see MasterInfo."""
+    """Header of 1008, controller to broker, oneway. Ours: broker_name (a shared connection may serve several
+    brokers) and controllers, see MasterInfo."""
 
     master_address: str | None = None
     master_epoch: int
@@ -208,7 +243,8 @@ class NotifyBrokerRoleChangedRequest(Wire):
 
 
 class HandOverRequest(Wire):
-    """Controller to a master, oneway: broker_id shall follow it. It drains, and asks for the election."""
+    """Header of 29005, controller to master, oneway: broker_id shall be the next master. The master drains,
+    then requests the election."""
 
     broker_name: str
     master_epoch: int
@@ -216,13 +252,14 @@ class HandOverRequest(Wire):
 
 
 class UpdateConfigRequest(Wire):
-    """forwarded (ours): by the controller that was asked to the one that leads, and never again."""
+    """Header of 1009. forwarded (ours): set by a controller that forwards the request to the leader; it is
+    forwarded only once."""
 
     forwarded: bool = False
 
 
 class CleanBrokerDataRequest(Wire):
-    """broker_controller_ids_to_clean: "1;2"; blank: the whole group."""
+    """Header of 1011. broker_controller_ids_to_clean: "1;2"; blank: the whole group."""
 
     cluster_name: str = ""
     broker_name: str
@@ -232,15 +269,16 @@ class CleanBrokerDataRequest(Wire):
 
 
 class ElectionsRequest(Wire):
-    """broker_name "": of all groups."""
+    """Header of 29012. broker_name "": all groups."""
 
     broker_name: str = ""
     count: int = Field(default=100, ge=1)
 
 
 class PastElection(Wire):
-    """An election that changed the master; new_master_broker_id absent: it was cleared. Times: wall-clock ms;
-    detected_ts and last_heartbeat_ts are of the master that was lost."""
+    """One election in the response body of 29012 that changed the master; new_master_broker_id absent: the
+    group has had no master since. Times: wall-clock ms; detected_ts and last_heartbeat_ts are of the lost
+    master."""
 
     event_id: int
     ts: int
@@ -257,22 +295,27 @@ class PastElection(Wire):
 
 
 class Elections(Wire):
-    """Newest first."""
+    """Response body of 29012, newest first."""
 
     elections: list[PastElection] = Field(default_factory=list)
 
 
 class ControllerIdRequest(Wire):
+    """Header of 29022 and 29023."""
+
     controller_id: str = Field(min_length=1)
 
 
 class AddControllerRequest(ControllerIdRequest):
-    """controller_address: host:port of its requests; the rest is asked there."""
+    """Header of 29021. controller_address: host:port for requests; the controller there supplies the other
+    data."""
 
     controller_address: str = Field(min_length=1)
 
 
 class ImportStateResponse(Wire):
+    """Response header of 29014: the number of imported groups."""
+
     groups: int
 
 

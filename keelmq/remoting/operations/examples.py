@@ -92,7 +92,7 @@ _STATE = {"v": 2, "brokers": [], "event_count": 12, "cleaned": [], "settings": {
 
 
 def _controllers(leader: str, count: int) -> dict[str, Any]:
-    """The group as n0 tells it."""
+    """Returns the metadata of the controllers from n0's view."""
     addresses = {f"n{number}": f"10.0.0.{number + 1}:9878" for number in range(count)}
     return {
         "group": "keelmq",

@@ -8,7 +8,7 @@ from keelmq.remoting.operations.route import KVTable
 
 
 class PutKVConfigRequest(Wire):
-    """Without namespace or key: refused by the handler, in the words that tools know."""
+    """Header of 100. The handler refuses a missing namespace or key, with RocketMQ's remark."""
 
     namespace: str | None = None
     key: str | None = None
@@ -16,15 +16,21 @@ class PutKVConfigRequest(Wire):
 
 
 class KVConfigKey(Wire):
+    """Header of 101 and 102."""
+
     namespace: str
     key: str
 
 
 class GetKVConfigResponse(Wire):
+    """Response header of 101."""
+
     value: str
 
 
 class KVNamespaceRequest(Wire):
+    """Header of 219."""
+
     namespace: str
 
 

@@ -18,8 +18,8 @@ MessageRequestMode = Annotated[
 
 
 class PopMessageRequest(Wire):
-    """queue_id -1: any. Times in ms; born_time: when the client sent it. init_mode of a new group: 0 begins
-    at the first message, 1 at the last one."""
+    """Header of 200050. queue_id -1: any. Times in ms; born_time: when the client sent it. init_mode of a new
+    group: 0 begins at the first message, 1 at the last one."""
 
     consumer_group: str
     topic: str
@@ -36,6 +36,8 @@ class PopMessageRequest(Wire):
 
 
 class PopMessageResponse(Wire):
+    """Response header of 200050 and 200052. The *_info texts carry what clients need for receipt handles."""
+
     pop_time: int = 0
     invisible_time: int = 0
     revive_qid: int = 0
@@ -46,7 +48,8 @@ class PopMessageResponse(Wire):
 
 
 class AckMessageRequest(Wire):
-    """extra_info: the receipt handle. forwarded (ours): by a broker that is not master any more."""
+    """Header of 200051. extra_info: the receipt handle. forwarded (ours): set by a broker that received the
+    request but is no longer master."""
 
     consumer_group: str
     topic: str
@@ -57,7 +60,8 @@ class AckMessageRequest(Wire):
 
 
 class BatchAck(Wire):
-    """bits: base64, the lowest bit first; bit i: the message at start_offset + i. retry: flag of a handle."""
+    """Acknowledgements in the body of 200151. bits: base64, the lowest bit first; bit i: the message at
+    start_offset + i. retry: the handle's retry flag."""
 
     group: str = Field(alias="c")
     topic: str = Field(alias="t")
@@ -71,11 +75,16 @@ class BatchAck(Wire):
 
 
 class BatchAckBody(Wire):
+    """Body of 200151."""
+
     broker_name: str | None = None
     acks: list[BatchAck] = Field(default_factory=list)
 
 
 class ChangeInvisibleTimeRequest(Wire):
+    """Header of 200053. extra_info: the receipt handle. forwarded (ours): set by a broker that received the
+    request but is no longer master."""
+
     consumer_group: str
     topic: str
     queue_id: int
@@ -86,12 +95,16 @@ class ChangeInvisibleTimeRequest(Wire):
 
 
 class ChangeInvisibleTimeResponse(Wire):
+    """Response header of 200053: the parts of the new receipt handle."""
+
     pop_time: int
     invisible_time: int
     revive_qid: int
 
 
 class NotificationRequest(Wire):
+    """Header of 200054: waits up to poll_time (ms) for a message to pop."""
+
     consumer_group: str
     topic: str
     queue_id: int
@@ -102,11 +115,15 @@ class NotificationRequest(Wire):
 
 
 class NotificationResponse(Wire):
+    """Response header of 200054. polling_full: too many requests wait already."""
+
     has_msg: bool
     polling_full: bool = False
 
 
 class PeekMessageRequest(Wire):
+    """Header of 200052."""
+
     consumer_group: str
     topic: str
     queue_id: int
@@ -114,16 +131,22 @@ class PeekMessageRequest(Wire):
 
 
 class PollingInfoRequest(Wire):
+    """Header of 200055."""
+
     consumer_group: str
     topic: str
     queue_id: int
 
 
 class PollingInfoResponse(Wire):
+    """Response header of 200055: the number of waiting requests."""
+
     polling_num: int
 
 
 class QueryAssignmentBody(Wire):
+    """Body of 400."""
+
     topic: str
     consumer_group: str
     client_id: str
@@ -132,17 +155,21 @@ class QueryAssignmentBody(Wire):
 
 
 class MessageQueueAssignment(Wire):
+    """One queue in the response body of 400."""
+
     message_queue: MessageQueueBody
     mode: str = "PULL"
     attachments: dict[str, str] | None = None
 
 
 class MessageQueueAssignments(Wire):
+    """Response body of 400."""
+
     message_queue_assignments: list[MessageQueueAssignment] = Field(default_factory=list)
 
 
 class RequestModeBody(Wire):
-    """pop_share_queue_num 0 or -1: everybody takes from every queue."""
+    """Body of 401. pop_share_queue_num 0 or -1: every member pops from every queue."""
 
     topic: str
     consumer_group: str
@@ -151,7 +178,7 @@ class RequestModeBody(Wire):
 
 
 class RequestModes(Wire):
-    """topic -> group -> mode."""
+    """Response body of 402: topic -> group -> mode."""
 
     message_request_mode_map: dict[str, dict[str, RequestModeBody]] = Field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from keelmq.remoting.operations.broker import SendMessageRequestV2, SendMessageR
 
 
 class SendReplyRequest(Wire):
-    """324: as SEND_MESSAGE; 325 has the one-letter names of SEND_MESSAGE_V2."""
+    """Header of 324, like SEND_MESSAGE; 325 has the one-letter names of SEND_MESSAGE_V2."""
 
     producer_group: str = ""
     topic: str
@@ -25,7 +25,7 @@ class SendReplyRequest(Wire):
 
 
 class PushReplyRequest(SendReplyRequest):
-    """Hosts as ip:port."""
+    """Header of 326, broker to requester. Hosts: "ip:port"."""
 
     born_host: str
     store_host: str
@@ -33,7 +33,7 @@ class PushReplyRequest(SendReplyRequest):
 
 
 class PushReplyResponse(Wire):
-    """Nothing but its code counts."""
+    """Response header of 326: empty, only the response code matters."""
 
 
 SEND_REPLY_MESSAGE = Operation(

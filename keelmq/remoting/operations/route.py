@@ -1,6 +1,5 @@
 """Name-server operations: routes, registration, topic lists, permissions. Source: RocketMQ 5.3.3,
-RegisterBroker*, GetRouteInfo*, RemotingCommand headers. KV and server configuration: namesrv_admin.py.
-"""
+RegisterBroker*, GetRouteInfo*, RemotingCommand headers. KV and server configuration: namesrv_admin.py."""
 
 from typing import Any
 
@@ -10,7 +9,8 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class DataVersion(Wire):
-    """Version of a broker's topic table; order: stateVersion (the masterEpoch), counter, timestamp (ms)."""
+    """Version of a broker's topic table, in 103 and 322; order: stateVersion (the masterEpoch), counter,
+    timestamp (ms)."""
 
     counter: int = 0
     state_version: int = 0
@@ -18,6 +18,8 @@ class DataVersion(Wire):
 
 
 class TopicConfig(Wire):
+    """A topic of a broker: in the bodies of 103, 21 and 18, response body of 351."""
+
     topic_name: str
     read_queue_nums: int = 16
     write_queue_nums: int = 16
@@ -29,6 +31,8 @@ class TopicConfig(Wire):
 
 
 class TopicConfigSerializeWrapper(Wire):
+    """A broker's topics: response body of 21, part of the body of 103."""
+
     topic_config_table: dict[str, TopicConfig] = Field(default_factory=dict)
     data_version: DataVersion = DataVersion()
     mapping_data_version: DataVersion | None = None
@@ -37,11 +41,15 @@ class TopicConfigSerializeWrapper(Wire):
 
 
 class RegisterBrokerBody(Wire):
+    """Body of 103."""
+
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = TopicConfigSerializeWrapper()
     filter_server_list: list[str] = Field(default_factory=list)
 
 
 class RegisterBrokerRequest(Wire):
+    """Header of 103."""
+
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -54,11 +62,15 @@ class RegisterBrokerRequest(Wire):
 
 
 class RegisterBrokerResponse(Wire):
+    """Response header of 103."""
+
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBrokerRequest(Wire):
+    """Header of 104."""
+
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -66,11 +78,15 @@ class UnregisterBrokerRequest(Wire):
 
 
 class RouteRequest(Wire):
+    """Header of 105."""
+
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class QueueData(Wire):
+    """A topic's queues at one broker name, in the body of 105."""
+
     broker_name: str
     read_queue_nums: int
     write_queue_nums: int
@@ -79,7 +95,7 @@ class QueueData(Wire):
 
 
 class BrokerData(Wire):
-    """broker_addrs: brokerId (0 = master) -> "host:port"."""
+    """A broker name in the bodies of 105 and 106. broker_addrs: brokerId (0 = master) -> "host:port"."""
 
     cluster: str
     broker_name: str
@@ -89,6 +105,8 @@ class BrokerData(Wire):
 
 
 class TopicRouteData(Wire):
+    """Response body of 105; body of 217."""
+
     broker_datas: list[BrokerData] = Field(default_factory=list)
     queue_datas: list[QueueData] = Field(default_factory=list)
     filter_server_table: dict[str, list[str] | None] = Field(default_factory=dict)
@@ -97,13 +115,15 @@ class TopicRouteData(Wire):
 
 
 class ClusterInfo(Wire):
+    """Response body of 106."""
+
     broker_addr_table: dict[str, BrokerData] = Field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = Field(default_factory=dict)
 
 
 class BrokerHeartbeatRequest(Wire):
-    """904 at name server and controller. The field is spelled heartbeatTimeoutMills upstream. Ours:
-    hands_over, this broker knows HAND_OVER; min_in_sync_replicas, with fewer it refuses messages."""
+    """Header of 904, at name server and controller. RocketMQ spells the field heartbeatTimeoutMills. Ours:
+    hands_over, this broker knows HAND_OVER; min_in_sync_replicas, below this number it refuses messages."""
 
     cluster_name: str
     broker_addr: str
@@ -119,46 +139,60 @@ class BrokerHeartbeatRequest(Wire):
 
 
 class KVTable(Wire):
-    """One namespace of the KV configuration; in the answer to 103 it is ORDER_TOPIC_CONFIG."""
+    """Response body of 219: one namespace of the KV configuration; in the response to 103 it is
+    ORDER_TOPIC_CONFIG."""
 
     table: dict[str, str] = Field(default_factory=dict)
 
 
 class TopicList(Wire):
-    """broker_addr: one broker of the cluster, only in the list of system topics."""
+    """Response body of 206, 224, 304, 305 and 311 to 313. broker_addr: one broker of the cluster, only in the
+    list of system topics."""
 
     topic_list: list[str] = Field(default_factory=list)
     broker_addr: str | None = None
 
 
 class ClusterRequest(Wire):
+    """Header of 224."""
+
     cluster: str
 
 
 class RouteBrokerNameRequest(Wire):
+    """Header of 205 and 327."""
+
     broker_name: str
 
 
 class WipeWritePermResponse(Wire):
+    """Response header of 205: the number of changed topics."""
+
     wipe_topic_count: int
 
 
 class AddWritePermResponse(Wire):
+    """Response header of 327: the number of changed topics."""
+
     add_topic_count: int
 
 
 class DeleteTopicRequest(Wire):
-    """cluster_name None: at the brokers of every cluster."""
+    """Header of 216. cluster_name None: at the brokers of every cluster."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class RegisterTopicRequest(Wire):
+    """Header of 217."""
+
     topic: str
 
 
 class QueryDataVersionRequest(Wire):
+    """Header of 322."""
+
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -166,26 +200,35 @@ class QueryDataVersionRequest(Wire):
 
 
 class QueryDataVersionResponse(Wire):
+    """Response header of 322."""
+
     changed: bool
 
 
 class BrokerMemberGroupRequest(Wire):
+    """Header of 901."""
+
     cluster_name: str
     broker_name: str
 
 
 class BrokerMemberGroup(Wire):
+    """A broker group in the body of 901."""
+
     cluster: str
     broker_name: str
     broker_addrs: dict[int, str] = Field(default_factory=dict)
 
 
 class BrokerMemberGroupBody(Wire):
+    """Response body of 901."""
+
     broker_member_group: BrokerMemberGroup
 
 
 class MinBrokerIdChangeRequest(Wire):
-    """905, to the members of a group. offline_broker_addr: who left; ha_broker_addr: of a new lowest id."""
+    """Header of 905, name server to the brokers of a group. offline_broker_addr: the broker that left;
+    ha_broker_addr: of the broker that now has the lowest id."""
 
     min_broker_id: int
     min_broker_addr: str

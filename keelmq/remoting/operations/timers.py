@@ -1,4 +1,4 @@
-"""Timer messages: recalling one (370), and the requests of RocketMQ's replicas about them (60, 61).
+"""Timer messages: recall (370), and requests of RocketMQ's replicas about timers (60, 61).
 
 Source: RocketMQ 5.3.3 RecallMessageRequestHeader, TimerCheckpoint, TimerMetrics.
 """
@@ -8,7 +8,8 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class RecallMessageRequest(Wire):
-    """recall_handle: as the send answered it. forwarded (ours): by a broker that is not master any more."""
+    """Header of 370. recall_handle: from the response to the send. forwarded (ours): set by a broker that
+    received the request but is no longer master."""
 
     producer_group: str | None = None
     topic: str
@@ -17,7 +18,7 @@ class RecallMessageRequest(Wire):
 
 
 class RecallMessageResponse(Wire):
-    """msg_id: UNIQ_KEY of the message that was taken back."""
+    """Response header of 370. msg_id: UNIQ_KEY of the recalled message."""
 
     msg_id: str
 

@@ -8,8 +8,9 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class EndTransactionRequest(Wire):
-    """commit_or_rollback: 8, 12, or 0 for not known yet. tran_state_table_offset: the half message's queue
-    offset. forwarded (ours): by a broker that is not master any more."""
+    """Header of 37. commit_or_rollback: 8 commit, 12 rollback, 0 not known yet. tran_state_table_offset: the
+    half message's queue offset. forwarded (ours): set by a broker that received the request but is no longer
+    master."""
 
     topic: str | None = None
     producer_group: str
@@ -23,7 +24,7 @@ class EndTransactionRequest(Wire):
 
 
 class CheckTransactionStateRequest(Wire):
-    """msg_id: the message's UNIQ_KEY."""
+    """Header of 39, broker to producer; the body is the half message. msg_id: the message's UNIQ_KEY."""
 
     topic: str | None = None
     tran_state_table_offset: int
@@ -35,7 +36,8 @@ class CheckTransactionStateRequest(Wire):
 
 
 class ResumeCheckRequest(Wire):
-    """msg_id: where in the log the message that was given up is, as 32 hex digits."""
+    """Header of 323. msg_id: the offset message id of a half message whose checks were given up, 32 hex
+    digits."""
 
     topic: str | None = None
     msg_id: str

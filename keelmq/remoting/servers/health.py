@@ -1,7 +1,7 @@
 """/livez, /readyz and /metrics: one implementation for all programs.
 
-    /livez    the event loop answers; never tied to peers or roles: a restart would not repair those
-    /readyz   503 with reasons while the program should get no traffic (the role decides what it depends on)
+    /livez    200 if the event loop responds; independent of peers and roles, which a restart would not repair
+    /readyz   503 with reasons while the program should get no traffic (its role decides what it depends on)
     /metrics  Prometheus text; OpenMetrics if the request accepts it
 
 Imports FastAPI: see http_late.py.
@@ -41,11 +41,13 @@ HEALTH_TABLE = Table("Every program", (), (Metric("rocketmq_ready", "1 while /re
 
 
 class Alive(BaseModel):
+    """The body of /livez."""
+
     alive: bool = True
 
 
 class Readiness(BaseModel):
-    """Whether traffic may come, and if not, why; a program adds other fields."""
+    """Whether the program can get traffic, and if not, why; a program adds other fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -54,18 +56,19 @@ class Readiness(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Collector):
-    """The collector that an encoder calls: values that were taken before."""
+class CollectedFamilies(Collector):
+    """A collector for an encoder, of families that were collected before."""
 
     families: list[Family]
 
     def collect(self) -> list[Family]:
+        """Returns the families."""
         return self.families
 
 
 def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] = ()) -> None:
-    """`health`: "ready" and "reasons", and anything else that is worth showing. Called in the event loop, as
-    the collectors are: they may read the program's state as it is."""
+    """Adds the three routes. `health` returns "ready", "reasons", and any other fields of /readyz. It and the
+    collectors are called in the event loop, so they may read the program's state."""
 
     def readiness() -> list[Scrape]:
         scrape = Scrape(HEALTH_TABLE, ())
@@ -78,13 +81,13 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
     for collector in (ScrapeCollector(readiness), *collectors):
         registry.register(collector)
 
-    @app.get("/livez", summary="does the event loop answer?", tags=["health"], responses=answer_of(Alive()))
+    @app.get("/livez", summary="is the event loop responsive?", tags=["health"], responses=answer_of(Alive()))
     async def livez() -> Alive:
         return Alive()
 
     @app.get(
         "/readyz",
-        summary="should this program get traffic?",
+        summary="can this program get traffic?",
         tags=["health"],
         response_model=Readiness,
         responses={
@@ -98,8 +101,8 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
 
     @app.get("/metrics", summary="Prometheus metrics", tags=["health"], response_class=Response)
     async def metrics(request: Request) -> Response:
-        """Values are taken in the loop, at one moment; making text of them takes longer: in a thread."""
+        """All values are from one moment."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        taken = Taken(list(registry.collect()))
-        text = await asyncio.to_thread(encode, taken)
+        collected = CollectedFamilies(list(registry.collect()))
+        text = await asyncio.to_thread(encode, collected)  # slower than collecting
         return Response(text, headers={"content-type": content_type})

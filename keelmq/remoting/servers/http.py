@@ -1,9 +1,9 @@
 """Serves an OperationTable over HTTP: POST /v1/{operation.name}, for administration and for people with curl.
 
 Request: the header fields and, if the operation has one, "body". Response: the response's header fields and
-"body". Errors: http_answers.py. A raw body is base64 text in JSON; a request of type text/plain or
-application/octet-stream has it as its whole body (header fields are then the query), and so does a response
-to a request that accepts such a type. Fast-path operations are not served here. Imports FastAPI: see
+"body". Errors: http_answers.py. A raw body is base64 text in JSON. A request of type text/plain or
+application/octet-stream is the raw body itself (header fields are then the query), and a request that accepts
+such a type gets the raw body as the response. Fast-path operations are not served here. Imports FastAPI: see
 http_late.py.
 """
 
@@ -49,20 +49,23 @@ RAW_TYPES = ("text/plain", "application/octet-stream")
 
 
 class HttpPeer:
-    """What handlers see as the other end of an HTTP request: nothing can be pushed to it."""
+    """The Peer of an HTTP request: nothing can be pushed to it."""
 
     connection_id = 0
     address = "http"
 
     def is_closing(self) -> bool:
+        """Returns False: the response is not sent through this Peer."""
         return False
 
     def send(self, frame: bytes) -> bool:
+        """Returns False: nothing can be pushed."""
         return False
 
 
 def http_router(table: OperationTable) -> fastapi.APIRouter:
-    """One POST route per coroutine operation; the OpenAPI text comes from the operations' models."""
+    """Returns a router with one POST route per coroutine operation; the OpenAPI text comes from the
+    operations' models."""
     router = fastapi.APIRouter(prefix="/v1", tags=["operations"])
     for operation, handler in table.handlers.values():
         request = _with_body(operation.name + "Request", operation.request, operation.request_body)
@@ -80,7 +83,7 @@ def http_router(table: OperationTable) -> fastapi.APIRouter:
 
 
 def _with_body(name: str, header: type[BaseModel], body: Any) -> type[BaseModel]:
-    """The header model with the body beside its fields, for validation and for OpenAPI."""
+    """Returns the header model with the body beside its fields, for validation and for OpenAPI."""
     model_name = name[0].upper() + name[1:]
     if body is None:
         return create_model(model_name, __base__=header)
@@ -94,7 +97,7 @@ def _is_raw(operation: Operation[Any, Any]) -> bool:
 
 
 def _request_described(operation: Operation[Any, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """OpenAPI's content of the request; FastAPI adds the schema where it reads the body itself."""
+    """Returns OpenAPI's content of the request; FastAPI adds the schema where it reads the body itself."""
     content: dict[str, Any] = {JSON: {}}
     if operation.name in EXAMPLES:
         content[JSON]["example"] = EXAMPLES[operation.name][0]
@@ -124,7 +127,7 @@ def _endpoint(operation: Operation[Any, Any], handler: Handler, model: type[Base
 
     endpoint.__annotations__["request"] = model
     if not any(field.is_required() for field in model.model_fields.values()):
-        endpoint.__defaults__ = (model(),)  # nothing that must be said: a request without a body is one
+        endpoint.__defaults__ = (model(),)  # no required field: the body may be absent
     return endpoint
 
 
@@ -167,22 +170,23 @@ async def _handled(operation: Operation[Any, Any], handler: Handler, request: Ba
         for text in ext_fields.values():
             text.encode()
     except UnicodeEncodeError:  # "\ud800" is JSON
-        raise BadRequest("the input has half a character (a lone surrogate), which is no text") from None
+        raise BadRequest("the input is not valid text: it has a lone surrogate") from None
     return await _called(operation, handler, ext_fields, raw)
 
 
 async def _called(
     operation: Operation[Any, Any], handler: Handler, ext_fields: Mapping[str, str], raw: bytes
 ) -> object:
-    """Calls a handler as for a TCP request, from extFields and body bytes, so both servers accept the
-    same."""
+    """Calls a handler with extFields and body bytes, as for a TCP request, so both servers accept the same
+    input."""
     header = parse_header(operation.request, ext_fields)
     body = decode_body(operation.request_body, raw)
     return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
 
 
 async def ask(table: OperationTable, operation: Operation[Any, Any], header: Wire, raw: bytes = b"") -> Reply:
-    """Serves an operation for a view, with the same handler and the same checks. Raises what they raise."""
+    """Serves an operation for a GET route, with the same handler and the same checks. Raises the handler's
+    errors."""
     handler = table.handlers[operation.code][1]
     result = await _called(operation, handler, header_fields(header), raw)
     return _reply_of(result) or Reply()
@@ -229,8 +233,8 @@ _Send = Callable[[MutableMapping[str, Any]], Any]
 
 
 def _guarded(app: Any) -> Any:
-    """Wraps an ASGI app: refuses bodies above the frame limit of the TCP server, and changes that a web page
-    of another site requests in the name of its visitor (browsers themselves restrict reads)."""
+    """Wraps an ASGI app: refuses bodies above the frame limit of the TCP server, and changes that a page of
+    another site makes in its visitor's browser (browsers themselves restrict reads)."""
 
     async def guarded(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         left = FRAME_BYTES_MAX
@@ -248,7 +252,7 @@ def _guarded(app: Any) -> Any:
             refused = 413, BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes")
         elif scope.get("method") not in READING and _is_foreign(headers):
             page = headers.get(b"origin", b"another site").decode(errors="replace")
-            remark = f"a web page of {page} asks: only programs and pages of this server may change anything"
+            remark = f"only programs and pages of this server may change anything, not {page}"
             refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=remark)
         if refused is not None:
             status, said = refused
@@ -260,7 +264,8 @@ def _guarded(app: Any) -> Any:
 
 
 def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the request comes from another site's page. Browsers tell the origin; programs send none."""
+    """Returns whether the request comes from another site's page. Browsers send the origin; programs do
+    not."""
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is not None:
         return site not in (b"same-origin", b"none")
@@ -271,7 +276,7 @@ def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers (the program has its own); `up` is set when it serves."""
+    """uvicorn without signal handlers (the program has its own); `up` is set once it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -290,14 +295,14 @@ class HttpServer:
     """Runs an ASGI app in the running loop, from start() to close()."""
 
     def __init__(self, app: Any, *, host: str, port: int, sock: socket.socket | None = None) -> None:
-        """`sock`: already listening; else host and port are bound by start()."""
+        """`sock`: already listening; without it start() binds host and port."""
         self._app, self._host, self._port, self._socket = app, host, port, sock
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._address = (host, port)
 
     async def start(self) -> None:
-        """Binds and serves. Raises ConfigError: uvicorn itself would end the process on a taken port."""
+        """Binds and serves. Raises ConfigError: uvicorn itself would end the process if the port is taken."""
         sock = self._socket or listening_socket(self._host, self._port)
         self._address = sock.getsockname()[:2]
         config = uvicorn.Config(
@@ -321,11 +326,11 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) as bound. Only after start()."""
+        """Returns (host, port) as bound. Only after start()."""
         return self._address
 
     async def close(self) -> None:
-        """Ends running requests (GRACEFUL_SHUTDOWN_S at most) and stops. May be called twice."""
+        """Waits for running requests (GRACEFUL_SHUTDOWN_S at most) and stops. May be called twice."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await asyncio.wait((self._task,))

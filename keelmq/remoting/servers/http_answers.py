@@ -1,8 +1,8 @@
 """HTTP responses of all routes: errors as statuses, models as JSON.
 
-    CommandError    409  understood and refused: {code, remark}, the code that the TCP server would answer
+    CommandError    409  understood and refused: {code, remark}, with the code that the TCP server would send
     BadRequest      422  the input does not fit
-    NotFound        404  a read of something that is not here: {remark}
+    NotFound        404  a read of something that does not exist here: {remark}
     UnknownOutcome  504  it may or may not have happened: {remark}; safe to repeat
     anything else   500  a bug, and logged as one
 
@@ -31,35 +31,35 @@ Answers = dict[int | str, dict[str, Any]]
 
 PAGE_MAX = 500
 NAMES_SHOWN = 10
-"""Known names in a remark about an unknown one."""
+"""The largest number of known names in a remark about an unknown one."""
 JSON = "application/json"
 
 
 class NotFound(Exception):
-    """A read of something that does not exist. The remark says what exists."""
+    """A read of something that does not exist. The remark lists what exists."""
 
 
 class Refusal(BaseModel):
-    """409: understood and refused, with the code that the TCP server would answer."""
+    """409: understood and refused, with the code that the TCP server would send."""
 
     code: int
     remark: str
 
 
 class NothingHere(BaseModel):
-    """404: the remark says what exists instead."""
+    """404: the remark lists what exists instead."""
 
     remark: str
 
 
 class BadBody(BaseModel):
-    """400: the body is no text or no JSON; 413: it is too large."""
+    """400: the body is not text or not JSON; 413: it is too large."""
 
     detail: str
 
 
 class BadInput(BaseModel):
-    """422: a text, or the place and the text of each problem."""
+    """422: a text, or the location and the text of each problem."""
 
     detail: str | list[dict[str, Any]]
 
@@ -76,25 +76,25 @@ REFUSED: Answers = {
     504: {"model": NoOutcome, "description": "It may or may not have happened: repeat it"},
 }
 BODY_REFUSED: Answers = {
-    400: {"model": BadBody, "description": "The body is no text or no JSON"},
-    403: {"model": Refusal, "description": "Asked by a web page of another site"},
+    400: {"model": BadBody, "description": "The body is not text or not JSON"},
+    403: {"model": Refusal, "description": "The request comes from a web page of another site"},
     413: {"model": BadBody, "description": "The body is too large"},
     **REFUSED,
 }
-NOT_HERE: Answers = {404: {"model": NothingHere, "description": "It is not here; the remark says what is"}}
+NOT_HERE: Answers = {404: {"model": NothingHere, "description": "Not found; the remark lists what exists"}}
 
-After = Annotated[str, Query(description="names behind this one: `nextAfter` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="at most so many", examples=[100])]
+After = Annotated[str, Query(description="names after this one: `nextAfter` of the previous page")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="the largest number of entries", examples=[100])]
 
 
 def answer_of(example: BaseModel) -> Answers:
-    """200 with an example, which is a value of the model and so fits it."""
+    """Returns the 200 entry of a route, with an example that is a value of the model, and so fits it."""
     shown = example.model_dump(by_alias=True, mode="json")
     return {200: {"model": type(example), "content": {JSON: {"example": shown}}}}
 
 
 def refused_as_statuses(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
-    """Around a view: it raises what a handler may raise, or NotFound."""
+    """Wraps a GET route: the errors of handlers, and NotFound, become responses."""
 
     @functools.wraps(endpoint)
     async def answered(*args: P.args, **kwargs: P.kwargs) -> Response:
@@ -107,7 +107,8 @@ def refused_as_statuses(endpoint: Callable[P, Awaitable[Response]]) -> Callable[
 
 
 def refusal(error: Exception, name: str) -> JSONResponse:
-    """Called inside the except block. `name`: of the route, for the log."""
+    """Returns the response for an error; called inside the except block. `name`: of the route, for the
+    log."""
     match error:
         case NotFound():
             return JSONResponse({"remark": str(error)}, 404)
@@ -125,13 +126,14 @@ def refusal(error: Exception, name: str) -> JSONResponse:
 
 
 async def input_refused(_request: Request, error: Exception) -> Response:
-    """An app's handler of RequestValidationError: the places and texts, without the input. FastAPI's own
-    repeats the input, and fails where that is no text (a lone surrogate) or no JSON (NaN)."""
+    """Handles an app's RequestValidationError: returns locations and texts, without the input. FastAPI's own
+    handler repeats the input, and fails if that is not text (a lone surrogate) or not JSON (NaN)."""
     assert isinstance(error, RequestValidationError)
     return JSONResponse({"detail": problems_of(error.errors())}, 422)
 
 
 def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:
+    """Returns type, location and message of each validation error, as JSON values."""
     return [
         {"type": each["type"], "loc": [_printable(part) for part in each["loc"]], "msg": each["msg"]}
         for each in errors
@@ -139,18 +141,20 @@ def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def as_json(view: Wire) -> Response:
-    """Encodes a model once: FastAPI would validate and encode it a second time."""
+    """Returns a response with a model that is encoded once: FastAPI would validate and encode it a second
+    time."""
     return Response(view.model_dump_json(by_alias=True), media_type=JSON)
 
 
 def page_of(names: Iterable[str], after: str, limit: int) -> tuple[list[str], str | None]:
-    """The first `limit` names behind `after`, in order, and the `after` of the next page, if there is one."""
+    """Returns the first `limit` names after `after`, sorted, and the `after` of the next page, None if this
+    is the last."""
     found = heapq.nsmallest(limit + 1, (name for name in names if name > after))
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
 def some_of(names: Iterable[str]) -> str:
-    """For a remark: "(known: a, b)"."""
+    """Returns "(known: a, b)" for a remark, with at most NAMES_SHOWN names."""
     found = heapq.nsmallest(NAMES_SHOWN + 1, names)
     more = ", ..." if len(found) > NAMES_SHOWN else ""
     return f"(known: {', '.join(found[:NAMES_SHOWN]) or 'none'}{more})"

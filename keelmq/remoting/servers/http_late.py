@@ -1,7 +1,7 @@
 """Starts a program's HTTP server without delaying its TCP server.
 
-The port is bound at once: a taken port is a ConfigError like any other, and early requests wait in the
-backlog. Importing FastAPI takes longer than the rest of the start, so it happens in a thread while the
+The port is bound at once: a port that is in use is a ConfigError like any other, and early requests wait in
+the backlog. Importing FastAPI takes longer than the rest of the start, so it happens in a thread while the
 program already serves. This module does not import it.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LateHttp:
-    """bind() while the program starts, serve() when it is up, close() at its end."""
+    """Call bind() while the program starts, serve() once it serves, close() at its end."""
 
     def __init__(self, make_app: Callable[[], Any], *, host: str, port: int) -> None:
         """make_app: called in a thread; imports FastAPI and returns the app."""
@@ -29,26 +29,26 @@ class LateHttp:
         self._server: HttpServer | None = None
 
     def bind(self) -> None:
-        """Raises ConfigError."""
+        """Binds the port and listens. Raises ConfigError."""
         self._socket = listening_socket(self._host, self._port)
         host, port = self._socket.getsockname()[:2]
         self._address = str(host), int(port)
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) as bound; also valid while it stops."""
+        """Returns (host, port) as bound; also valid during close()."""
         assert self._socket is not None, "not bound"
         return self._address
 
     async def serve(self) -> None:
-        """Returns when requests are answered. The objects made here live for ever, so the collector skips
-        them."""
+        """Returns when requests are answered. The objects made here live until the end, so they are excluded
+        from garbage collection."""
         self._server = await asyncio.to_thread(self._make_server)
         gc.freeze()
         await self._server.start()
 
     async def close(self) -> None:
-        """Safe to repeat, also when serve() was cancelled."""
+        """Stops the server and closes the port. Safe to repeat, also when serve() was cancelled."""
         steps = StopSteps("HTTP")
         if self._server is not None:
             steps.add("the server", self._server.close)

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with limits on connections, on the size of a request's head and on its duration.
 
-uvicorn itself waits for ever for a request, keeps a head of any size, and counts idle connections against
-its limit. So any host could open some hundred connections and turn /livez into a 503, after which an
+uvicorn itself waits for a request without limit, accepts a head of any size, and counts idle connections
+against its limit. So any host could open a few hundred connections and make /livez answer 503, after which an
 orchestrator kills a healthy program. Here the connection that has been idle longest is closed to admit a new
 one.
 """
@@ -16,11 +16,11 @@ from keelmq.remoting.frame import FRAME_BYTES_MAX
 CONNECTIONS_MAX = 256
 HEAD_BYTES_MAX = 64 * 1024
 REQUEST_BYTES_MAX = 2 * FRAME_BYTES_MAX
-"""With everything around the body: chunk sizes, trailers."""
+"""Includes the overhead of the body: chunk sizes, trailers."""
 REQUEST_S = 30
-"""From the connection, or the first byte after an answer, to the end of the request."""
+"""From the connection, or the first byte after a response, to the end of the request."""
 UNREAD_S = 30
-"""How long an answer may wait for a client that does not read it."""
+"""How long a response may wait for a client that does not read it."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -40,7 +40,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """No whole request is under way."""
+        """Returns whether no complete request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -60,15 +60,18 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse()
 
     def on_headers_complete(self) -> None:
+        """Notes that the head is complete (llhttp callback)."""
         super().on_headers_complete()
         self._in_head = False
 
     def on_message_complete(self) -> None:
+        """Ends the time limit of the request (llhttp callback)."""
         super().on_message_complete()
         self._stop_request_timer()
         self._request_bytes, self._in_head = 0, True
 
     def on_response_complete(self) -> None:
+        """Notes since when the connection is idle (uvicorn callback)."""
         self.quiet_since = self.loop.time()
         super().on_response_complete()
 
@@ -107,7 +110,7 @@ class LimitedHttp(HttpToolsProtocol):
             longest.transport.abort()
 
     def _refuse(self) -> None:
-        """Whatever comes after it is not read."""
+        """Sends a refusal and closes; later bytes are not read."""
         if self._in_head and not self.transport.is_closing():
             why = b"request head above %d bytes" % HEAD_BYTES_MAX
             self.transport.write(TOO_LARGE % (len(why), why))

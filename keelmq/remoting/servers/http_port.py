@@ -11,9 +11,9 @@ BACKLOG = 1_024
 
 
 def http_listen_port(http_port: int, *, listen_port: int, bound_port: int) -> int | None:
-    """Returns the HTTP port for an httpPort key, by the rule of all programs; None: no HTTP. `listen_port`
-    is the configured TCP port, `bound_port` the actual one. If the system chose the TCP port (0), or the
-    distance leads beyond the last port, the system chooses the HTTP port as well."""
+    """Returns the HTTP port for an httpPort key, by the rule of all programs; None: no HTTP. `listen_port` is
+    the configured TCP port, `bound_port` the actual one. If the system chose the TCP port (0), or the result
+    would exceed 65535, the system chooses the HTTP port as well."""
     if http_port == HTTP_OFF:
         return None
     if http_port > 0:

@@ -1,7 +1,7 @@
 """Metrics as tables, and a scrape of them for prometheus_client.
 
-A program declares its metrics (name, meaning, labels) once: the scrape and docs/metrics.md both come from
-that table. Values are read at the scrape, from existing state: the data path does no extra work.
+A program declares its metrics (name, meaning, labels) once; the scrape and docs/metrics.md both come from
+that table. Values are read from existing state at the scrape, so the data path does no extra work.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A counter if the name ends with _total, a histogram if it says so, else a gauge. `labels`: beside those
-    of the whole table."""
+    """A counter if the name ends with _total, a histogram if is_histogram, else a gauge. `labels`: in
+    addition to those of the whole table."""
 
     name: str
     meaning: str
@@ -30,12 +30,13 @@ class Metric:
 
     @property
     def kind(self) -> str:
+        """Returns "counter", "gauge" or "histogram"."""
         if self.is_histogram:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def samples(self) -> Mapping[str, tuple[str, ...]]:
-        """The names that a scrape shows, with the labels that each has beside the table's."""
+        """Returns the names that a scrape shows, with the labels that each has in addition to the table's."""
         if not self.is_histogram:
             return {self.name: self.labels}
         return {
@@ -55,7 +56,8 @@ class Table:
 
 
 class Scrape:
-    """The values of one moment: add() them, then iterate over the families. What has no value is absent."""
+    """The values of one moment: add() them, then iterate over the families. Metrics without a value are
+    absent."""
 
     def __init__(self, table: Table, labels: Sequence[str]) -> None:
         """`labels`: the values of table.labels."""
@@ -65,17 +67,20 @@ class Scrape:
         self._families: dict[str, Family] = {}
 
     def add(self, name: str, value: float, *labels: str) -> None:
+        """Adds the value of a counter or gauge. `labels`: the values of the metric's own labels."""
         family = self._family(name, labels)
         assert not isinstance(family, HistogramMetricFamily), name
         family.add_metric([*self._labels, *labels], value)
 
     def add_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
+        """Adds the present counts of a histogram."""
         self.add_buckets(name, histogram.bounds, histogram.counts, histogram.total, *labels)
 
     def add_buckets(
         self, name: str, bounds: Sequence[float], counts: Sequence[int], total: float, *labels: str
     ) -> None:
-        """As Histogram has them: each count of its own bucket, one more for what is above all bounds."""
+        """Adds a histogram from its parts, as Histogram has them: one count per bucket, and one more for
+        values above all bounds."""
         family = self._family(name, labels)
         assert isinstance(family, HistogramMetricFamily), name
         edges = [*map(floatToGoString, bounds), "+Inf"]
@@ -103,18 +108,19 @@ _MAKERS: Mapping[str, Callable[..., Family]] = {
 
 
 class ScrapeCollector:
-    """What a prometheus registry calls: the families of `scrapes()`, made anew each time."""
+    """A collector for a prometheus registry: it calls `scrapes` anew each time."""
 
     def __init__(self, scrapes: Callable[[], Iterable[Scrape]]) -> None:
         self._scrapes = scrapes
 
     def collect(self) -> Iterator[Family]:
+        """Yields the families of all scrapes."""
         for scrape in self._scrapes():
             yield from scrape
 
 
 class TelemetryCounts(Protocol):
-    """keelmq/remoting/telemetry.py's writer, as far as metrics need it."""
+    """The members of the writer in keelmq/remoting/telemetry.py that metrics read."""
 
     written_records: int
     written_bytes: int
@@ -131,7 +137,7 @@ TELEMETRY_METRICS = (
 
 
 def add_telemetry(scrape: Scrape, writer: TelemetryCounts | None) -> None:
-    """None: telemetry is switched off."""
+    """Adds TELEMETRY_METRICS. `writer` None: telemetry is switched off."""
     if writer is None:
         return
     scrape.add("rocketmq_telemetry_records_total", writer.written_records)
@@ -141,14 +147,14 @@ def add_telemetry(scrape: Scrape, writer: TelemetryCounts | None) -> None:
 
 
 class UnsentCounts(Protocol):
-    """keelmq/remoting/write_buffers.py, as far as metrics need it."""
+    """The members of WriteBuffers (keelmq/remoting/write_buffers.py) that metrics read."""
 
     held_bytes: int
     given_up: Counter[str]
 
 
 def unsent_metrics(prefix: str) -> tuple[Metric, ...]:
-    """Of the connections of a server."""
+    """Returns the metrics of a server's write buffers."""
     return (
         Metric(
             f"{prefix}_unsent_bytes",
@@ -157,21 +163,22 @@ def unsent_metrics(prefix: str) -> tuple[Metric, ...]:
         ),
         Metric(
             f"{prefix}_unread_connections_total",
-            "connections closed because the client did not read: stalled (nothing taken for 30 s), "
-            "over_limit (too many unsent bytes), slow_close (not gone 10 s after the close)",
+            "connections closed because the client did not read: stalled (nothing read for 30 s),  "
+            "over_limit (too many unsent bytes), slow_close (still open 10 s after the close)",
             ("reason",),
         ),
     )
 
 
 def add_unsent(scrape: Scrape, prefix: str, buffers: UnsentCounts) -> None:
+    """Adds the values of unsent_metrics(prefix)."""
     scrape.add(f"{prefix}_unsent_bytes", buffers.held_bytes)
     for reason, count in sorted(buffers.given_up.items()):
         scrape.add(f"{prefix}_unread_connections_total", count, reason)
 
 
 def documented(tables: Iterable[Table]) -> Mapping[str, tuple[str, frozenset[str]]]:
-    """{name of a sample: (kind, all labels)}: what a scrape may show."""
+    """Returns {name of a sample: (kind, all labels)}: all samples that a scrape may show."""
     return {
         name: (metric.kind, frozenset((*table.labels, *labels)))
         for table in tables

@@ -24,11 +24,11 @@ The two TCP servers of a name server with a controller fit into the 512 MiB that
 UNSENT_BYTES_MAX = 134_217_728
 """Bytes that the peers of all connections have not read yet: two connections at their own limit."""
 SMALL_UNSENT_BYTES_MAX = 33_554_432
-"""The same where every response is small, for name servers and controllers: two of the largest frames."""
+"""The same for name servers and controllers, whose responses are small: two of the largest frames."""
 STALLED_MS = 30_000
-"""A connection with unsent bytes of which the peer has taken none for so long is aborted."""
+"""A connection whose peer reads none of its unsent bytes for this long is aborted."""
 IDLE_MS = 120_000
-"""A connection without a byte in either direction for so long is closed."""
+"""A connection without a byte in either direction for this long is closed."""
 IDLE_SWEEPS = 4
 
 
@@ -66,7 +66,7 @@ class TcpServer:
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
-        self._idle: dict[Connection, tuple[int, int]] = {}  # activity seen, sweeps since it moved
+        self._idle: dict[Connection, tuple[int, int]] = {}  # activity seen, sweeps since it changed
 
     async def start(self) -> None:
         """Binds and listens. Raises ConfigError."""
@@ -81,13 +81,14 @@ class TcpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) as bound. Only after start()."""
+        """Returns (host, port) as bound. Only after start()."""
         assert self._server is not None, "not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
     @property
     def connection_count(self) -> int:
+        """Returns the number of open connections."""
         return len(self._connections)
 
     def close_connections(self) -> None:
@@ -138,7 +139,7 @@ class TcpServer:
             self._on_closed(connection.connection_id)
 
     def _sweep(self) -> None:
-        """One timer for all connections: closes those without traffic during IDLE_SWEEPS sweeps."""
+        """Closes connections without traffic during IDLE_SWEEPS sweeps; one timer for all connections."""
         for connection in list(self._connections):
             seen, sweeps = self._idle.get(connection, (-1, 0))
             if connection.activity != seen or connection.in_flight:

@@ -15,7 +15,7 @@ from broker.app.broker import Broker
 from cli.mqadmin.layouts.group import version_text
 from cli.mqadmin.targets import Target, changed
 from keelmq.client import Message, MessageQueue, Producer
-from keelmq.client.admin import Said
+from keelmq.client.admin import ServerResult
 from keelmq.client.message import decode_messages
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.client import RemotingClient
@@ -196,10 +196,10 @@ def test_entries_of_a_queue(world: World) -> None:
 
 def test_a_group_without_master_is_told_of() -> None:
     target = Target(("h:1",), ("the name servers list no master of broker-b: nothing was done there",))
-    output = changed([Said("h:1", True)], target, lambda address: f"done {address}")
+    output = changed([ServerResult("h:1", True)], target, lambda address: f"done {address}")
     assert (output.text, output.exit_code) == ("done h:1", 4)
     assert "no master of broker-b" in output.problems[0]
-    assert changed([Said("h:1", True)], Target(("h:1",)), str).exit_code is None
+    assert changed([ServerResult("h:1", True)], Target(("h:1",)), str).exit_code is None
 
 
 # -- topics ------------------------------------------------------------------------------------------------

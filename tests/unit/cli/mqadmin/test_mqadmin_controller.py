@@ -9,7 +9,7 @@ import pytest
 
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
-from keelmq.client.admin import Said
+from keelmq.client.admin import ServerResult
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations import controller as wire
 from tests.support.admin_parts import DEAD, InThread, captured, mqadmin
@@ -127,7 +127,7 @@ def test_the_layout_of_settings(world: World) -> None:
     head, *lines = captured("getControllerConfig").splitlines()
     address = head.strip("=")
     config = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
-    text = layouts.configs([Said(address, config)])
+    text = layouts.configs([ServerResult(address, config)])
     assert text.splitlines() == [head, *sorted(lines)]
     result = mqadmin("getControllerConfig", "-a", world.address)
     assert result.stdout.startswith(f"============{world.address}============\n")

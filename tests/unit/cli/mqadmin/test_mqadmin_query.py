@@ -133,7 +133,7 @@ def test_offset_message_ids() -> None:
     for host in ("127.0.0.1:18811", "[fd00::1]:10911"):
         assert decode_offset_message_id(encode_offset_message_id(host, 99)) == (host, 99)
     for text in ("", "xyz", "7F00", "00" * 16, "7F000001000F0000" + "F" * 16):
-        with pytest.raises(ValueError, match="no offset message id"):
+        with pytest.raises(ValueError, match="not an offset message id"):
             decode_offset_message_id(text)
 
 

@@ -162,7 +162,7 @@ def test_poll(broker: TestBroker) -> None:
 def test_errors_are_those_of_the_asyncio_client(broker: TestBroker) -> None:
     with BlockingProducer("127.0.0.1:1") as producer, pytest.raises(SendError, match="no name server"):
         producer.send(Message("T", b""), timeout_ms=50)
-    with pytest.raises(RuntimeError, match="use it by `with`"):
+    with pytest.raises(RuntimeError, match="use it in a `with`"):
         producer.send(Message("T", b""))
 
 

@@ -53,7 +53,7 @@ def test_offset_message_ids_both_ways_8(host: str, offset: int, text: str) -> No
 )
 def test_what_is_no_offset_message_id_8(text: str) -> None:
     """The UNIQ_KEY of a C++ client has 32 digits as well, but no port that can be one."""
-    with pytest.raises(ValueError, match="no offset message id"):
+    with pytest.raises(ValueError, match="not an offset message id"):
         decode_offset_message_id(text)
 
 

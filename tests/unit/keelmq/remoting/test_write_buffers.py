@@ -66,7 +66,7 @@ def test_a_peer_that_takes_nothing_is_aborted(new_loop: Any, caplog: pytest.LogC
 
     run(new_loop, story())
     (line,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert "does not read" in line and "none of them taken for 0.12 s" in line
+    assert "does not read" in line and "none of them read for 0.12 s" in line
 
 
 @loops
@@ -187,7 +187,7 @@ def test_pushes_to_a_peer_that_takes_nothing_are_no_progress() -> None:
     looks(buffers, peer, push, STALLED_LOOKS)
     assert not peer.problem
     looks(buffers, peer, push, 1)
-    assert peer.problem.startswith("stalled: ") and "none of them taken for 30 s" in peer.problem
+    assert peer.problem.startswith("stalled: ") and "none of them read for 30 s" in peer.problem
     assert buffers.held_bytes == 0
 
 
