@@ -120,6 +120,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         return 0 if transport is None or self.lost.done() else transport.get_write_buffer_size()
 
+    def unfinished_bytes(self) -> int:
+        """Received bytes of a frame whose rest has not arrived yet."""
+        return self._large_filled if self._large is not None else len(self._tail)
+
     def close(self) -> None:
         """Sends queued bytes for CLOSE_MS at most, then closes."""
         self._closing = True

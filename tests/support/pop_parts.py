@@ -94,7 +94,7 @@ class Scene:
     async def request(self, code: int, ext: dict[str, Any], body: bytes = b"") -> RemotingCommand | None:
         """The answer; None: it comes later."""
         fields = {key: str(value) for key, value in ext.items()}
-        raw = await self.broker.dispatcher._answer(RemotingCommand(code, 9, 0, None, fields, body), self.peer)
+        raw = await self.broker.dispatcher.answer(RemotingCommand(code, 9, 0, None, fields, body), self.peer)
         if raw is not None:
             return decode_frame(raw[4:])
         frames, self.peer.sent = self.peer.sent, []

@@ -92,8 +92,8 @@ class Nemesis:
 
     # -- aim ---------------------------------------------------------------------------------------------
 
-    def _aim(self, role: str) -> Program:
-        """Who has the role now, and is no target yet; nobody has it: any of that kind."""
+    def aim(self, role: str) -> Program:
+        """Returns the program that has the role and is no target yet; if none has it, any of that kind."""
         stage, picture = self._stage, self._stage.picture
         controllers = role in ("leader", "controller")
         programs = stage.cluster.name_servers if controllers else stage.cluster.brokers
@@ -127,7 +127,7 @@ class Nemesis:
             "slow": self._slow,
             "clock": self._clock,
         }[verb]
-        return await make(self._aim(role))
+        return await make(self.aim(role))
 
     # -- programs ----------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Nemesis:
 
     async def _part(self, one: str, others: str) -> Heal:
         """Both directions, between the one and these others only; clients reach all of them."""
-        cluster, program = self._stage.cluster, self._aim(one)
+        cluster, program = self._stage.cluster, self.aim(one)
         group = cluster.name_servers if others == "controllers" else cluster.brokers
         names = [other.name for other in group if other is not program]
         ways = [(program.name, name) for name in names]

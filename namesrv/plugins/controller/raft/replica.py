@@ -266,7 +266,7 @@ class Replica:
             try:
                 return self.open_core(journal)
             except BaseException:
-                journal._destroy()
+                journal.close()
                 raise
         except DamagedError as error:
             self.directory.close()
@@ -299,7 +299,7 @@ class Replica:
             for entry in journal[:]:
                 self.member_list.appended(*entry)
         except BaseException:
-            journal._destroy()
+            journal.close()
             raise
         return journal
 

@@ -44,7 +44,7 @@ class Desk:
         return await self.request(decode((FRAMES / f"{name}.req.bin").read_bytes()[4:]))
 
     async def request(self, command: RemotingCommand) -> RemotingCommand | None:
-        raw = await self.dispatcher._answer(command, self.peer)
+        raw = await self.dispatcher.answer(command, self.peer)
         return None if raw is None else decode(raw[4:])
 
     async def ask(self, code: int, raw: bytes = b"", /, **ext: object) -> RemotingCommand:

@@ -49,7 +49,7 @@ class Desk:
         raw = json.dumps(body).encode() if body is not None else b""
         fields = {key: str(value) for key, value in ext.items()}
         command = RemotingCommand(code, 9, 0, None, fields, raw)
-        frame = await self.broker.dispatcher._answer(command, FakePeer())
+        frame = await self.broker.dispatcher.answer(command, FakePeer())
         assert frame is not None
         return decode(frame[4:])
 

@@ -133,16 +133,14 @@ async def test_too_many_running_requests(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_request_is_carried_out_though_its_connection_closes() -> None:
-    async with server() as open_server:
-        seen: list[str] = []
+    seen: list[str] = []
 
-        async def remember(request: Any, _: Any) -> None:
-            seen.append(request.broker_name)
+    async def remember(request: Any, _: Any) -> None:
+        seen.append(request.broker_name)
 
-        open_server._dispatcher.table.handlers[NEXT_ID] = (
-            open_server._dispatcher.table.handlers[NEXT_ID][0],
-            remember,
-        )
+    served = table()
+    served.handlers[NEXT_ID] = (served.handlers[NEXT_ID][0], remember)
+    async with server(served) as open_server:
         async with raw_peer(open_server) as peer:
             peer.write(next_id("last words", flag=2))
         await until(lambda: seen == ["last words"])
@@ -271,4 +269,4 @@ def large_table() -> OperationTable:
 
 async def connections(of: TcpServer) -> list[Connection]:
     await until(lambda: of.connection_count > 0)
-    return list(of._connections)
+    return list(of.connections)

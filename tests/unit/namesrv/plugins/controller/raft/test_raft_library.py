@@ -124,7 +124,7 @@ async def test_a_pickle_in_the_place_of_a_command_ends_the_member(tmp_path: Path
     _, index, term = log[-1]
     log.add(b"\x00" + pickle.dumps(Touch(tmp_path / "boom"), 2), index + 1, term)
     log.sync()
-    log._destroy()
+    log.close()
     await group.start("n0")
     await until(lambda: len(group.fatal) > 0, "it ends")
     await group.stop("n0")
