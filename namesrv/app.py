@@ -245,7 +245,7 @@ class Namesrv:
         )
 
     def connection_closed(self, connection_id: int) -> None:
-        """Brokers whose heartbeats came over this connection are inactive soon. For those who serve `table`."""
+        """Brokers whose heartbeats came over this connection will be inactive soon."""
         if self.liveness.connection_closed(connection_id, self._clock()):
             self._wake_scan()
 

@@ -271,7 +271,7 @@ class ControllerPlugin:
         return scrapes(self.metric_sources())
 
     def connection_closed(self, connection_id: int) -> None:
-        """Brokers whose heartbeats came over this connection are inactive soon. For those who serve `table`."""
+        """Brokers whose heartbeats came over this connection will be inactive soon."""
         while self._cleaned:
             self._forget_unregistered(self._cleaned.popleft())
         if self.context.liveness.connection_closed(connection_id, self.context.clock()):
