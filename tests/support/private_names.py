@@ -3,8 +3,8 @@
 `python -m tests.support.private_names` prints them.
 
 A test looks at what a class shows to everybody: the wire, files, public properties, metrics. Then the class
-can be rewritten without its tests. Not counted: names that no module of ours defines (asyncio's, PySyncObj's)
-and names that the test's file defines itself.
+can be rewritten without its tests. Not counted: names that no module of ours defines (those of asyncio and
+PySyncObj), and names that the test's file defines itself.
 """
 
 import ast

@@ -15,6 +15,7 @@ from broker.core.role import Role
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.records import HaSample, Record, RoleChange, decode_record
+from tests.support.reach_in import link_of
 from tests.unit.broker.app.test_broker_app import config, send
 from tests.unit.broker.ha.test_ha_service import FILE_BYTES, group, until
 
@@ -140,9 +141,7 @@ async def test_the_lag_of_a_master_whose_slave_hangs(tmp_path: Path) -> None:
         await master.lead(1)
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "join")
-        assert slave.service.client is not None and slave.service.client.protocol is not None
-        transport = slave.service.client.protocol._transport
-        assert transport is not None
+        transport = link_of(slave.service)
         transport.pause_reading()
         view.sample()
         confirmed, end = master.store.confirm_offset, master.put()
