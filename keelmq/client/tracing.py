@@ -85,6 +85,16 @@ class TraceHook(ClientHook):
         """Records for which there was no room."""
         return self._buffer.dropped
 
+    @property
+    def waiting(self) -> int:
+        """Records that are not sent yet."""
+        return len(self._buffer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a producer: from the first record to the close of the last client."""
+        return self._producer is not None
+
     # -- what is seen ------------------------------------------------------------------------------------
 
     def attached(self, namesrv_addr: str) -> None:
