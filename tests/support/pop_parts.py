@@ -67,6 +67,10 @@ class Scene:
         self.part.bind(self.broker.table)
         self.run()
 
+    def replay_at_most(self, count: int) -> None:
+        """Until the next restart: of a programs' REPLAY_MAX, a test would need as many messages."""
+        self.pop_service._replay_max = count
+
     def run(self, more_ms: int = 0) -> None:
         self.now += more_ms
         for _ in range(4):

@@ -5,8 +5,10 @@ program has a use for that.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from broker.ha.service import HaService
+from broker.store.log.group_commit import GroupCommit
 
 
 def link_of(slave: HaService) -> asyncio.Transport:
@@ -15,3 +17,8 @@ def link_of(slave: HaService) -> asyncio.Transport:
     transport = slave.client.protocol._transport
     assert transport is not None
     return transport
+
+
+def sync_by(commit: GroupCommit, sync: Callable[[], int]) -> None:
+    """Makes a running broker's group commit sync in this way: a disk that hangs."""
+    commit._sync = sync

@@ -23,7 +23,7 @@ from broker.core.durability import guarantees
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
-from tests.support.reach_in import link_of
+from tests.support.reach_in import link_of, sync_by
 from tests.support.slices import first
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
@@ -135,7 +135,7 @@ class Group:
             return log.sync()
 
         if commit is not None:
-            commit._sync = sync
+            sync_by(commit, sync)
 
     @staticmethod
     def _is_whole(broker: Broker) -> bool:

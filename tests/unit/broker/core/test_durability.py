@@ -35,9 +35,8 @@ class Case:
         self.broker = broker = Broker(path)
         broker.gate.wait = replicas or sync_flush
         broker.gate.in_sync, broker.gate.min_in_sync = in_sync, minimum
-        broker.pending = PendingReplies(broker.gate, replicas=replicas, disk=sync_flush)
+        broker.use_pending(PendingReplies(broker.gate, replicas=replicas, disk=sync_flush))
         broker.pending.few_replicas = in_sync < copies
-        broker.handlers.send._pending = broker.pending
 
     def send(self, properties: str = "UNIQ_KEY\x01K") -> RemotingCommand | None:
         return self.broker.send(i=properties)
@@ -116,7 +115,7 @@ def test_both_have_their_own_time(tmp_path: Path) -> None:
     """The answer waits for the later of both, as upstream's two futures do."""
     case = Case(tmp_path, sync_flush=True, mode="all ack")
     case.send()
-    sent_ms = case.broker.handlers.send._tick.ms
+    sent_ms = case.broker.writer.tick.ms
     pending = case.broker.pending
     assert pending.expire(sent_ms + 4_999, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 0
     assert pending.expire(sent_ms + 5_000, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 1
