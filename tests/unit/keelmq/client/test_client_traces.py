@@ -353,7 +353,7 @@ async def test_a_hook_is_for_one_cluster(broker: TestBroker, caplog: pytest.LogC
             await unverified_peer.send(Message("T", b"1"))
             await unverified_peer.close()
             await producer.send(Message("OneCluster", b"2"))
-            assert trace._clients == 1
+            assert trace.is_open
     assert "a TraceHook is for one cluster" in caplog.text and len(other.sends) == 1
     assert trace.sent == 2, "of the client that it began with, and of no other"
 
