@@ -86,8 +86,7 @@ class HaService:
             on_links_changed=self._links_changed,
             catch_up_threads=settings.catch_up_threads,
         )
-        self._tasks = TaskSet()
-        self._role_tasks = TaskSet()
+        self._tasks, self._role_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
         self._dispatcher = Dispatcher(store)
@@ -272,8 +271,7 @@ class HaService:
         )
 
     async def leave_role(self, reason: str, *, keep_links: bool = False) -> None:
-        """Ends the role, if there is one; slaves are told why. When it returns, no task, link or
-        thread of the old role touches the log."""
+        """Ends the role. When it returns, no task, link or thread of the old role touches the log."""
         if self.mastership is not None:
             self.mastership.stop()
         if self.client is not None:

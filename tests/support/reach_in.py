@@ -6,14 +6,18 @@ that, so these are no methods. Everything else is tested through public names (t
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from broker.ha.service import HaService
 from broker.store.log.group_commit import GroupCommit
 from keelmq.client.blocking import BlockingPushConsumer
+from keelmq.client.cluster.heartbeats import Membership
 from keelmq.client.consumer.group import GroupMember
 from keelmq.client.consumer.push_consumer import PushConsumer
+from keelmq.client.producer.producer import Producer
+from keelmq.remoting.connection import Connection
 from namesrv.plugins.controller.raft.replica import Replica
 from namesrv.plugins.controller.raft.storage.journal import Journal
 
@@ -26,9 +30,22 @@ def link_of(slave: HaService) -> asyncio.Transport:
     return transport
 
 
+def socket_of(connection: Connection) -> socket.socket:
+    """For what is set on the socket and seen nowhere else."""
+    transport = connection._transport
+    assert transport is not None
+    found: socket.socket = transport.get_extra_info("socket")
+    return found
+
+
 def sync_by(commit: GroupCommit, sync: Callable[[], int]) -> None:
     """Makes a running broker's group commit sync in this way: a disk that hangs."""
     commit._sync = sync
+
+
+def membership_of(producer: Producer) -> Membership:
+    """Which brokers know the producer, by its heartbeats."""
+    return producer._membership
 
 
 def member_of(consumer: PushConsumer | BlockingPushConsumer) -> GroupMember:

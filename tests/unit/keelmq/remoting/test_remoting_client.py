@@ -22,6 +22,7 @@ from keelmq.remoting.operations.controller import (
     NotifyBrokerRoleChangedRequest,
 )
 from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.reach_in import socket_of
 from tests.support.server_parts import address_of, server, table, until
 
 RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -290,6 +291,7 @@ async def test_a_machine_that_vanished_is_given_up_in_seconds() -> None:
     async with server() as open_server:
         client, address = RemotingClient(), address_of(open_server)
         assert await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
-        sock = client._connections[address]._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        (connection,) = client.connections
+        sock = socket_of(connection)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS
         await client.close()
