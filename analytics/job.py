@@ -78,7 +78,7 @@ def run(
         if isinstance(error, ConnectionError):
             raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
         if isinstance(error, SPARK_ERRORS):
-            raise AnalyticsError(f"Spark failed: {_why(error)}") from error
+            raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
         if isinstance(error, OSError):
             raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
         raise
@@ -114,7 +114,7 @@ class _Job:
         quality = _rows(self._table("data_quality", data_quality(lines, history)))
         rows = _count(quality)
         from_ts, to_ts = _range(quality, rows, self._inputs)
-        window_ms = _window_ms(window_ms, from_ts, to_ts)
+        window_ms = checked_window_ms(window_ms, from_ts, to_ts)
         self._progress(f"{rows}, {(to_ts - from_ts) / 1000:.0f} s in windows of {window_ms / 1000:g} s")
         return Dashboard(
             generated_ts=generated_ts,
@@ -155,7 +155,7 @@ class _Job:
         return self._spark.read.schema(frame.schema).parquet(local_url(path))
 
 
-def _why(error: Exception) -> str:
+def spark_error(error: Exception) -> str:
     """Returns one line of a Java stack trace: the error and its innermost cause."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
@@ -192,7 +192,8 @@ def _range(quality: Sequence[Row], rows: Rows, inputs: Inputs) -> tuple[int, int
     return min(row["from_ts"] for row in known), max(row["to_ts"] for row in known)
 
 
-def _window_ms(wanted: int | None, from_ts: int, to_ts: int) -> int:
+def checked_window_ms(wanted: int | None, from_ts: int, to_ts: int) -> int:
+    """Returns the wanted window, or the finest one that a page takes. AnalyticsError: it is too fine."""
     finest = choose_window_ms(from_ts, to_ts)
     if wanted is None:
         return finest

@@ -21,7 +21,8 @@ from keelmq.runtime.stop_steps import StopError
 PROGRAM = "mqbroker"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line of mqbroker."""
     parser = program.Parser(prog=PROGRAM, description="RocketMQ broker, one replica of a group.")
     program.add_common_arguments(parser)
     parser.add_argument("-n", dest="namesrv_addr", metavar="ADDRESSES", help="name servers, host:port;...")
@@ -64,7 +65,7 @@ async def serve(broker: Broker) -> None:
 def run(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = make_parser().parse_args(argv)
         logging.basicConfig(
             level=arguments.log_level,
             format=program.LOG_FORMAT,

@@ -68,7 +68,7 @@ def make(members: list[str], output: Path, *, days: int, ca_days: int, together:
     output.mkdir(parents=True, exist_ok=True, mode=0o700)
     told = []
     if not (output / "ca.crt").exists() and not (output / "ca.key").exists():
-        _new_authority(output, ca_days)
+        new_authority(output, ca_days)
         told.append(
             f"made {output}/ca.crt, and ca.key: whoever has that key can create members; keep it elsewhere"
         )
@@ -90,7 +90,8 @@ def make(members: list[str], output: Path, *, days: int, ca_days: int, together:
     ]
 
 
-def _new_authority(output: Path, days: int) -> None:
+def new_authority(output: Path, days: float) -> None:
+    """Writes ca.crt and ca.key of a new certificate authority, which ends in so many days."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

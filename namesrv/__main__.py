@@ -31,7 +31,8 @@ CONTROLLER_KEY = "enableControllerInNamesrv"
 TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
 
 
-def _parser(program: str) -> Parser:
+def make_parser(program: str) -> Parser:
+    """Returns the parser of the command line of mqnamesrv or mqcontroller."""
     parser = Parser(prog=program, description="RocketMQ name server, with or without the controller.")
     add_common_arguments(parser)
     parser.add_argument("--controller-only", action="store_true", help="run only the controller")
@@ -104,7 +105,7 @@ def _ready_line(server: Namesrv, program: str) -> str:
 def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
     """Runs the program and returns its exit code."""
     try:
-        arguments = _parser(program).parse_args(argv)
+        arguments = make_parser(program).parse_args(argv)
         logging.basicConfig(
             level=arguments.log_level, format=LOG_FORMAT, datefmt=LOG_TIME_FORMAT, stream=sys.stderr
         )

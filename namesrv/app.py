@@ -247,11 +247,12 @@ class Namesrv:
             host=self.config.bind_address,
             port=self.config.listen_port,
             name="namesrv",
-            on_closed=self._connection_closed,
+            on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
         )
 
-    def _connection_closed(self, connection_id: int) -> None:
+    def connection_closed(self, connection_id: int) -> None:
+        """Brokers whose heartbeats came over this connection will be inactive soon."""
         if self.liveness.connection_closed(connection_id, self._clock()):
             self._wake_scan()
 

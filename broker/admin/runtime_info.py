@@ -87,7 +87,7 @@ class RuntimeInfo:
         total, free = disk_room(log.directory)
         ratio = f"{disk_ratio(log.directory):.4f}"
         return {
-            "commitLogDirCapacity": f"Total : {_bytes(total)}, Free : {_bytes(free)}.",
+            "commitLogDirCapacity": f"Total : {readable_bytes(total)}, Free : {readable_bytes(free)}.",
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{log.directory}": ratio,
             "commitLogMaxOffset": str(log.max_offset),
@@ -96,7 +96,7 @@ class RuntimeInfo:
             "consumeQueueDiskRatio": f"{disk_ratio(store.root):.4f}",
             "dispatchBehindBytes": str(max(store.confirm_offset - store.dispatch_offset, 0)),
             "earliestMessageTimeStamp": str(self._oldest_ms()),
-            "remainHowManyDataToFlush": _bytes(max(log.max_offset - log.flushed_offset, 0)),
+            "remainHowManyDataToFlush": readable_bytes(max(log.max_offset - log.flushed_offset, 0)),
         }
 
     def _oldest_ms(self) -> int:
@@ -165,7 +165,7 @@ def _duration(seconds: float) -> str:
     return f"[ {days} days, {hour} hours, {minute} minutes, {second} seconds ]"
 
 
-def _bytes(count: float) -> str:
+def readable_bytes(count: float) -> str:
     """Returns the text of a size: 1536 -> "1.5 KiB"."""
     if count < 1024:
         return f"{count:.0f} B"

@@ -197,6 +197,10 @@ class MasterServer:
         host, port = self._listener.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._protocols)
+
     async def stop(self) -> None:
         """Closes all links and the port. Raises StopError if a step failed; the others are done."""
         steps = StopSteps("the HA port")

@@ -86,8 +86,7 @@ class HaService:
             on_links_changed=self._links_changed,
             catch_up_threads=settings.catch_up_threads,
         )
-        self._tasks = TaskSet()
-        self._role_tasks = TaskSet()
+        self._tasks, self._role_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
         self._dispatcher = Dispatcher(store)
@@ -106,7 +105,7 @@ class HaService:
     async def stop(self) -> None:
         """Leaves the role and closes the port. Raises StopError if a step failed; the others are done."""
         steps = StopSteps("HA")
-        steps.add("the role", lambda: self._leave_role("the broker stops"))
+        steps.add("the role", lambda: self.leave_role("the broker stops"))
         steps.add("role tasks", self._role_tasks.stop)
         steps.add("dispatch", self._dispatcher.stop)
         steps.add("HA tasks", self._tasks.stop)
@@ -179,7 +178,7 @@ class HaService:
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
         # a missed epoch may have had another master, which our slaves followed: their acks are of another log
         keep_links = stays and epoch <= self.last_epoch + 1
-        await self._leave_role("the role changes", keep_links=keep_links)
+        await self.leave_role("the role changes", keep_links=keep_links)
         before = self.store.commit_log.max_offset
         if not stays:
             await truncate_partial_record(self.store)
@@ -230,7 +229,7 @@ class HaService:
         same_file_size = master_file_bytes in (None, self.store.commit_log.file_bytes)
         if same_file_size and self._follows(address, broker_id):
             return
-        await self._leave_role("this broker is a slave now")
+        await self.leave_role("this broker is a slave now")
         self.store.become_slave()
         if self.log_epochs.fault is not None:
             return
@@ -271,8 +270,8 @@ class HaService:
             check_master=self.check_master,
         )
 
-    async def _leave_role(self, reason: str, *, keep_links: bool = False) -> None:
-        """Ends the role. When it returns, no task, link or thread of that role touches the log."""
+    async def leave_role(self, reason: str, *, keep_links: bool = False) -> None:
+        """Ends the role. When it returns, no task, link or thread of the old role touches the log."""
         if self.mastership is not None:
             self.mastership.stop()
         if self.client is not None:
@@ -373,6 +372,11 @@ class HaService:
     def links(self) -> Mapping[int, MasterLink]:
         """The connected slaves by broker id; empty when not master."""
         return self._server.links
+
+    @property
+    def connection_count(self) -> int:
+        """Connections to the HA port, also those of slaves that have not identified themselves."""
+        return self._server.connection_count
 
     @property
     def fault(self) -> str | None:

@@ -86,6 +86,16 @@ class TraceHook(ClientHook):
         """Returns the number of records that were dropped because the buffer was full."""
         return self._buffer.dropped
 
+    @property
+    def waiting(self) -> int:
+        """Returns the number of records that are not sent yet."""
+        return len(self._buffer)
+
+    @property
+    def is_open(self) -> bool:
+        """Returns whether it has a producer: from the first record to the close of the last client."""
+        return self._producer is not None
+
     # -- events -----------------------------------------------------------------------------------------
 
     def attached(self, namesrv_addr: str) -> None:

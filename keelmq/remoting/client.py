@@ -122,6 +122,11 @@ class RemotingClient:
             connection = found
         return connection.send(frame)
 
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The connections that are open now, also those that are closing."""
+        return frozenset(self._open)
+
     def drop(self, address: str) -> None:
         """Aborts the connection, if there is one: its waiting calls end Unknown now, not at their
         timeouts."""

@@ -121,6 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         return 0 if transport is None or self.lost.done() else transport.get_write_buffer_size()
 
+    def unfinished_bytes(self) -> int:
+        """Received bytes of a frame whose rest has not arrived yet."""
+        return self._large_filled if self._large is not None else len(self._tail)
+
     def close(self) -> None:
         """Sends queued bytes for CLOSE_MS at most, then closes."""
         self._closing = True
@@ -177,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.address = f"{peer[0]}:{peer[1]}"
-            self.address_bytes = _address_bytes(peer[0], peer[1])
+            self.address_bytes = host_and_port_bytes(peer[0], peer[1])
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -368,7 +372,7 @@ def _unwritten(size: int) -> mmap.mmap:
     return made
 
 
-def _address_bytes(host: str, port: int) -> bytes:
+def host_and_port_bytes(host: str, port: int) -> bytes:
     """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
     plain = host.removeprefix("::ffff:").partition("%")[0]
     packed = bytes(4)

@@ -122,13 +122,15 @@ class Dispatcher:
 
     async def _serve(self, command: RemotingCommand, peer: Requester) -> None:
         try:
-            frame = await self._answer(command, peer)
+            frame = await self.answer(command, peer)
         finally:
             peer.in_flight -= 1
         if frame is not None:
             peer.send(frame)
 
-    async def _answer(self, command: RemotingCommand, peer: Peer) -> bytes | None:
+    async def answer(self, command: RemotingCommand, peer: Peer) -> bytes | None:
+        """Carries out a request that has a coroutine handler, and waits for it. Returns the whole response
+        frame; None: it was oneway, its outcome is unknown, or it is answered later."""
         operation, handler = self.table.handlers[command.code]
         try:
             header = parse_header(operation.request, command.ext_fields)

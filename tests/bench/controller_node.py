@@ -20,7 +20,7 @@ import msgspec
 
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.program import raise_open_files_limit, runner, say_ready
-from namesrv.__main__ import _parser, build
+from namesrv.__main__ import build, make_parser
 from namesrv.app import Namesrv
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, AnyEvent, ApplyBrokerId, ElectMaster
@@ -193,7 +193,7 @@ async def obey(server: Namesrv) -> None:
 
 
 def main() -> None:
-    arguments = _parser("controller").parse_args(sys.argv[1:])
+    arguments = make_parser("controller").parse_args(sys.argv[1:])
     logging.basicConfig(level=arguments.log_level, stream=sys.stderr, format="%(asctime)s %(message)s")
     server = build(arguments, os.environ, controller_only=True)
     assert isinstance(server, Namesrv)

@@ -66,7 +66,7 @@ async def _master(root: Path, store: MessageStore) -> HaService:
     for broker_id in MEMBERS[1:]:
         link = MasterLink(ha._server.state, link_settings(), now_ms=now_ms())
         link.slave_id, link.ack_offset = broker_id, 0
-        ha._server.links[broker_id] = link
+        ha.links[broker_id] = link  # type: ignore[index]
     return ha
 
 

@@ -33,7 +33,10 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "mqnamesrv": (NamesrvConfig, ControllerConfig),
     "mqbroker": (BrokerConfig,),
 }
-PARSERS = {"mqnamesrv": lambda: namesrv.__main__._parser("mqnamesrv"), "mqbroker": broker.__main__._parser}
+PARSERS = {
+    "mqnamesrv": lambda: namesrv.__main__.make_parser("mqnamesrv"),
+    "mqbroker": broker.__main__.make_parser,
+}
 
 
 def program(stateful_set: Object) -> str:

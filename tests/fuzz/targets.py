@@ -70,7 +70,7 @@ class NamesrvTarget:
     async def open(self) -> None: ...
 
     def lost(self, connection_id: int) -> None:
-        self.server._connection_closed(connection_id)
+        self.server.connection_closed(connection_id)
 
     def tick(self, ms: int) -> None:
         self.now_ms += ms
@@ -114,7 +114,7 @@ class ControllerTarget:
     async def open(self) -> None: ...
 
     def lost(self, connection_id: int) -> None:
-        self.plugin._connection_closed(connection_id)
+        self.plugin.connection_closed(connection_id)
 
     def tick(self, ms: int) -> None:
         self.bench.now_ms += ms

@@ -252,7 +252,7 @@ def take(real: Real, model: Model, step: tuple[Any, ...], closed: set[int]) -> N
                     model.remove([] if outdated else [each])
         case ("close", connection):
             closed.add(connection)
-            real.server._connection_closed(connection)
+            real.server.connection_closed(connection)
             real.server.scan()
             model.close(connection)
             model.scan(real.now_ms)

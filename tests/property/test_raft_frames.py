@@ -24,7 +24,6 @@ from namesrv.plugins.controller.raft.storage.files import DamagedError
 from namesrv.plugins.controller.raft.storage.snapshot import decode_snapshot
 from namesrv.plugins.controller.raft.transport.certificates import Certificates
 from namesrv.plugins.controller.raft.transport.channel import Channel, ChannelError, KeyChannel, PlainChannel
-from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 from tests.support.raft_certificates import Authority
 
 FRAMES = [
@@ -73,10 +72,10 @@ def certificates() -> Certificates:
 CHANNELS: dict[str, Callable[[], Channel]] = {
     "plain": PlainChannel,
     "key": lambda: KeyChannel(bytes(32), "c", dialed=False),
-    "tls": lambda: TlsChannel(certificates()._contexts.listener, dialed=False),
-    "tls, dialed": lambda: TlsChannel(certificates()._contexts.dialer, dialed=True),
+    "tls": lambda: certificates().channel(dialed=False),
+    "tls, dialed": lambda: certificates().channel(dialed=True),
 }
-HELLO_OF_TLS = TlsChannel(certificates()._contexts.dialer, dialed=True).start()
+HELLO_OF_TLS = certificates().channel(dialed=True).start()
 
 
 @st.composite

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from broker.timers.core.wheel import Frontier, TimerWheel
+from tests.support.items import items_held
 
 
 class Model:
@@ -119,5 +120,5 @@ def test_ten_thousand_timers_need_little() -> None:
     while (due := wheel.next_due()) is not None:
         order.append(due)
         wheel.delivered()
-    assert order == sorted(order) and len(order) == 10_000 and wheel._slots == {} and wheel._heap == []
+    assert order == sorted(order) and len(order) == 10_000 and items_held(wheel) == 0
     assert wheel.frontier == Frontier(2_000, 10_000)

@@ -8,6 +8,7 @@ import pytest
 
 from broker.transactions.core import state as core
 from broker.transactions.core.state import End, Half, TransactionState
+from tests.support.items import items_held
 
 
 class Model:
@@ -123,12 +124,10 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             transaction_state.op_stored(at - 1, at)
     transaction_state.check_invariants()
     assert (transaction_state.half_position, transaction_state.op_position) == (0, 0)
-    assert (
-        len(transaction_state._ops) <= 64
-        and len(transaction_state._ended) <= 100
-        and transaction_state.next_due(0) is None
+    assert transaction_state.next_due(0) is None
+    assert items_held(transaction_state) <= 64 + 100 + core.STALE_MAX + 3 + 10, (
+        "operations, ended, stale, open"
     )
-    assert len(transaction_state._due) <= core.STALE_MAX + 3
     transaction_state.end(0, End.ROLLED_BACK)
     transaction_state.op_stored(4_999, 0)
     assert (transaction_state.half_position, transaction_state.op_position) == (5_000, 5_000)

@@ -210,7 +210,7 @@ async def _follow(root: Path, master: Log) -> tuple[Ending, bytes]:
     """What became of the slave, and the bytes of the master."""
     async with group(root, 2) as (one, two):
         cuts: list[int] = []
-        two.service._on_truncated = lambda before, end: cuts.append(end)
+        await two.restart(on_truncated=lambda before, end: cuts.append(end))
         await one.lead(master.epochs.last_epoch)
         await two.follow(one, master.epochs.last_epoch)
         await until(

@@ -176,8 +176,8 @@ def test_a_failed_run_leaves_the_old_dashboard(
 def test_an_error_in_a_task_is_one_line(spark: SparkSession) -> None:
     with pytest.raises(job.SPARK_ERRORS) as raised:
         spark.range(3).select(F.assert_true(F.col("id") < 2, F.lit("too large"))).collect()
-    assert "too large" in job._why(raised.value)
-    assert "\n" not in job._why(raised.value)
+    assert "too large" in job.spark_error(raised.value)
+    assert "\n" not in job.spark_error(raised.value)
 
 
 def test_a_file_that_is_renamed_while_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_a_window_that_is_too_fine() -> None:
     with pytest.raises(
         AnalyticsError, match=r"windows of 1000 ms make 3601 points .* ask for 5000 ms or more"
     ):
-        job._window_ms(1_000, 0, 3_600_000)
-    assert job._window_ms(2_000, 0, 3_600_000) == 2_000
-    assert job._window_ms(None, 0, 3_600_000) == 5_000
+        job.checked_window_ms(1_000, 0, 3_600_000)
+    assert job.checked_window_ms(2_000, 0, 3_600_000) == 2_000
+    assert job.checked_window_ms(None, 0, 3_600_000) == 5_000
 
 
 def test_an_output_that_cannot_be_written(run: Run, source: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A controller without raft, sockets and time: what the unit tests of the controller plugin stand on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,12 @@ class FakeReplicator:
         self.active = active
         for callback in self.callbacks:
             callback(active)
+
+
+async def turns(count: int = 20) -> None:
+    """Lets the event loop turn, so that what is due now runs."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 @dataclass
@@ -281,6 +288,22 @@ class Bench:
             master_broker_id=master,
             master_epoch=epoch,
         )
+
+    @asynccontextmanager
+    async def reconciling(self) -> AsyncIterator[None]:
+        """Inside, the reconcile loop runs, in real time but on this clock."""
+        task = asyncio.create_task(self.plugin.elections.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self.plugin.elections.stop()
+
+    async def run_elections(self) -> None:
+        """The elections that are due now, to their ends. Those that fail are in `retries`."""
+        async with self.reconciling():
+            await turns()
 
     async def group_of(self, *broker_ids: int) -> None:
         """Registered, alive, the first is master, all in the SyncStateSet: masterEpoch 1, set epoch 2."""

@@ -9,6 +9,7 @@ from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.ports import HaEvents, HaSettings, ReplicatedStore
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
+from broker.store.log.group_commit import GroupCommit
 
 _HA = HaSettings(
     batch_bytes=131_072,
@@ -79,6 +80,7 @@ def ha_service(
     one_message_waits: Callable[[], bool] = lambda: False,
     on_truncated: Callable[[int, int], None] = lambda before, end: None,
     check_master: MasterCheck = any_master,
+    commit: GroupCommit | None = None,
 ) -> HaService:
     """A service on 127.0.0.1 whose replicas have all metadata; not started. 0: a port of the OS."""
     return HaService(
@@ -88,7 +90,7 @@ def ha_service(
         port=port,
         settings=settings,
         events=events,
-        commit=None,
+        commit=commit,
         metadata_lag_ms=metadata_lag_ms,
         one_message_waits=one_message_waits,
         on_truncated=on_truncated,

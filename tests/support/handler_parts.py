@@ -6,6 +6,8 @@ from pathlib import Path
 
 from broker.admission.pending_replies import PendingReplies
 from broker.app.handlers import BrokerHandlers, bind_broker_operations
+from broker.config.client_settings import ClientSettings
+from broker.metadata.service import Metadata
 from broker.metadata.topics import TopicTable
 from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
@@ -54,6 +56,20 @@ class Broker:
         self.handlers: BrokerHandlers = bind_broker_operations(self.table, context, self.writer)
         self.dispatcher = Dispatcher(self.table, name="test")
         self.peer = FakePeer()
+
+    # Handlers keep the settings, the pending replies and the resets that they began with. A program makes a
+    # handler once; a test gives it others.
+
+    def use_settings(self, settings: ClientSettings) -> None:
+        self.context.settings = self.handlers.pull._settings = settings
+
+    def use_pending(self, pending: PendingReplies) -> None:
+        self.pending = self.handlers.send._pending = pending
+
+    def use_metadata(self, metadata: Metadata) -> None:
+        """For the offsets that operators reset, and for the commits of pulls."""
+        self.handlers.pull._resets = metadata.resets.offsets
+        self.context.resets, self.context.commit_offset = metadata.resets, metadata.commit_by_pull
 
     def _end_of_tick(self) -> None:
         self.ticks += 1

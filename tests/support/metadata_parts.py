@@ -61,6 +61,7 @@ def open_metadata(
     auto_create_groups: bool = True,
     clock: Callable[[], int] = now_ms,
     queues: LocalQueues | None = None,
+    flush_period_ms: int = 5_000,
 ) -> Metadata:
     """Loaded; its gate is open."""
     config = path / "config"
@@ -76,6 +77,7 @@ def open_metadata(
         timeout_ms=timeout_ms,
         auto_create_groups=auto_create_groups,
         clock=clock,
+        flush_period_ms=flush_period_ms,
     )
     metadata.load()
     return metadata

@@ -67,6 +67,10 @@ class Scene:
         self.part.bind(self.broker.table)
         self.run()
 
+    def replay_at_most(self, count: int) -> None:
+        """Until the next restart: of a programs' REPLAY_MAX, a test would need as many messages."""
+        self.pop_service._replay_max = count
+
     def run(self, more_ms: int = 0) -> None:
         self.now += more_ms
         for _ in range(4):
@@ -94,7 +98,7 @@ class Scene:
     async def request(self, code: int, ext: dict[str, Any], body: bytes = b"") -> RemotingCommand | None:
         """The answer; None: it comes later."""
         fields = {key: str(value) for key, value in ext.items()}
-        raw = await self.broker.dispatcher._answer(RemotingCommand(code, 9, 0, None, fields, body), self.peer)
+        raw = await self.broker.dispatcher.answer(RemotingCommand(code, 9, 0, None, fields, body), self.peer)
         if raw is not None:
             return decode_frame(raw[4:])
         frames, self.peer.sent = self.peer.sent, []

@@ -97,7 +97,7 @@ class Nemesis:
 
     # -- aim ---------------------------------------------------------------------------------------------
 
-    def _aim(self, role: str) -> Program:
+    def aim(self, role: str) -> Program:
         """Returns the program with this role that is not a target yet; any of its kind if there is none."""
         stage, picture = self._stage, self._stage.picture
         controllers = role in ("leader", "controller")
@@ -132,7 +132,7 @@ class Nemesis:
             "slow": self._slow,
             "clock": self._clock,
         }[verb]
-        return await make(self._aim(role))
+        return await make(self.aim(role))
 
     # -- programs ----------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Nemesis:
 
     async def _part(self, one: str, others: str) -> Heal:
         """Both directions, between the one and these others only; clients reach all of them."""
-        cluster, program = self._stage.cluster, self._aim(one)
+        cluster, program = self._stage.cluster, self.aim(one)
         group = cluster.name_servers if others == "controllers" else cluster.brokers
         names = [other.name for other in group if other is not program]
         ways = [(program.name, name) for name in names]

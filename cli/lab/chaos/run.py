@@ -257,7 +257,7 @@ def _play(
     if net is not None:
         net.enter()
     place = ChaosPlace(directory, net)
-    settings = _broker_settings(options)
+    settings = broker_settings(options)
     cluster = Cluster(
         directory,
         name_servers=NAME_SERVERS,
@@ -302,7 +302,7 @@ async def _until_sigterm(chaos: "Chaos", steps: list[Step]) -> None:
     await chaos.run(steps)
 
 
-def _broker_settings(options: ChaosOptions) -> dict[str, str]:
+def broker_settings(options: ChaosOptions) -> dict[str, str]:
     """Nothing is deleted: what was acknowledged must be there at the end, also on a disk that was full, where
     a broker that may do so deletes all files but the last (seen: seed 424944, called `diverged`)."""
     return {

@@ -90,6 +90,9 @@ class Requests:
         self._waiting: dict[str, asyncio.Future[ReplyMessage | None]] = {}
         table.bind(PUSH_REPLY_MESSAGE_TO_CLIENT, self._received)
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @contextlib.contextmanager
     def waiting(self, correlation_id: str) -> Iterator["asyncio.Future[ReplyMessage | None]"]:
         """Yields the future of the reply; its result is None if the client was closed meanwhile."""

@@ -60,7 +60,7 @@ class TcpServer:
         self._look_s = stalled_ms / STALLED_LOOKS / 1000
         self.write_buffers = write_buffers if write_buffers is not None else WriteBuffers(UNSENT_BYTES_MAX)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._large_frames = LargeFrames(large_bytes_max)
+        self.large_frames = LargeFrames(large_bytes_max)
         self._connections: set[Connection] = set()
         self._refusing = False
         self._server: asyncio.Server | None = None
@@ -85,6 +85,11 @@ class TcpServer:
         assert self._server is not None, "not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The connections that are open now."""
+        return frozenset(self._connections)
 
     @property
     def connection_count(self) -> int:
@@ -116,7 +121,7 @@ class TcpServer:
             self._scratch,
             on_made=self._made,
             on_lost=self._lost,
-            large_frames=self._large_frames,
+            large_frames=self.large_frames,
             write_buffers=self.write_buffers,
         )
 

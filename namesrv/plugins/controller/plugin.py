@@ -104,7 +104,7 @@ class ControllerPlugin:
             host=host if is_loopback(host) else "0.0.0.0",
             port=port,
             name="controller",
-            on_closed=self._connection_closed,
+            on_closed=self.connection_closed,
             bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
             write_buffers=self.write_buffers,
         )
@@ -274,7 +274,8 @@ class ControllerPlugin:
 
         return scrapes(self.metric_sources())
 
-    def _connection_closed(self, connection_id: int) -> None:
+    def connection_closed(self, connection_id: int) -> None:
+        """Brokers whose heartbeats came over this connection will be inactive soon."""
         while self._cleaned:
             self._forget_unregistered(self._cleaned.popleft())
         if self.context.liveness.connection_closed(connection_id, self.context.clock()):

@@ -109,7 +109,7 @@ class Node:
 
     def connection_closed(self, connection_id: int) -> None:
         if self.alive:
-            self.plugin._connection_closed(connection_id)
+            self.plugin.connection_closed(connection_id)
 
     def end(self) -> None:
         """kill -9: nothing of it runs any more."""

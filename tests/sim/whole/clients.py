@@ -45,7 +45,7 @@ class Client:
         self.process = Process(world.loop, name, host)
         self.stopping = False
         self.told: str | None = None
-        self._target = self.dice.randrange(8)
+        self.target = self.dice.randrange(8)
         self.client: RemotingClient
         self.process.run(self._main)
 
@@ -61,14 +61,14 @@ class Client:
         if self.told is not None:
             return self.told
         addresses = self.world.addresses()
-        return addresses[self._target % len(addresses)]
+        return addresses[self.target % len(addresses)]
 
     async def ask(
         self, operation: Operation[Any, Any], header: Wire, body: object = None, *, timeout_ms: int = 1_500
     ) -> Outcome[Any]:
         outcome = await self.client.call(self.target, operation, header, body, timeout_ms=timeout_ms)
         if not isinstance(outcome, Ok):
-            self._target += 1
+            self.target += 1
             self.told = None
         return outcome
 
@@ -137,12 +137,12 @@ class Consumer(Client):
                 continue
             topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(QUEUES)
             if self.dice.random() < 0.3:
-                self._target += 1
-            await self._pull(topic, queue_id)
+                self.target += 1
+            await self.pull(topic, queue_id)
             if self.dice.random() < 0.5:
-                await self._commit(topic, queue_id)
+                await self.commit(topic, queue_id)
 
-    async def _pull(self, topic: str, queue_id: int) -> None:
+    async def pull(self, topic: str, queue_id: int) -> None:
         key = topic, queue_id
         begin = self.read.get(key, 0) if self.dice.random() < 0.8 else 0
         header = PullMessageRequest(
@@ -154,7 +154,7 @@ class Consumer(Client):
                 self.world.judge.consumed(topic, queue_id, message.queue_offset, message.body)
                 self.read[key] = max(self.read.get(key, 0), message.queue_offset + 1)
 
-    async def _commit(self, topic: str, queue_id: int) -> None:
+    async def commit(self, topic: str, queue_id: int) -> None:
         offset, group = self.read.get((topic, queue_id), 0), f"readers-{self.generation}"
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset

@@ -196,7 +196,12 @@ class BrokerRun:
     def serving(self) -> Broker | None:
         """Its broker, once it is started and while its process lives."""
         broker = self.broker
-        if not self.process.alive or broker is None or broker.controlled is None or not broker._serving:
+        if (
+            not self.process.alive
+            or broker is None
+            or broker.controlled is None
+            or not broker.readiness.serving
+        ):
             return None
         return broker
 

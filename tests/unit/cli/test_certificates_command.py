@@ -73,7 +73,7 @@ def test_never_longer_than_the_ca(tmp_path: Path) -> None:
     assert 4 < read_certificates(files_of(tmp_path, "n0"), "n0").info.days_left(datetime.now(UTC)) < 5
     for path in tmp_path.iterdir():
         path.unlink()
-    certificates._new_authority(tmp_path, -0.01)  # type: ignore[arg-type]
+    certificates.new_authority(tmp_path, -0.01)
     assert "ended at" in run("n0", "--output", str(tmp_path), code=1)
 
 

@@ -163,7 +163,7 @@ async def test_a_replica_without_a_common_epoch_goes_on_after_a_resync(tmp_path:
         await two.service.stop()
         two.store.close()
         assert repair(tmp_path / "2", "--resync", "--yes").exit_code == 0
-        again = Broker(tmp_path / "2", two.controller, 2, two.service._settings)
+        again = Broker(tmp_path / "2", two.controller, 2, two.settings)
         two.store, two.service = again.store, again.service
         await two.service.start()
         await two.follow(one, 3)

@@ -265,7 +265,7 @@ class Replica:
             try:
                 return self.open_core(journal)
             except BaseException:
-                journal._destroy()
+                journal.close()
                 raise
         except DamagedError as error:
             self.directory.close()
@@ -298,7 +298,7 @@ class Replica:
             for entry in journal[:]:
                 self.member_list.appended(*entry)
         except BaseException:
-            journal._destroy()
+            journal.close()
             raise
         return journal
 

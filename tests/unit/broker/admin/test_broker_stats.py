@@ -1,6 +1,7 @@
 """Counters, their windows and rates: on virtual time, and against a broker's own handlers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,15 +68,23 @@ def test_what_is_too_many_has_no_past(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [grown(series, f"T{number}", 8, 1_000)[0] for number in range(3)] == [3, 3, 0]
 
 
-def test_after_the_start_one_kind_is_sampled_at_a_time(tmp_path: Path) -> None:
+def test_after_the_start_one_kind_is_sampled_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker, now = Broker(tmp_path), [0]
     stats = BrokerStats(
         broker.store, broker.context.reads, "c", timer_counts=lambda: (0, 0), clock=lambda: now[0]
     )
-    counts = []
+    sample, counts = StatsItemSet.sample, [0] * 30
+
+    def counted(items: StatsItemSet, readings: Any, now_ms: int) -> None:
+        counts[now_ms // 1_000] += 1
+        sample(items, readings, now_ms)
+
+    monkeypatch.setattr(StatsItemSet, "sample", counted)
     for second in range(30):
         now[0] = second * 1_000
-        counts.append(len(stats._due(now[0])))
+        stats.tick()
     assert counts[0] == len(stats.names) and max(counts[1:]) == 1
     assert sum(counts[10:20]) == sum(counts[20:30]) == len(stats.names)
     broker.store.close()

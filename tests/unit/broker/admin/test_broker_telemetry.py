@@ -1,10 +1,10 @@
 """What a broker writes down: samples, role changes; and that it serves whatever happens to the files."""
 
-import asyncio
 import logging
 import socket
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -15,6 +15,8 @@ from broker.core.role import Role
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.records import HaSample, Record, RoleChange, decode_record
+from keelmq.runtime.tasks import TaskSet
+from tests.support.reach_in import link_of
 from tests.unit.broker.app.test_broker_app import config, send
 from tests.unit.broker.ha.test_ha_service import FILE_BYTES, group, until
 
@@ -140,9 +142,7 @@ async def test_the_lag_of_a_master_whose_slave_hangs(tmp_path: Path) -> None:
         await master.lead(1)
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "join")
-        assert slave.service.client is not None and slave.service.client.protocol is not None
-        transport = slave.service.client.protocol._transport
-        assert transport is not None
+        transport = link_of(slave.service)
         transport.pause_reading()
         view.sample()
         confirmed, end = master.store.confirm_offset, master.put()
@@ -187,10 +187,11 @@ async def test_role_changes_tell_what_they_cut(tmp_path: Path) -> None:
 async def test_samples_keep_step_and_follow_a_held_up_loop(tmp_path: Path) -> None:
     async with group(tmp_path, 1) as (broker,):
         view = BrokerTelemetry(config(tmp_path), broker.store, node="n", ha=None, role=lambda: ALONE)
-        task = asyncio.create_task(view._sample_forever())
-        await until(lambda: view.writer._queued >= 5, "five samples")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        times = [record.ts for queued in view.writer._queue.values() for record in queued]
+        with patch.object(view.writer, "put") as put:
+            tasks = TaskSet()
+            view.start(tasks)
+            await until(lambda: put.call_count >= 5, "five samples")
+            await tasks.stop()
+        times = [call.args[0].ts for call in put.call_args_list]
         assert times[-1] - times[0] >= 4 * 15
         await view.close()

@@ -1,7 +1,6 @@
 """Retention: which files go and when, what follows them, and a full disk."""
 
 import asyncio
-import errno
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,10 +12,10 @@ from broker.admin.retention_service import INDEX_PAUSE_MS, RetentionService, dis
 from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings, hours_of
 from broker.core.retention import HELD_MS_MAX, OldFile, RetentionDecision, RetentionRules, decide_retention
-from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
 from broker.store.queue.reading import GetStatus
 from tests.sim.whole.machines import MachineLoop, virtual_machines
+from tests.support.full_disk import full_disk
 from tests.support.handler_context import send_gate
 from tests.support.handler_parts import Broker
 from tests.support.store_parts import FILE_BYTES, bodies, open_store, put_many
@@ -186,12 +185,9 @@ def test_a_log_that_is_written_all_the_time_keeps_its_size(tmp_path: Path) -> No
     loop.close()
 
 
-def test_a_log_that_cannot_grow_is_cleaned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_grow_is_cleaned_at_once(tmp_path: Path) -> None:
     """Not with the next round, in ten seconds: producers are waiting."""
     loop = MachineLoop(Random(1))
-
-    def full(file: MappedFile, allocate: bool) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     async def story() -> None:
         broker = Broker(tmp_path)
@@ -204,12 +200,12 @@ def test_a_log_that_cannot_grow_is_cleaned_at_once(tmp_path: Path, monkeypatch: 
         while loop.time() < begin + 5:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.05)
         assert broker.store.commit_log.min_offset == 0, "above the forcible level, but there is time"
-        monkeypatch.setattr(MappedFile, "_extend", full)
-        while broker.store.commit_log.has_room():
-            broker.send(b"x" * 50_000)
-        while broker.store.commit_log.min_offset == 0:
-            assert loop.time() < begin + 5.3
-            await asyncio.sleep(0.05)
+        with full_disk(tmp_path):
+            while broker.store.commit_log.has_room():
+                broker.send(b"x" * 50_000)
+            while broker.store.commit_log.min_offset == 0:
+                assert loop.time() < begin + 5.3
+                await asyncio.sleep(0.05)
         running.cancel()
         broker.store.close()
 
@@ -304,34 +300,26 @@ async def test_full_disk_refuses_sends_reads_go_on_and_room_ends_it(tmp_path: Pa
     broker.store.close()
 
 
-async def test_no_room_for_the_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_room_for_the_next_file(tmp_path: Path) -> None:
     """The log cannot grow: sends are refused, reads go on, and room ends it without a restart."""
     broker = Broker(tmp_path)
     retention = retention_of(broker.store, broker.gate, lambda _: 0.1)
     broker.send(b"first")
     broker.tick()
-    real = MappedFile._extend
-
-    def full(file: MappedFile, allocate: bool) -> None:
-        if "commitlog" not in file.path.parts:
-            return real(file, allocate)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(MappedFile, "_extend", full)
-    codes = set()
-    for _ in range(30):
-        reply = broker.send(b"x" * 50_000)
+    with full_disk(tmp_path / "commitlog"):
+        codes = set()
+        for _ in range(30):
+            reply = broker.send(b"x" * 50_000)
+            assert reply is not None
+            codes.add(reply.code)
+            broker.tick()
+        assert codes == {0, 1}
+        retention.watch_room()
+        reply = broker.send(b"x")
         assert reply is not None
-        codes.add(reply.code)
-        broker.tick()
-    assert codes == {0, 1}
-    retention.watch_room()
-    reply = broker.send(b"x")
-    assert reply is not None
-    assert reply.code == 14
-    assert "No space left" in (reply.remark or "")
-    assert bodies(broker.store)[0] == b"first"
-    monkeypatch.setattr(MappedFile, "_extend", real)
+        assert reply.code == 14
+        assert "No space left" in (reply.remark or "")
+        assert bodies(broker.store)[0] == b"first"
     async with asyncio.timeout(10):
         while broker.gate.is_closed_by(DISK_FULL):
             retention.watch_room()

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from broker.admin.runtime_info import RuntimeInfo, _bytes
+from broker.admin.runtime_info import RuntimeInfo, readable_bytes
 from broker.metadata.offsets import DelayOffsetTable
 from broker.stats.service import BrokerStats
 from tests.support.handler_parts import Broker
@@ -99,6 +99,6 @@ def test_all_keys_are_there_and_are_texts(tmp_path: Path) -> None:
 
 
 def test_sizes_as_people_read_them() -> None:
-    assert [_bytes(count) for count in (0, 1023, 1024, 1536, 5 << 30, 1 << 62)] == [
+    assert [readable_bytes(count) for count in (0, 1023, 1024, 1536, 5 << 30, 1 << 62)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "4.0 EiB",
     ]  # fmt: skip

@@ -52,7 +52,7 @@ class Desk:
     ) -> RemotingCommand:
         raw = json.dumps(body).encode() if isinstance(body, dict) else body
         command = RemotingCommand(code, 7, 0, None, ext, raw, "CPP", 63)
-        answer = await self.dispatcher._answer(command, peer or self.peer)
+        answer = await self.dispatcher.answer(command, peer or self.peer)
         assert answer is not None
         return decode(answer[4:])
 

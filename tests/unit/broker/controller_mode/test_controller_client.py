@@ -145,10 +145,8 @@ async def test_callers_share_one_look_up(three: Three) -> None:
 
 async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Three) -> None:
     tasks = TaskSet()
-    beats = Heartbeats(
-        three.client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT, on_answer=ignore
-    )
-    three.client._on_closed = beats.connection_lost
+    client = RemotingClient(on_closed=lambda address: beats.connection_lost(address))
+    beats = Heartbeats(client, three.addresses, interval_ms=60_000, heartbeat=lambda: BEAT, on_answer=ignore)
     beats.start(tasks)
     async with asyncio.timeout(5):
         for controller in three.controllers:
@@ -160,6 +158,7 @@ async def test_all_controllers_hear_us_and_a_restarted_one_soon_again(three: Thr
         await again.server.start()
         await again.beat.wait()  # long before the interval is over
     await tasks.stop()
+    await client.close()
     await again.server.close()
 
 
@@ -205,6 +204,11 @@ async def test_nothing_is_said_before_there_is_something_to_say(three: Three) ->
     await tasks.stop()
 
 
+def heartbeat_tasks() -> set[str]:
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    return {name for name in names if name.startswith("heartbeat to ")}
+
+
 async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three: Three) -> None:
     """It would take us for dead once it leads. Our configuration knows two of the three."""
     two, newcomer = three.addresses[:2], three.controllers[2]
@@ -229,7 +233,7 @@ async def test_a_controller_that_came_later_is_beaten_until_it_is_removed(three:
         assert isinstance(await controller.call(GET_REPLICA_INFO, REQUEST), Ok)
         assert list(controller.addresses) == two
         names = {f"heartbeat to controller {address}" for address in two}
-        await until(lambda: {each.get_name() for each in tasks._tasks} == names, "nobody beats it any more")
+        await until(lambda: heartbeat_tasks() == names, "nobody beats it any more")
     assert not tasks.deaths
     await tasks.stop()
 

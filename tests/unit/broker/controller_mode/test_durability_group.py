@@ -23,6 +23,7 @@ from broker.core.durability import guarantees
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from tests.support.reach_in import link_of, sync_by
 from tests.support.slices import first
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
@@ -134,7 +135,7 @@ class Group:
             return log.sync()
 
         if commit is not None:
-            commit._sync = sync
+            sync_by(commit, sync)
 
     @staticmethod
     def _is_whole(broker: Broker) -> bool:
@@ -150,10 +151,9 @@ class Group:
 
     @staticmethod
     def _hang(slave: Broker, hangs: bool) -> None:
-        assert slave.controlled is not None and slave.controlled.ha.client is not None
-        protocol = slave.controlled.ha.client.protocol
-        assert protocol is not None and protocol._transport is not None
-        protocol._transport.pause_reading() if hangs else protocol._transport.resume_reading()
+        assert slave.controlled is not None
+        link = link_of(slave.controlled.ha)
+        link.pause_reading() if hangs else link.resume_reading()
 
     async def all_well(self) -> None:
         """Everybody that is there has everything; what waits for nothing is answered too early to tell."""

@@ -348,26 +348,22 @@ async def test_a_master_in_doubt_reads_with_a_fence_and_polls_without(broker: Br
     assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(
         broker_name="b", master_broker_id=2, master_epoch=4, fence_sync_state_set_epoch=7
     )
-    await manager._poll()
-    assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(broker_name="b")
+    manager.poll_now()
+    without_fence = ReplicaInfoRequest(broker_name="b")
+    await until(lambda: broker.controller.last[GET_REPLICA_INFO.code] == without_fence)
 
 
-async def test_a_link_that_told_of_a_later_term_ends_no_task(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_link_that_told_of_a_later_term_ends_no_task(broker: Broker) -> None:
     """The master began another term at the same address, and we are cut off from the controllers: the log has
     the new epoch, the role not yet. Found by the whole-group simulator."""
     broker.controller.elect(1, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
-    broker.scene.ha_address = "m:3"
-
-    async def too_old(**_role: object) -> None:
-        raise EpochPassed(1, 2)
-
-    monkeypatch.setattr(manager._ha, "become_slave", too_old)
+    broker.scene.ha_address, broker.scene.log_epoch = "m:3", 2
+    asked = broker.controller.asked.count(GET_REPLICA_INFO.code)
     await manager.refresh_ha_address()
-    assert manager._poll_now.is_set()
+    assert broker.scene.log[-1] == "ha slave 1 m:3"
+    await until(lambda: broker.controller.asked.count(GET_REPLICA_INFO.code) > asked, "polls at once")
 
 
 @pytest.mark.parametrize("master", [1, 2])

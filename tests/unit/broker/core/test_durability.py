@@ -35,9 +35,8 @@ class Case:
         self.broker = broker = Broker(path)
         broker.gate.wait = replicas or sync_flush
         broker.gate.in_sync, broker.gate.min_in_sync = in_sync, minimum
-        broker.pending = PendingReplies(broker.gate, replicas=replicas, disk=sync_flush)
+        broker.use_pending(PendingReplies(broker.gate, replicas=replicas, disk=sync_flush))
         broker.pending.few_replicas = in_sync < copies
-        broker.handlers.send._pending = broker.pending
 
     def send(self, properties: str = "UNIQ_KEY\x01K") -> RemotingCommand | None:
         return self.broker.send(i=properties)
@@ -116,7 +115,7 @@ def test_both_have_their_own_time(tmp_path: Path) -> None:
     """The answer waits for the later of both, as upstream's two futures do."""
     case = Case(tmp_path, sync_flush=True, mode="all ack")
     case.send()
-    sent_ms = case.broker.handlers.send._tick.ms
+    sent_ms = case.broker.writer.tick.ms
     pending = case.broker.pending
     assert pending.expire(sent_ms + 4_999, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 0
     assert pending.expire(sent_ms + 5_000, SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS) == 1
@@ -200,15 +199,15 @@ async def test_a_replica_acks_what_is_on_disk(tmp_path: Path) -> None:
             assert gate.acquire(timeout=5)
             return slave.store.commit_log.sync()
 
-        commit = GroupCommit(sync, on_flushed=slave.service.flushed, on_fault=pytest.fail)
-        slave.service._commit = commit
+        commit = GroupCommit(sync, on_flushed=lambda: slave.service.flushed(), on_fault=pytest.fail)
+        await slave.restart(commit=commit)
         await master.lead(1)
         first = master.put()
         await slave.follow(master, 1)
         gate.release()  # the log is empty: where it ends is known at once
         await until(lambda: slave.store.commit_log.max_offset == first, "the bytes arrived")
         await until(lambda: commit.rounds == 1)
-        links = master.service._server.links
+        links = master.service.links
         assert links[2].ack_offset == 0
         gate.release()
         await until(lambda: links[2].ack_offset == first, "and count when they are on disk")
@@ -251,8 +250,8 @@ async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: 
             asked.append(confirm_offset)
 
         with mock.patch.object(mastership.sync_state_set_manager, "next_proposal", noted):
-            await mastership._propose_once()
-        assert asked == [end]
+            await until(lambda: bool(asked), "looks at the SyncStateSet")
+        assert set(asked) == {end}
 
 
 # -- the banner --------------------------------------------------------------------------------------------

@@ -264,9 +264,8 @@ async def test_a_file_is_deleted_in_the_middle_of_a_run(
         before = master.log_bytes()
         await slave.follow(master, 1)
         await until(gate.reached.is_set, "a thread sends")
-        log = master.store.commit_log
-        log._files.pop(0).delete()
-        log.min_offset = FILE_BYTES
+        master.store.commit_log.take_oldest().delete()
+        assert master.store.commit_log.min_offset == FILE_BYTES
         gate.go.set()
         await until(lambda: master.in_sync() == [1, 2], "joins")
         await until(lambda: slave.log_bytes() == before, "the deleted file has arrived, too")

@@ -15,6 +15,7 @@ from keelmq.remoting.operations.controller import SyncStateSet
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
+from tests.support.reach_in import link_of
 from tests.unit.broker.ha.test_ha_service import FAST, HOST, Broker, Controller, TopicT, group, same, until
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
@@ -29,7 +30,7 @@ async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> N
             if index % 2:
                 writer.write(SlaveHandshake(9).encode())
             writer.transport.abort()
-        await until(lambda: not master.service._server._protocols, "all are gone")
+        await until(lambda: master.service.connection_count == 0, "all are gone")
         assert not master.service.links
         assert master.in_sync() == [1]
 
@@ -44,7 +45,7 @@ async def test_unverified_peers_keep_no_slave_out(tmp_path: Path, monkeypatch: p
         quiet += [await asyncio.open_connection(*master.service.address) for _ in range(5)]
         async with asyncio.timeout(10):
             await asyncio.gather(*(reader.read() for reader, _ in quiet[:8]), return_exceptions=True)
-        assert master.in_sync() == [1, 2] and len(master.service._server._protocols) == 3
+        assert master.in_sync() == [1, 2] and master.service.connection_count == 3
         for _, writer in quiet:
             writer.close()
 
@@ -103,7 +104,9 @@ async def test_every_heartbeat_says_everything_16(tmp_path: Path) -> None:
         await until(lambda: heard().live.max_offset == end, "a heartbeat after the message")
         assert heard().live == LiveInfo(broker.address, 1, end, end, 77)
         assert (heard().hands_over, heard().min_in_sync_replicas) == (True, 1)
-        assert namesrv.liveness._entries[key].timeout_ms == 4_321
+        seen = namesrv.liveness.last_seen(key)
+        assert seen is not None and namesrv.liveness.is_active(key, seen.last_beat_ms + 4_321)
+        assert not namesrv.liveness.is_active(key, seen.last_beat_ms + 4_322)
 
 
 async def test_ha_stops_before_the_store_23(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +162,7 @@ async def test_the_epoch_of_a_slow_slave_was_deleted_34(tmp_path: Path) -> None:
         await master.lead(1)
         end = master.put(count=200)
         reader, writer = await asyncio.open_connection(*master.service.address)
-        state = master.service._server.state
-        state.epochs, state.min_offset = Epochs.of([(1, end)]), 0
+        await master.service.log_epochs.save(Epochs.of([(1, end)]))
         writer.write(SlaveHandshake(9).encode() + Ack(100).encode())
         received = await reader.read()
         assert len(received) == 20 + 12, "the handshake, and the end"
@@ -174,7 +176,7 @@ async def test_half_a_message_above_confirm_does_not_hold_up_a_promotion_42(tmp_
         end = one.put(count=3)
         await two.follow(one, 1)
         await until(lambda: same(one, two), "copy")
-        await two.service._leave_role("the master is gone")
+        await two.service.leave_role("the master is gone")
         one.put()
         view = two.store.commit_log.receive_view()
         view[:60] = one.log_bytes()[end : end + 60]
@@ -226,9 +228,7 @@ async def test_a_slave_shows_what_is_confirmed_and_no_more(tmp_path: Path) -> No
         await until(lambda: master.in_sync() == [1, 2, 3], "both join")
         confirmed = master.put(count=4)
         await until(lambda: slave.store.confirm_offset == confirmed, "confirmed")
-        client = hung.service.client
-        assert client is not None and client.protocol is not None and client.protocol._transport is not None
-        client.protocol._transport.pause_reading()
+        link_of(hung.service).pause_reading()
         end = master.put(count=3)
         await until(lambda: slave.store.commit_log.max_offset == end, "bytes")
         assert slave.store.confirm_offset == confirmed

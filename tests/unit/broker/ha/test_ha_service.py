@@ -16,11 +16,13 @@ import uvloop
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.ports import HaSettings
 from broker.ha.report import runtime_info, status_of
+from broker.ha.service import HaService
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from keelmq.remoting.operation import LocalProtocolError, Wire
 from keelmq.remoting.operations.controller import SyncStateSet
 from tests.support.ha_parts import ha_service, ha_settings
+from tests.support.reach_in import link_of
 
 FILE_BYTES = 64 << 10
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -64,13 +66,19 @@ class Broker:
         self.replicated: list[int] = []
         self.counts: list[int] = []
         self.looks = 0
-        self.service = ha_service(
-            self.store,
-            epoch_path=root / "epochFileCheckpoint",
-            settings=settings,
-            events=self,
-            one_message_waits=self.one_message_waits,
+        self.settings, self.epoch_path = settings, root / "epochFileCheckpoint"
+        self.service = self.new_service(one_message_waits=self.one_message_waits)
+
+    def new_service(self, **options: Any) -> HaService:
+        return ha_service(
+            self.store, epoch_path=self.epoch_path, settings=self.settings, events=self, **options
         )
+
+    async def restart(self, **options: Any) -> None:
+        """Stops the service and starts another one with these options, on the same files."""
+        await self.service.stop()
+        self.service = self.new_service(**options)
+        await self.service.start()
 
     def one_message_waits(self) -> bool:
         self.looks += 1
@@ -236,9 +244,7 @@ async def test_a_silent_slave_leaves_after_the_lag_limit(tmp_path: Path) -> None
         await master.lead(1)
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "join")
-        assert slave.service.client is not None and slave.service.client.protocol is not None
-        transport = slave.service.client.protocol._transport
-        assert transport is not None
+        transport = link_of(slave.service)
         transport.pause_reading()
         started = time.monotonic()
         end = master.put()
@@ -276,13 +282,7 @@ async def test_fail_over_cuts_the_old_tail_and_both_agree(tmp_path: Path) -> Non
         await until(lambda: same(one, two), "copied")
         await two.service.stop()
         one.put(b"lost" * 30, 3)
-        two.service = ha_service(
-            two.store,
-            epoch_path=two.service.log_epochs.path,
-            settings=FAST,
-            events=two,
-        )
-        await two.service.start()
+        await two.restart()
         await two.lead(2)
         two.put(b"new", 4)
         await one.follow(two, 2)
@@ -418,10 +418,8 @@ async def test_a_damaged_epoch_file_stops_with_an_explanation(tmp_path: Path, co
         await until(lambda: same(one, two), "copy")
         await two.service.stop()
         before = two.log_bytes()
-        path = two.service.log_epochs.path
-        path.write_bytes(content)
-        two.service = ha_service(two.store, epoch_path=path, port=0, settings=FAST, events=two)
-        await two.service.start()
+        two.epoch_path.write_bytes(content)
+        await two.restart()
         assert "epochFileCheckpoint" in str(two.service.fault)
         assert "keelmq repair" in str(two.service.fault)
         await two.follow(one, 1)
@@ -429,7 +427,7 @@ async def test_a_damaged_epoch_file_stops_with_an_explanation(tmp_path: Path, co
         with pytest.raises(LocalProtocolError, match="epochFileCheckpoint"):
             await two.lead(2)
         assert two.log_bytes() == before
-        assert path.read_bytes() == content
+        assert two.epoch_path.read_bytes() == content
 
 
 async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
@@ -444,16 +442,9 @@ async def test_a_slave_below_the_masters_minimum_starts_over_with_a_note(
         await two.service.stop()
         one.put(count=1_000)
         log = one.store.commit_log
-        while log._files[0].end_offset <= log.max_offset:  # what retention will do
-            log._files.pop(0).delete()
-        log.min_offset = log._files[0].start_offset
-        two.service = ha_service(
-            two.store,
-            epoch_path=two.service.log_epochs.path,
-            settings=FAST,
-            events=two,
-        )
-        await two.service.start()
+        while len(log.file_starts()) > 1:  # what retention will do
+            log.take_oldest().delete()
+        await two.restart()
         await two.follow(one, 1)
         await until(lambda: two.store.commit_log.max_offset == log.max_offset, "copy")
         assert two.store.commit_log.min_offset == log.min_offset > 0
@@ -591,14 +582,7 @@ async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
             await one.lead(2)
         with pytest.raises(LocalProtocolError):
             await two.follow(one, 2)
-        await one.service.stop()
-        one.service = ha_service(
-            one.store,
-            epoch_path=one.service.log_epochs.path,
-            settings=FAST,
-            events=one,
-        )
-        await one.service.start()
+        await one.restart()
         assert one.service.last_epoch == 3, "epochs survive"
 
 
@@ -613,9 +597,9 @@ async def test_acks_count_no_more_after_an_epoch_that_was_missed(tmp_path: Path)
         writer.write(Ack(end).encode())
         await until(lambda: master.in_sync() == [1, 9], "join")
         await master.service.become_master(broker_id=1, epoch=2, sync_state_set=master.controller.set)
-        assert 9 in master.service._server.links, "the next epoch is ours as well: nobody was in between"
+        assert 9 in master.service.links, "the next epoch is ours as well: nobody was in between"
         await master.service.become_master(broker_id=1, epoch=4, sync_state_set=master.controller.set)
-        assert not master.service._server.links
+        assert not master.service.links
         writer.close()
 
 
@@ -655,14 +639,7 @@ async def test_a_lost_link_is_dialled_again_only_while_our_group_has_the_address
         _, port = one.service.address
         await one.service.stop()
         await other.service.stop()
-        other.service = ha_service(
-            other.store,
-            epoch_path=other.service.log_epochs.path,
-            port=port,
-            settings=FAST,
-            events=other,
-        )
-        await other.service.start()
+        await other.restart(port=port)
         await other.lead(1)
         await until(lambda: len(asked) > 3, "asked before every dial")
         assert not other.service.links

@@ -11,6 +11,7 @@ from broker.store.log.mapped_file import MappedFile
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from tests.support.batch_parts import item
+from tests.support.full_disk import full_disk
 from tests.support.handler_parts import Broker
 
 ITEMS = 5
@@ -41,26 +42,18 @@ def broker(tmp_path: Path) -> Broker:
     return Broker(tmp_path)
 
 
-def test_no_room_for_the_next_file(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_next_file(broker: Broker, tmp_path: Path) -> None:
     """1, "create mapped file failed": the batch that does not fit into the file is not begun in it."""
-    real = MappedFile._extend
-
-    def full(file: MappedFile, allocate: bool) -> None:
-        if "commitlog" not in file.path.parts:
-            return real(file, allocate)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     assert batch(broker).code == ResponseCode.SUCCESS
-    monkeypatch.setattr(MappedFile, "_extend", full)
     fits = 1
-    while (reply := batch(broker)).code == ResponseCode.SUCCESS:
-        fits += 1
-    for _ in range(3):
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert reply.remark == "create mapped file failed: No space left on device"
-        assert stored(broker) == whole(fits)
-        reply = batch(broker)
-    monkeypatch.setattr(MappedFile, "_extend", real)
+    with full_disk(tmp_path / "commitlog"):
+        while (reply := batch(broker)).code == ResponseCode.SUCCESS:
+            fits += 1
+        for _ in range(3):
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert reply.remark == "create mapped file failed: No space left on device"
+            assert stored(broker) == whole(fits)
+            reply = batch(broker)
     reply = batch(broker)
     assert reply.code == ResponseCode.SUCCESS and reply.ext_fields["queueOffset"] == str(fits * ITEMS)
     assert len(reply.ext_fields["msgId"].split(",")) == ITEMS

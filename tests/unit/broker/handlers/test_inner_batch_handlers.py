@@ -10,7 +10,7 @@ import pytest
 
 from broker.config.client_settings import ClientSettings
 from broker.delay.service import ScheduleMessageService
-from broker.message.delay_levels import SCHEDULE_TOPIC
+from broker.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from broker.message.inner_batch import keys_of
 from broker.message.record import decode, encode, parse_properties
 from broker.pop.consumption import PopConsumption
@@ -141,7 +141,9 @@ def test_what_is_refused_leaves_nothing(broker: Broker, body: bytes, changed: di
     assert broker.store.commit_log.max_offset == 0
 
 
-def test_single_messages_between_batches(broker: Broker, tmp_path: Path) -> None:
+def test_single_messages_between_batches(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent alone, or delivered late."""
     ok(send_batch(broker, items(2)))
     reply = ok(broker.send(b"alone", b="Batches"))
@@ -155,7 +157,8 @@ def test_single_messages_between_batches(broker: Broker, tmp_path: Path) -> None
     later = ScheduleMessageService(broker.store, metadata, broker.writer, clock=lambda: 1 << 45)
     assert type(broker.store.find_queue("Batches", 0)) is BatchQueue
     assert type(broker.store.find_queue(SCHEDULE_TOPIC, 0)) is not BatchQueue
-    later._levels._delays_ms[0] = 1 << 50  # what is due later than that was stored by a wrong clock
+    # what is due later than a level's delay was stored by a wrong clock
+    monkeypatch.setattr(DelayLevels, "delay_ms", lambda levels, level: 1 << 50)
     later.round()
     assert later.delivered == 1
     found = pulled(broker)
@@ -189,7 +192,7 @@ def test_a_waiting_pull_gets_the_batch(broker: Broker) -> None:
 async def test_sql_and_pop_are_refused(broker: Broker) -> None:
     """Neither can look into a batch."""
     settings = ClientSettings.model_validate({"enablePropertyFilter": True})
-    broker.context.settings = broker.handlers.pull._settings = settings
+    broker.use_settings(settings)
     ok(send_batch(broker, items(2)))
     reply = broker.pull(0, topic="Batches", subscription="a > 5", expressionType="SQL92")
     assert reply is not None

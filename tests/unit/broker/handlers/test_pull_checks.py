@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def allow(broker: Broker, **settings: object) -> None:
-    broker.context.settings = broker.handlers.pull._settings = ClientSettings.model_validate(settings)
+    broker.use_settings(ClientSettings.model_validate(settings))
 
 
 def subscribe(

@@ -117,9 +117,14 @@ async def test_the_replier_is_told_what_went_wrong(desk: Desk) -> None:
     assert isinstance(outcome, Failed) and "nobody waits" in outcome.remark
 
 
-async def test_a_client_that_does_not_answer(desk: Desk) -> None:
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a broker that is made after it: clients get 50 ms to answer."""
+    monkeypatch.setattr("broker.handlers.reply.ANSWER_MS_MAX", 50)
+
+
+async def test_a_client_that_does_not_answer(short_wait: None, desk: Desk) -> None:
     await desk.appear("A")
-    desk.broker.services.replies._requests._answer_ms_max = 50
     desk.silent = asyncio.Event()
     outcome = await desk.reply(REPLY_TO_CLIENT="A")
     assert isinstance(outcome, Failed) and "has not answered" in outcome.remark

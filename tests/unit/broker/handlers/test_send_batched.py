@@ -1,6 +1,5 @@
 """Sends that one read brings: stored and answered as if they had come one by one."""
 
-import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ from broker.admission.send_gate import DISK
 from broker.message.record import Record, decode
 from broker.message.record_bytes import EncodedRecords
 from broker.store.batched_put import BatchedPut
-from broker.store.queue.consume_queue import ConsumeQueue
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operations.route import TopicConfig
+from tests.support.full_disk import full_disk
 from tests.support.handler_parts import Broker
 from tests.support.read_parts import SEND_FIELDS, Reader, request_frame, send_frame
 from tests.support.store_parts import crash, open_store
@@ -282,24 +281,14 @@ async def test_more_than_is_kept_for_dispatch(
     assert broker.store.max_queue_offset("TopicA", 0) == 12
 
 
-async def test_a_full_disk_between_two_queues(
-    broker: Broker, reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_between_two_queues(broker: Broker, reader: Reader) -> None:
     """The first one has its units, the second one has no room: nothing is there twice when it has."""
-    real, refused = ConsumeQueue._make_room, [1]
-
-    def make_room(queue: ConsumeQueue, position: int) -> None:
-        if queue.queue_id == 1 and refused:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(queue, position)
-
-    monkeypatch.setattr(ConsumeQueue, "_make_room", make_room)
-    reader.read(b"".join(send_frame(n, e=str(n % 2)) for n in range(4)))
-    broker.tick()
     store = broker.store
-    assert store.dispatch_fault and store.dispatch_offset < store.confirm_offset
-    assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [2, 0]
-    refused.clear()
+    with full_disk(store.root / "consumequeue" / "TopicA" / "1"):
+        reader.read(b"".join(send_frame(n, e=str(n % 2)) for n in range(4)))
+        broker.tick()
+        assert store.dispatch_fault and store.dispatch_offset < store.confirm_offset
+        assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [2, 0]
     reader.read(send_frame(9, e="0"))
     broker.tick()
     assert not store.dispatch_fault and store.dispatch_offset == store.commit_log.max_offset

@@ -326,7 +326,7 @@ async def send_back(
     fields = {"offset": offset, "group": "g", "delayLevel": 0} | changed
     ext = {key: str(value) for key, value in fields.items()}
     command = RemotingCommand(36, 9, 0, None, ext, b"", language)
-    raw = await broker.dispatcher._answer(command, FakePeer())
+    raw = await broker.dispatcher.answer(command, FakePeer())
     return decode_frame(raw[4:]) if raw is not None else broker.answers()[-1]
 
 
@@ -462,7 +462,7 @@ async def test_sending_back_waits_for_replicas(broker: Broker) -> None:
     broker.tick()
     broker.gate.wait = True
     command = RemotingCommand(36, 9, 0, None, {"offset": "0", "group": "g", "delayLevel": "0"})
-    assert await broker.dispatcher._answer(command, broker.peer) is None
+    assert await broker.dispatcher.answer(command, broker.peer) is None
     assert broker.answers() == []
     broker.replicated()
     assert [reply.code for reply in broker.answers()] == [0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.handlers.unusual_sends import stored_suffix
 from broker.message.delay_levels import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.message.prop_crc import (
     EMPTY_PROP_CRC,
@@ -311,7 +312,7 @@ def test_a_client_is_told_that_its_properties_are_too_long(tmp_path: Path) -> No
     """Code 13 for what would fit without the checksum, and nothing is stored."""
     plain, with_crc = Broker(tmp_path / "plain"), Broker(tmp_path / "with-crc", **PROP_CRC)
     given = "UNIQ_KEY\x01K\x02A\x01"
-    suffix = len(with_crc.handlers.send._suffix) + 1
+    suffix = len(stored_suffix("c")) + 1
     left = PROPERTIES_BYTES_MAX - suffix - PROP_CRC_BYTES - len(given) - 1
     for broker, length, code in (
         (with_crc, left, 0),

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -292,21 +294,37 @@ class Caller:
         return Failed(ResponseCode.SYSTEM_ERROR, "later")
 
 
-async def test_a_replica_acknowledges_what_is_on_its_disk(metadata: Metadata, disk: Disk) -> None:
+@asynccontextmanager
+async def following(metadata: Metadata) -> AsyncIterator[Caller]:
+    """What a replica of this metadata asks its master, from now on."""
     caller = Caller()
     sync = SlaveSync(caller, metadata, cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh)  # type: ignore[arg-type]
-    leader = Leader("10.0.0.1:10911", 1, 2)
+    sync.follow(Leader("10.0.0.1:10911", 1, 2))
+    task = asyncio.create_task(sync.run())
+    try:
+        yield caller
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_replica_acknowledges_what_is_on_its_disk(
+    metadata: Metadata, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     disk.may_write.clear()
     whole = metadata.topics.to_wire(Update(Version(1, 5, 7), {"T": row("T")}))
     assert metadata.topics.accept(whole) is None and metadata.topics.get("T") is not None
-    poll = asyncio.create_task(sync._pull(leader))
-    await until(lambda: bool(disk.threads))
-    assert caller.named == []
-    disk.may_write.set()
-    await poll
+    async with following(metadata) as caller:
+        await until(lambda: bool(disk.threads))
+        assert caller.named == []
+        disk.may_write.set()
+        await until(lambda: bool(caller.named))
     assert caller.named[0].versions["topics"].counter == 5
     disk.error = FULL
     assert (
         metadata.topics.accept(whole.model_copy(update={"version": data_version(Version(1, 6, 8))})) is None
     )
-    assert "cannot write topics.json" in str(await sync._pull(leader)) and len(caller.named) == 1
+    async with following(metadata) as caller:
+        await until(lambda: "cannot write topics.json" in caplog.text)
+        assert caller.named == []

@@ -31,10 +31,10 @@ FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 class Desk:
     """Handlers over a table; ask() goes the way a decoded request does."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **metadata: Any) -> None:
         self.store = open_store(path)
         self.store.become_master()
-        self.metadata: Metadata = open_metadata(path)
+        self.metadata: Metadata = open_metadata(path, **metadata)
         table = OperationTable()
         MetadataHandlers(self.metadata, self.store).bind(table)
         self.dispatcher = Dispatcher(table, name="test")
@@ -44,7 +44,7 @@ class Desk:
         return await self.request(decode((FRAMES / f"{name}.req.bin").read_bytes()[4:]))
 
     async def request(self, command: RemotingCommand) -> RemotingCommand | None:
-        raw = await self.dispatcher._answer(command, self.peer)
+        raw = await self.dispatcher.answer(command, self.peer)
         return None if raw is None else decode(raw[4:])
 
     async def ask(self, code: int, raw: bytes = b"", /, **ext: object) -> RemotingCommand:
@@ -313,9 +313,9 @@ async def test_a_pulls_commit_flag_is_a_commit(desk: Desk) -> None:
     assert desk.metadata.offsets.query("g", "T", 2) == 33
 
 
-async def test_commits_are_journaled_and_written_in_the_background(tmp_path: Path, desk: Desk) -> None:
+async def test_commits_are_journaled_and_written_in_the_background(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, flush_period_ms=1)
     await desk.create("T")
-    desk.metadata._persistence._flush_period_ms = 1
     task = asyncio.create_task(desk.metadata.run())
     desk.metadata.commit_by_pull("g", "T", 0, 5)
     offsets = desk.metadata.offsets

@@ -57,7 +57,7 @@ def test_the_flag_that_rocketmq_does_not_see(handshake: SlaveHandshake, raw: str
 async def test_a_replica_joins_when_its_metadata_has_come(tmp_path: Path) -> None:
     async with group(tmp_path, 2) as (master, slave):
         lags = {2: 1}
-        master.service._metadata_lag_ms = lambda slave_id, epoch: lags[slave_id]
+        await master.restart(metadata_lag_ms=lambda slave_id, epoch: lags[slave_id])
         await master.lead(3)
         master.put(count=10)
         await slave.follow(master, 3)
@@ -78,7 +78,7 @@ def _acked(master: Broker) -> bool:
 
 async def test_a_rocketmq_replica_is_judged_by_its_log_alone(tmp_path: Path) -> None:
     async with group(tmp_path, 1) as (master,):
-        master.service._metadata_lag_ms = _never_in_sync()
+        await master.restart(metadata_lag_ms=_never_in_sync())
         await master.lead(1)
         end = master.put(count=3)
         reader, writer = await asyncio.open_connection(*master.service.address)

@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from broker.admission.send_gate import PutRefused
 from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
+from broker.pop.reading import PopReader
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.settings import NamedTopic
@@ -194,7 +196,7 @@ async def test_offsets_follow_what_cannot_be_lost(scene: Scene) -> None:
 
 
 async def test_the_revive_log_is_read_from_where_it_matters(scene: Scene) -> None:
-    scene.pop_service._replay_max = 20
+    scene.replay_at_most(20)
     scene.send(b"slow")
     (slow,) = await scene.pop(invisibleTime=100 * INVISIBLE_MS)
     for index in range(300):
@@ -280,7 +282,7 @@ async def test_a_message_that_cannot_come_again_is_a_dead_letter(
 ) -> None:
     scene.send(b"1", b"2")
     assert len(await scene.pop()) == 2
-    put = scene.pop_service._writer.put
+    put = scene.broker.writer.put
 
     def refuse_retries(letter: MessageToStore) -> PutMessageResult | PutRefused:
         refused = letter.topic.name.startswith("%RETRY%") or (dlq and letter.topic.name.startswith("%DLQ%"))
@@ -288,7 +290,7 @@ async def test_a_message_that_cannot_come_again_is_a_dead_letter(
 
     dlq = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.pop_service._writer, "put", refuse_retries)
+        patch.setattr(scene.broker.writer, "put", refuse_retries)
         scene.run(INVISIBLE_MS)
         assert scene.broker.store.max_queue_offset(DLQ_PREFIX + "g", 0) == 2
         scene.send(b"3")
@@ -305,9 +307,13 @@ async def test_a_waiting_pop_that_fails_is_given_up_alone(
 ) -> None:
     for group in "gh":
         assert await scene.raw_pop(consumerGroup=group, pollTime=15_000) is None
-    reader = scene.part.handlers._reader
+    pop = PopReader.pop
+
+    def fail_for_g(reader: PopReader, params: Any, now_ms: int) -> Any:
+        return 1 // (params.group != "g") and pop(reader, params, now_ms)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "_pop_retries", lambda params, popped: 1 // (params.group != "g"))
+        patch.setattr(PopReader, "pop", fail_for_g)
         scene.send(b"1")
     failed, found = (decode_frame(frame[4:]) for frame in scene.peer.sent)
     assert (failed.code, found.code) == (ResponseCode.POLLING_TIMEOUT, 0)
@@ -343,7 +349,9 @@ async def test_a_waiting_pop_gets_what_comes_again(scene: Scene) -> None:
 
 
 async def test_not_too_many_wait(scene: Scene) -> None:
-    scene.part.handlers.polling._per_key_max = 1
+    settings = scene.broker.context.settings
+    scene.broker.context.settings = settings.model_copy(update={"pop_polling_size": 1})
+    scene.restart()
     assert await scene.raw_pop(pollTime=15_000) is None
     reply = await scene.raw_pop(pollTime=15_000)
     assert reply is not None and reply.code == ResponseCode.POLLING_FULL
@@ -482,7 +490,7 @@ async def test_what_was_out_before_a_reset_moves_nobody_on(scene: Scene) -> None
     assert (await scene.change(changed, INVISIBLE_MS * 60)).code == 0
     scene.restart()
     assert await popped_and_acked(scene, queueId=1, maxMsgNums=1) == [b"2"]
-    scene.pop_service._replay_max = 0
+    scene.replay_at_most(0)
     scene.run()
     scene.restart()
     assert bodies(await scene.pop(queueId=1)) == [b"3", b"4", b"5"]
@@ -508,7 +516,7 @@ async def test_a_reset_that_cannot_be_written_is_taken_later(scene: Scene) -> No
     scene.metadata.resets.set("g", "TopicA", 0, 1)
     refused = PutRefused(ResponseCode.SYSTEM_ERROR, "no room")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.pop_service._writer, "put", lambda letter: refused)
+        patch.setattr(scene.broker.writer, "put", lambda letter: refused)
         reply = await scene.raw_pop()
         assert reply is not None and (reply.code, reply.remark) == refused
     assert bodies(await scene.pop()) == [b"2"]

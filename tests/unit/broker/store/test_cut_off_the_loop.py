@@ -53,7 +53,7 @@ async def test_a_slave_cuts_its_log_while_a_flush_hangs(
         await two.follow(one, 1)
         await until(lambda: same(one, two), "copied")
         cut_at = two.store.commit_log.max_offset
-        await two.service._leave_role("its master is lost")
+        await two.service.leave_role("its master is lost")
         one.put(b"lost" * 30, 3)
         await two.lead(2)
         two.put(b"new", 4)
@@ -82,7 +82,7 @@ async def test_a_promotion_cuts_half_a_message_while_a_flush_hangs(
     async with group(tmp_path, 1) as (one,):
         await one.lead(1)
         end = one.put(count=5)
-        await one.service._leave_role("nobody is master")
+        await one.service.leave_role("nobody is master")
         one.store.become_slave()
         one.store.commit_log.receive_view()[:10] = b"half a mes"
         one.store.commit_log.received(10)

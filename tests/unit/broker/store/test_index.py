@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -299,17 +300,23 @@ def test_expired_files_are_taken_out(tmp_path: Path) -> None:
     store.close()
 
 
+def wait_for_files(path: Path, count: int) -> None:
+    """The index prepares a file in a thread."""
+    deadline = time.monotonic() + 10
+    while len(list(path.iterdir())) < count:
+        assert time.monotonic() < deadline, f"no {count} files in {path}"
+
+
 def test_the_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
     index = MessageIndex(tmp_path, slots=1_000, entries=120_000)
     index.load(0, 1, abnormal=False, trusted_ms=None)
     for begin in range(0, 130_000, 1_000):
         records = [(7, begin + number, 1_000, b"", b"k%d" % (begin + number)) for number in range(1_000)]
         if begin == 119_000:
-            assert index._next is not None
-            prepared = index._next.result(timeout=10)
+            wait_for_files(tmp_path, 2)
+            prepared = {path.stat().st_ino for path in tmp_path.iterdir()}
         index.add(records, begin + 1_000)
-    assert index._files[-1] is prepared
-    assert len(list(tmp_path.iterdir())) == 2
+    assert {path.stat().st_ino for path in tmp_path.iterdir()} == prepared
     assert [index.find(7, b"k%d" % at, 9, 0, FOREVER) for at in (0, 119_998, 119_999, 129_999)] == [
         [0], [119_998], [119_999], [129_999],
     ]  # fmt: skip
@@ -327,6 +334,6 @@ def test_a_prepared_file_that_nobody_needed_goes(tmp_path: Path) -> None:
     index.load(0, 1, abnormal=False, trusted_ms=None)
     for begin in range(0, 58_000, 1_000):
         index.add([(7, begin + number, 1_000, b"", b"k") for number in range(1_000)], begin + 1_000)
-    assert index._next is not None
+    wait_for_files(tmp_path, 2)
     index.close()
     assert len(list(tmp_path.iterdir())) == 1

@@ -81,7 +81,7 @@ class Scene:
 
     async def recall(self, handle: str, topic: str = "TopicA") -> RemotingCommand:
         ext = {"producerGroup": "P", "topic": topic, "recallHandle": handle}
-        raw = await self.broker.dispatcher._answer(RemotingCommand(370, 9, 0, None, ext), FakePeer())
+        raw = await self.broker.dispatcher.answer(RemotingCommand(370, 9, 0, None, ext), FakePeer())
         assert raw is not None
         self.broker.tick()
         return decode_frame(raw[4:])
@@ -424,7 +424,7 @@ async def test_the_checkpoint_of_rocketmq(scene: Scene, tmp_path: Path) -> None:
     assert table.adopt(b"short", 3) is not None
     table.journal.close()
     for code in (60, 61):
-        raw = await scene.broker.dispatcher._answer(RemotingCommand(code, 9), FakePeer())
+        raw = await scene.broker.dispatcher.answer(RemotingCommand(code, 9), FakePeer())
         assert raw is not None
         answer = decode_frame(raw[4:])
         assert answer.code == 0 and (len(answer.body) == 56 or b"timingCount" in answer.body)

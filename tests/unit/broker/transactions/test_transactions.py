@@ -87,7 +87,7 @@ class Scene:
             "msgId": "K", "transactionId": "K",
         }  # fmt: skip
         ext = {key: str(value) for key, value in (fields | changed).items()}
-        raw = await self.broker.dispatcher._answer(RemotingCommand(37, 9, 0, None, ext), FakePeer())
+        raw = await self.broker.dispatcher.answer(RemotingCommand(37, 9, 0, None, ext), FakePeer())
         return None if raw is None else decode_frame(raw[4:])
 
     def records(self, topic: str = "TopicA", queue_id: int = 0) -> list[Record]:
@@ -164,7 +164,7 @@ def test_op_records_of_all_versions() -> None:
 async def test_a_captured_request_is_read(scene: Scene) -> None:
     raw = (FIXTURES / "frames" / "37-end-transaction-producer.req.bin").read_bytes()
     command = decode_frame(raw[4:])
-    assert await scene.broker.dispatcher._answer(command, FakePeer()) is None, "oneway"
+    assert await scene.broker.dispatcher.answer(command, FakePeer()) is None, "oneway"
 
 
 @pytest.mark.parametrize("lenient", [False, True])
@@ -456,7 +456,7 @@ async def test_an_operator_gives_it_one_more_try(scene: Scene) -> None:
     ids = (offset_message_id(given_up.store_host, given_up.offset), "0" * 32, "x", "z" * 32)
     for message_id, code in zip(ids, (0, 1, 1, 1), strict=True):
         ext = {"topic": "TopicA", "msgId": message_id}
-        raw = await scene.broker.dispatcher._answer(RemotingCommand(323, 9, 0, None, ext), FakePeer())
+        raw = await scene.broker.dispatcher.answer(RemotingCommand(323, 9, 0, None, ext), FakePeer())
         assert raw is not None and decode_frame(raw[4:]).code == code, message_id
     scene.run(INTERVAL_MS)
     (question,) = scene.questions()

@@ -110,15 +110,15 @@ def nemesis(stage: FakeStage) -> Nemesis:
 
 def test_it_aims_at_roles_and_never_twice_at_one() -> None:
     aiming = nemesis(FakeStage(master="broker-1", leader="namesrv-2"))
-    assert aiming._aim("master").name == "broker-1"
-    assert aiming._aim("leader").name == "namesrv-2"
-    assert {aiming._aim("slave").name, aiming._aim("master").name} == {"broker-0", "broker-2"}
-    assert aiming._aim("controller").name in ("namesrv-0", "namesrv-1")
+    assert aiming.aim("master").name == "broker-1"
+    assert aiming.aim("leader").name == "namesrv-2"
+    assert {aiming.aim("slave").name, aiming.aim("master").name} == {"broker-0", "broker-2"}
+    assert aiming.aim("controller").name in ("namesrv-0", "namesrv-1")
 
 
 def test_without_a_master_any_broker_is_hit() -> None:
     aiming = nemesis(FakeStage(master="", leader=""))
-    assert aiming._aim("master").module == "broker" and aiming._aim("leader").module == "namesrv"
+    assert aiming.aim("master").module == "broker" and aiming.aim("leader").module == "namesrv"
 
 
 async def test_what_does_not_come_back_is_told_to_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_a_replica_whose_first_files_are_gone_is_told_from_one_without_the_last(
 
 def test_a_full_disk_makes_no_broker_of_a_run_delete_messages() -> None:
     """They are read back at the end: what retention deleted would be `lost`, `holes` and `diverged`."""
-    settings = run._broker_settings(ChaosOptions())
+    settings = run.broker_settings(ChaosOptions())
     rules = BrokerConfig.model_validate(settings).retention
     files = [OldFile(end_offset=run.LOG_FILE_BYTES, written_ms=0)]
     a_day_ms = 86_400_000  # the furthest that the nemesis moves a clock

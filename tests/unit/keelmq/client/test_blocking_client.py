@@ -26,6 +26,7 @@ from keelmq.client.blocking import (
 from keelmq.client.producer.transaction import TransactionState
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import broker
+from tests.support.reach_in import member_of
 
 __all__ = ["broker"]
 
@@ -104,7 +105,7 @@ def test_a_listener_answers_while_its_consumer_closes(broker: TestBroker) -> Non
         BlockingProducer(broker.namesrv_addr) as producer,
         consumer.subscribe("Closes"),
     ):
-        member = consumer._open_client._member
+        member = member_of(consumer)
         asked = other.submit(producer.request, Message("Closes", b"?"), timeout_ms=8_000)
         assert runs.wait(10)
         consumer.close()

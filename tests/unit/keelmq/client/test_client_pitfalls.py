@@ -124,7 +124,7 @@ async def test_a_name_server_takes_nothing_back_16(tmp_path: Path) -> None:
             outcome = await client.call(address, CONSUMER_SEND_MSG_BACK, header)
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert f"request type {int(RequestCode.CONSUMER_SEND_MSG_BACK)} not supported" in outcome.remark
-        assert len(client._open) == 1
+        assert len(client.connections) == 1
         await client.close()
 
 

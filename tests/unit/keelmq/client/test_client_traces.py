@@ -238,16 +238,16 @@ async def test_what_is_not_traced(broker: TestBroker) -> None:
     trace = TraceHook(flush_timeout_ms=50)
     async with Producer(broker.namesrv_addr, hooks=[trace]) as producer:
         await producer.send(Message(TRACE_TOPIC, b""))
-        assert trace._producer is None and not len(trace._buffer), "nothing was opened either"
+        assert not trace.is_open and trace.waiting == 0, "nothing was opened either"
     async with FakeBroker() as mute, FakeNameServer() as server:
         mute.extra = {"trace_on": "false"}
         server.routes["T"] = {0: mute.address}
         async with Producer(server.address, hooks=[trace]) as producer:
             await producer.send(Message("T", b"1"))
-            assert len(mute.sends) == 1 and trace._producer is None
+            assert len(mute.sends) == 1 and not trace.is_open
             mute.extra = {"trace_on": "true"}
             await producer.send(Message("T", b"2"))
-            assert trace._producer is not None, "and this is traced"
+            assert trace.is_open, "and this is traced"
 
 
 # -- what it must never cost -------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ async def test_a_trace_topic_that_hangs_slows_nothing_and_holds_little() -> None
             await hung.received(1)
             async with asyncio.timeout(5):
                 await asyncio.gather(*(producer.send(Message("T", b"%d" % index)) for index in range(100)))
-            assert trace.dropped == 90 and len(trace._buffer) == 10
+            assert trace.dropped == 90 and trace.waiting == 10
         assert len(fine.sends) == 101
 
 
@@ -302,7 +302,7 @@ async def test_after_a_failure_the_cluster_has_its_peace() -> None:
                 asked = len(server.asked)
                 for _ in range(50):
                     await producer.send(Message("T", b"2"))
-                assert trace.failed == 1 and len(trace._buffer) == 50
+                assert trace.failed == 1 and trace.waiting == 50
                 assert len(server.asked) <= asked + 2, "but for a question that was under way"
                 server.routes[TRACE_TOPIC] = {0: fine.address}
                 patch.setattr("keelmq.client.tracing.SEND_TIMEOUT_MS", 5_000)
@@ -353,7 +353,7 @@ async def test_a_hook_is_for_one_cluster(broker: TestBroker, caplog: pytest.LogC
             await unverified_peer.send(Message("T", b"1"))
             await unverified_peer.close()
             await producer.send(Message("OneCluster", b"2"))
-            assert trace._clients == 1
+            assert trace.is_open
     assert "a TraceHook serves one cluster" in caplog.text and len(other.sends) == 1
     assert trace.sent == 2, "of the client that it began with, and of no other"
 

@@ -18,6 +18,7 @@ from keelmq.remoting.operations.clients import (
 )
 from tests.support.client_parts import until
 from tests.support.fake_cluster import FakeNameServer, Server
+from tests.support.reach_in import membership_of
 
 
 class Master(Server):
@@ -108,7 +109,7 @@ async def test_when_all_know_us_nobody_is_asked(
 
     async def wait(event: asyncio.Event, timeout_ms: int) -> bool:
         waits.append(timeout_ms)
-        await until(producer._membership.all_know)
+        await until(membership_of(producer).all_know)
         if len(waits) > 3:
             await event.wait()
         return False
@@ -158,7 +159,7 @@ async def test_the_loss_of_a_master_that_is_refused_a_heartbeat(
         await until(lambda: one.beats >= 1)
         one.refuses = True
         server.routes["T"] = {0: two.address}
-        producer._membership.wake()
+        membership_of(producer).wake()
         await until(lambda: two.beats >= 1)
 
 

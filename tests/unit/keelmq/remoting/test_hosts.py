@@ -9,7 +9,7 @@ from broker.message.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_byte
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from broker.store.querying import earliest_time, record_at
-from keelmq.remoting.connection import _address_bytes
+from keelmq.remoting.connection import host_and_port_bytes
 from tests.support.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
 
 V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)
@@ -27,7 +27,7 @@ V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)
 )
 def test_a_producers_host(host: str, wanted: bytes) -> None:
     """store.md pitfall 24: scoped literals."""
-    assert _address_bytes(host, 4_660) == wanted
+    assert host_and_port_bytes(host, 4_660) == wanted
 
 
 def test_a_brokers_host() -> None:

@@ -13,7 +13,6 @@ from random import Random
 import pytest
 import uvloop
 
-from keelmq.remoting import connection as connection_module
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.command import RemotingCommand, encode
 from keelmq.remoting.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
@@ -54,11 +53,11 @@ async def peers(of: TcpServer, count: int, first: bytes) -> AsyncIterator[list[R
 
 
 def kept_bytes(of: TcpServer) -> int:
-    return sum(len(each._tail) or (each._large_filled if each._large else 0) for each in of._connections)
+    return sum(each.unfinished_bytes() for each in of.connections)
 
 
 def held_bytes(of: TcpServer) -> int:
-    return of._large_frames.held_bytes
+    return of.large_frames.held_bytes
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -79,7 +78,7 @@ async def test_a_frame_costs_what_arrived_of_it(sent: int) -> None:
 async def test_a_prefix_alone_has_no_buffer() -> None:
     """Neither memory nor a mapping, of which a process may have 65,530."""
     async with server() as open_server, peers(open_server, 2, LARGEST_PREFIX):
-        assert [each._large for each in open_server._connections] == [None, None]
+        assert held_bytes(open_server) == 0
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -232,10 +231,10 @@ async def test_what_came_before_the_frame_without_room_is_answered() -> None:
 async def test_no_memory_for_a_mapping_is_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(size: int) -> mmap.mmap:
+    def full(fileno: int, size: int, **flags: int) -> mmap.mmap:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(connection_module, "_unwritten", full)
+    monkeypatch.setattr(mmap, "mmap", full)
     async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.write(LARGEST_PREFIX.ljust(SOME_BYTES, b"{"))
         assert await peer.at_end()

@@ -21,6 +21,8 @@ from keelmq.remoting.operations.controller import (
     MasterInfo,
     NotifyBrokerRoleChangedRequest,
 )
+from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.reach_in import socket_of
 from tests.support.server_parts import address_of, server, table, until
 
 RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -64,6 +66,11 @@ async def test_an_answer_that_cannot_be_read_is_unknown() -> None:
         await client.close()
 
 
+def running(of: TcpServer) -> int:
+    """How many requests the server is carrying out."""
+    return sum(each.in_flight for each in of.connections)
+
+
 async def test_nobody_listens(free_port: int) -> None:
     client = RemotingClient()
     for address in (f"127.0.0.1:{free_port}", "no-port", "host:99999"):
@@ -91,7 +98,7 @@ async def test_a_lost_connection_settles_every_call_at_once() -> None:
             asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
             for _ in range(3)
         ]
-        await until(lambda: len(open_server._dispatcher._tasks) == 3)
+        await until(lambda: running(open_server) == 3)
         await open_server.close()
         async with asyncio.timeout(1):
             assert all(isinstance(outcome, Unknown) for outcome in await asyncio.gather(*calls))
@@ -107,7 +114,7 @@ async def test_closing_the_client_ends_its_calls() -> None:
         call = asyncio.create_task(
             client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000)
         )
-        await until(lambda: len(open_server._dispatcher._tasks) == 1)
+        await until(lambda: running(open_server) == 1)
         await client.close()
         assert isinstance(await call, Unknown)
         outcome = await client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("b"))
@@ -118,8 +125,8 @@ async def test_a_cancelled_call_leaves_no_entry() -> None:
     async with server() as open_server:
         client = RemotingClient()
         call = asyncio.create_task(client.call(address_of(open_server), GET_NEXT_BROKER_ID, ask("wait")))
-        await until(lambda: len(open_server._dispatcher._tasks) == 1)
-        (connection,) = client._open
+        await until(lambda: running(open_server) == 1)
+        (connection,) = client.connections
         assert len(connection.pending) == 1
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -160,7 +167,7 @@ async def test_pushed_requests_are_served() -> None:
     async with server() as open_server:
         client, address = RemotingClient(pushes), address_of(open_server)
         await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
-        (served,) = open_server._connections
+        (served,) = open_server.connections
         push = NotifyBrokerRoleChangedRequest(master_epoch=4, broker_name="b")
         assert served.send(encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, push)))
         await until(lambda: seen == [(push, address)])
@@ -206,9 +213,9 @@ async def test_a_late_answer_is_not_given_to_the_next_call(monkeypatch: pytest.M
         client, address = RemotingClient(), address_of(open_server)
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=30), Unknown)
         newer = asyncio.create_task(client.call(address, GET_NEXT_BROKER_ID, ask("wait"), timeout_ms=60_000))
-        (connection,) = client._open
+        (connection,) = client.connections
         await until(lambda: list(connection.pending) == [number + 1])
-        (served,) = open_server._connections
+        (served,) = open_server.connections
         before = connection.activity
         served.send(captured)
         await until(lambda: connection.activity > before)
@@ -235,7 +242,7 @@ async def test_numbers_begin_again_and_none_is_awaited_twice(monkeypatch: pytest
 
 
 def _awaited(client: RemotingClient) -> list[int]:
-    return [number for connection in client._open for number in connection.pending]
+    return [number for connection in client.connections for number in connection.pending]
 
 
 async def test_oneway_is_never_answered() -> None:
@@ -243,7 +250,7 @@ async def test_oneway_is_never_answered() -> None:
         client, address = RemotingClient(), address_of(open_server)
         assert await client.oneway(address, GET_NEXT_BROKER_ID, Empty())
         assert await client.send(address, encode(request_command(GET_NEXT_BROKER_ID, ask("b"), oneway=True)))
-        (connection,) = client._open
+        (connection,) = client.connections
         assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
         assert connection.activity == 4  # three writes, one read
         await client.close()
@@ -284,6 +291,7 @@ async def test_a_machine_that_vanished_is_given_up_in_seconds() -> None:
     async with server() as open_server:
         client, address = RemotingClient(), address_of(open_server)
         assert await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
-        sock = client._connections[address]._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        (connection,) = client.connections
+        sock = socket_of(connection)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNACKNOWLEDGED_MS
         await client.close()

@@ -33,7 +33,7 @@ async def connection_of(of: TcpServer, peer: RawPeer) -> Connection:
     host, port = peer.writer.get_extra_info("sockname")
 
     def found() -> list[Connection]:
-        return [each for each in of._connections if each.address == f"{host}:{port}"]
+        return [each for each in of.connections if each.address == f"{host}:{port}"]
 
     await until(lambda: bool(found()), "the server has the connection")
     return found()[0]

@@ -2,12 +2,14 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.admin import metrics
 from broker.app.broker import Broker
-from broker.ha.mastership import Mastership
+from broker.clients.service import Clients
+from broker.core.sync_state_set import SyncStateSetManager
 from tests.unit.broker.app.test_broker_app import config
 from tests.unit.broker.ha.test_ha_service import group, until
 
@@ -18,16 +20,16 @@ async def test_the_task_of_the_sync_state_set_dies_and_the_set_still_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """broker-ha.md pitfall 8, user pain 23."""
-    alive, deaths = Mastership._propose_once, 2
+    alive, deaths = SyncStateSetManager.next_proposal, 2
 
-    async def dies_twice(self: Mastership) -> bool:
+    def dies_twice(*args: Any, **options: Any) -> object:
         nonlocal deaths
         if deaths:
             deaths -= 1
             raise RuntimeError("set changed size during iteration")
-        return await alive(self)
+        return alive(*args, **options)
 
-    monkeypatch.setattr(Mastership, "_propose_once", dies_twice)
+    monkeypatch.setattr(SyncStateSetManager, "next_proposal", dies_twice)
     async with group(tmp_path, 2) as (master, slave):
         with caplog.at_level(logging.ERROR):
             await master.lead(1)
@@ -38,10 +40,10 @@ async def test_the_task_of_the_sync_state_set_dies_and_the_set_still_moves(
 
 
 async def test_a_death_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(self: Broker) -> None:
+    def dies(self: Clients, now: int) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(Broker, "_expire_forever", dies)
+    monkeypatch.setattr(Clients, "expire", dies)
     async with Broker(config(tmp_path)) as broker:
         await until(lambda: bool(broker.status.task_deaths))
         families = {family.name: family for family in metrics.scrape(broker.metric_sources())}

@@ -275,7 +275,8 @@ class Journal:
         if self._vote_due:
             self._store_vote()
 
-    def _destroy(self) -> None:
+    def close(self) -> None:
+        """Writes what is pending, gives the reserved zeros back and closes the file. May be called twice."""
         if self._file >= 0:
             self.sync()
             self.onOneSecondTimer()
@@ -283,6 +284,10 @@ class Journal:
                 os.ftruncate(self._file, self._end)
             os.close(self._file)
             self._file = -1
+
+    def _destroy(self) -> None:
+        """PySyncObj's name for it."""
+        self.close()
 
     # ------------------------------------------------------------------ disk
     @property

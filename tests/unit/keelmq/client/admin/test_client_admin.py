@@ -33,8 +33,7 @@ class Desk:
             path / "config", self.broker.topics, self.broker.gate, StoreQueues(self.broker.store)
         )
         context = self.broker.context
-        self.broker.handlers.pull._resets = self.metadata.resets.offsets
-        context.resets, context.commit_offset = self.metadata.resets, self.metadata.commit_by_pull
+        self.broker.use_metadata(self.metadata)
         self.metadata.groups.find("g")
         settings = ClientSettings.model_validate({"enablePropertyFilter": True})
         ClientAdmin(self.metadata, self.broker.store, context.registry, settings, "b-a").bind(
@@ -49,7 +48,7 @@ class Desk:
         raw = json.dumps(body).encode() if body is not None else b""
         fields = {key: str(value) for key, value in ext.items()}
         command = RemotingCommand(code, 9, 0, None, fields, raw)
-        frame = await self.broker.dispatcher._answer(command, FakePeer())
+        frame = await self.broker.dispatcher.answer(command, FakePeer())
         assert frame is not None
         return decode(frame[4:])
 

@@ -26,6 +26,7 @@ from keelmq.remoting.operations.clients import (
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, broker, send, until
+from tests.support.reach_in import member_of
 from tests.support.store_parts import FakePeer
 
 __all__ = ["broker"]
@@ -45,7 +46,7 @@ def table_of(info: dict[str, Any], topic: str) -> dict[QueueKey, dict[str, Any]]
 
 async def finished(consumer: PushConsumer, topic: str, count: int) -> None:
     """So many messages of the topic are done, and counted."""
-    workers = consumer._member.process_queues
+    workers = member_of(consumer).process_queues
 
     def done() -> int:
         return sum(each.commit_offset or 0 for queue, each in workers.items() if queue.topic == topic)
@@ -174,7 +175,7 @@ async def test_one_that_polls_has_no_listener(broker: TestBroker, admin: AdminCl
 async def test_questions_for_another_group_and_no_message(broker: TestBroker) -> None:
     """Brokers ask only clients of the group: this is a client that has left it, or a broken broker."""
     consumer = PushConsumer(broker.namesrv_addr, "mine", Seen())
-    told = Inspection(consumer._member, "h:1", Seen().__call__, orderly=False)  # type: ignore[arg-type]
+    told = Inspection(member_of(consumer), "h:1", Seen().__call__, orderly=False)  # type: ignore[arg-type]
     call = Call(FakePeer(), raw_body=b"no message")
     theirs = ConsumerCallRequest(consumer_group="theirs", client_id="c")
     for ask in (told.running_info, told.consume_directly):

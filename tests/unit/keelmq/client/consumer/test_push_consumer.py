@@ -20,6 +20,7 @@ from keelmq.client import (
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, broker, numbers, send, until
+from tests.support.reach_in import member_of, vanish, waiting_jobs
 
 __all__ = ["broker"]
 
@@ -189,10 +190,7 @@ async def test_a_member_that_dies_is_replaced_and_loses_nothing(broker: TestBrok
             await until(lambda: len(one.assigned) < 5 and len(two.assigned) > 1)
             await send(broker, "Dies", 40)
             await transfer_target.has(20)
-            await one._member._tasks.stop()  # as if the process were gone: no more heartbeats
-            for worker in one._member.process_queues.values():
-                worker.dropped = True
-            await one._member.client.close()
+            await vanish(one)
             assert sorted(set(await transfer_target.has(40))) == sorted(numbers(40))
     finally:
         dying.gate.set()
@@ -224,7 +222,7 @@ async def test_no_more_is_pulled_than_the_limits_allow(broker: TestBroker) -> No
         "Limits"
     ) as one:
         await until(lambda: seen.running == 3)
-        worker = next(w for queue, w in one._member.process_queues.items() if queue.topic == "Limits")
+        worker = next(w for queue, w in member_of(one).process_queues.items() if queue.topic == "Limits")
         await until(lambda: worker.window is not None and len(worker.window) == 16)
         assert worker.window is not None and worker.window.next_offset == 16
         seen.gate.set()
@@ -240,12 +238,11 @@ async def test_what_waits_for_a_listener_is_left_to_the_next_owner(broker: TestB
     seen.gate.clear()
     settings = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET, consume_concurrency=1)
     async with PushConsumer(broker.namesrv_addr, "waits", seen, settings=settings).subscribe("Waits") as one:
-        await until(lambda: seen.running == 1 and one._sink._jobs.qsize() == 9)  # type: ignore[union-attr]
+        await until(lambda: seen.running == 1 and waiting_jobs(one) == 10)
         one.unsubscribe("Waits")
         await until(lambda: {queue.topic for queue in one.assigned} == {"%RETRY%waits"})
         seen.gate.set()
-        await until(lambda: not seen.running and not one._sink._jobs.qsize())  # type: ignore[union-attr]
-        await until(lambda: not one._sink._busy, "no trace of the queue that went")  # type: ignore[union-attr]
+        await until(lambda: not seen.running and not waiting_jobs(one), "no trace of the queue that went")
     assert seen.bodies == [b"0"]
 
 
@@ -259,7 +256,7 @@ async def test_a_paused_consumer_keeps_its_queues(broker: TestBroker) -> None:
         await send(broker, "Paused", 1)
         await seen.has(1)
         one.pause()
-        worker = next(w for queue, w in one._member.process_queues.items() if queue.topic == "Paused")
+        worker = next(w for queue, w in member_of(one).process_queues.items() if queue.topic == "Paused")
         assert worker.window is not None
         await until(lambda: worker.waits_paused)
         await send(broker, "Paused", 1, start=1)

@@ -26,7 +26,11 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 from keelmq.remoting.operations.clients import HEART_BEAT, HeartbeatResponse
-from keelmq.remoting.operations.replies import SEND_REPLY_MESSAGE_V2, PushReplyRequest
+from keelmq.remoting.operations.replies import (
+    PUSH_REPLY_MESSAGE_TO_CLIENT,
+    SEND_REPLY_MESSAGE_V2,
+    PushReplyRequest,
+)
 from keelmq.runtime.clock import wall_ms
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import broker, until
@@ -64,7 +68,20 @@ async def test_a_request_and_its_reply(broker: TestBroker) -> None:
     assert first.properties["CORRELATION_ID"] == reply.correlation_id
 
 
-async def test_no_reply_in_time(broker: TestBroker) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Requests]:
+    """The Requests of every producer that is opened."""
+    found: list[Requests] = []
+
+    def make(table: OperationTable) -> Requests:
+        found.append(Requests(table))
+        return found[-1]
+
+    monkeypatch.setattr("keelmq.client.producer.producer.Requests", make)
+    return found
+
+
+async def test_no_reply_in_time(broker: TestBroker, opened: list[Requests]) -> None:
     """It is told apart from a request that was not even sent; a reply that comes too late hurts nobody."""
     broker.create_topic("Slow")
     async with Producer(broker.namesrv_addr, "slow") as producer:
@@ -75,7 +92,7 @@ async def test_no_reply_in_time(broker: TestBroker) -> None:
             (request,) = await reader.poll()
             await reader.reply(request, b"late")
             await producer.reply(request, b"later still")
-        assert not producer._requests._waiting
+        assert len(opened) == 1 and len(opened[0]) == 0
 
 
 async def test_who_asked_is_gone(broker: TestBroker) -> None:
@@ -105,13 +122,15 @@ async def test_a_request_that_is_not_sent(broker: TestBroker) -> None:
     await shared.close()
 
 
-async def test_a_producer_that_closes_leaves_nobody_waiting(broker: TestBroker) -> None:
+async def test_a_producer_that_closes_leaves_nobody_waiting(
+    broker: TestBroker, opened: list[Requests]
+) -> None:
     broker.create_topic("Closing")
     async with Producer(broker.namesrv_addr, "closing") as producer:
         asking = asyncio.create_task(producer.request(Message("Closing", b"1"), timeout_ms=60_000))
         async with LitePullConsumer(broker.namesrv_addr, "c", settings=FIRST).subscribe("Closing") as reader:
             assert len(await reader.poll()) == 1
-        await until(lambda: bool(producer._requests._waiting))
+        await until(lambda: len(opened[0]) == 1)
     with pytest.raises(NoReply, match="closed"):
         await asking
 
@@ -227,15 +246,17 @@ def call_with(body: bytes) -> Call:
 
 async def test_pushed_replies() -> None:
     """Packed ones are unpacked, damaged ones refused, and what nobody waits for is taken and forgotten."""
-    requests = Requests(OperationTable())
+    table = OperationTable()
+    requests = Requests(table)
+    _, received = table.handlers[PUSH_REPLY_MESSAGE_TO_CLIENT.code]
     with requests.waiting("c-1") as first, requests.waiting("c-2") as second:
-        await requests._received(pushed("c-1", sys_flag=1), call_with(zlib.compress(b"raw")))
-        await requests._received(pushed("c-1"), call_with(b"the second reply"))
+        await received(pushed("c-1", sys_flag=1), call_with(zlib.compress(b"raw")))
+        await received(pushed("c-1"), call_with(b"the second reply"))
         with pytest.raises(CommandError, match="damaged"):
-            await requests._received(pushed("c-2", sys_flag=1), call_with(b"no zlib"))
+            await received(pushed("c-2", sys_flag=1), call_with(b"no zlib"))
         assert not second.done()
-        await requests._received(pushed("c-9"), call_with(b""))
+        await received(pushed("c-9"), call_with(b""))
         reply = await first
-    assert reply is not None and not requests._waiting
+    assert reply is not None and len(requests) == 0
     assert (reply.body, reply.properties["a"], reply.flag) == (b"raw", "b", 7)
     assert (reply.born_host, reply.store_host, reply.store_timestamp) == ("1.2.3.4:5", "6.7.8.9:10", 11)

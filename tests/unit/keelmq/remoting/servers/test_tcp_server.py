@@ -63,19 +63,12 @@ async def test_frames_cut_and_joined_by_the_network(pieces: int) -> None:
             assert (answer.opaque, answer.body) == (n, body)
 
 
-async def test_one_write_per_read_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    writes: list[int] = []
-    original = Connection._write
-
-    def counted(self: Connection, data: bytes) -> bool:
-        writes.append(len(data))
-        return original(self, data)
-
-    monkeypatch.setattr(Connection, "_write", counted)
+async def test_one_write_per_read_batch() -> None:
     async with server() as open_server, raw_peer(open_server) as peer:
         peer.write(*(fast_path(n, e="3" if n % 2 else "0") for n in range(50)))
         assert [(await peer.read()).opaque for _ in range(50)] == list(range(50))
-    assert len(writes) == 1
+        (connection,) = open_server.connections
+        assert connection.activity == 2, "one read, one write"
 
 
 @pytest.mark.parametrize(
@@ -133,16 +126,14 @@ async def test_too_many_running_requests(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_request_is_carried_out_though_its_connection_closes() -> None:
-    async with server() as open_server:
-        seen: list[str] = []
+    seen: list[str] = []
 
-        async def remember(request: Any, _: Any) -> None:
-            seen.append(request.broker_name)
+    async def remember(request: Any, _: Any) -> None:
+        seen.append(request.broker_name)
 
-        open_server._dispatcher.table.handlers[NEXT_ID] = (
-            open_server._dispatcher.table.handlers[NEXT_ID][0],
-            remember,
-        )
+    served = table()
+    served.handlers[NEXT_ID] = (served.handlers[NEXT_ID][0], remember)
+    async with server(served) as open_server:
         async with raw_peer(open_server) as peer:
             peer.write(next_id("last words", flag=2))
         await until(lambda: seen == ["last words"])
@@ -271,4 +262,4 @@ def large_table() -> OperationTable:
 
 async def connections(of: TcpServer) -> list[Connection]:
     await until(lambda: of.connection_count > 0)
-    return list(of._connections)
+    return list(of.connections)

@@ -173,10 +173,12 @@ async def test_a_clean_that_was_decided_earlier_is_fenced(bench: Bench) -> None:
 
 async def test_a_cleaned_group_is_elected_for_no_more(bench: Bench) -> None:
     await bench.group_of(1)
-    bench.plugin.elections._failed(GROUP, "test")
+    bench.lose(1)
+    await bench.run_elections()
+    assert set(bench.plugin.elections.retries) == {GROUP}
     await bench.clean(living=True)
-    bench.plugin.elections._failed(GROUP, "test")  # an election that was under way
-    bench.plugin.elections._start_due(bench.now_ms + 60_000)
+    bench.now_ms += 60_000
+    await bench.run_elections()
     assert bench.plugin.elections.retries == {}
 
 

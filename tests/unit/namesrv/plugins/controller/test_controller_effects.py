@@ -1,8 +1,5 @@
 """NotifyBrokerRoleChanged (1008) is pushed for what was applied, whatever the proposal was answered."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from keelmq.remoting.operation import Unknown, UnknownOutcome
 from namesrv.plugins.controller.core.events import ElectMaster, encode_event
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED
-from tests.support.controller_fakes import GROUP, Bench
+from tests.support.controller_fakes import GROUP, Bench, turns
 
 
 @pytest.fixture
@@ -18,22 +15,6 @@ async def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
     await bench.group_of(1, 2)
     return bench
-
-
-@asynccontextmanager
-async def reconciling(bench: Bench) -> AsyncIterator[None]:
-    task = asyncio.create_task(bench.plugin.elections.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await bench.plugin.elections.stop()
-
-
-async def turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def pushed(bench: Bench, broker_id: int) -> list[tuple[str | None, str | None]]:
@@ -53,7 +34,7 @@ async def test_an_election_of_1002_that_was_answered_unknown_is_pushed_once(benc
 
 async def test_an_election_of_its_own_that_was_answered_unknown_is_pushed_once(bench: Bench) -> None:
     bench.replicator.lose_answers = True
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.lose(1)
         await turns()
@@ -86,7 +67,7 @@ async def test_an_election_that_is_applied_after_its_deadline_is_pushed_then(ben
 
 async def test_a_cleared_master_that_was_answered_unknown_is_pushed_and_elected_for(bench: Bench) -> None:
     bench.replicator.lose_answers = True
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         with pytest.raises(UnknownOutcome):
             await bench.clean("1", living=True)

@@ -1,8 +1,6 @@
 """The controller's operations against an in-memory log. Numbers are the pitfalls of RocketMQ's controller."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -14,29 +12,12 @@ from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.raft.api import Busy, NotActive
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, FakePeer, address, turns
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-@asynccontextmanager
-async def reconciling(bench: Bench) -> AsyncIterator[None]:
-    """The reconcile loop runs, in real time but on the bench's clock."""
-    task = asyncio.create_task(bench.plugin.elections.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await bench.plugin.elections.stop()
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def refused(awaitable: object) -> CommandError:
@@ -368,7 +349,7 @@ async def test_a_lost_master_is_replaced_at_once_and_everybody_is_told(bench: Be
     await bench.group_of(1, 2, 3)
     await bench.beat(2, epoch=1, max_offset=5)
     await bench.beat(3, epoch=1, max_offset=5 + 2**32)  # 25
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.lose(1)
         await turns()
@@ -385,7 +366,7 @@ async def test_a_lost_master_is_replaced_at_once_and_everybody_is_told(bench: Be
 
 async def test_a_lost_slave_changes_nothing(bench: Bench) -> None:
     await bench.group_of(1, 2)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.lose(2)
         await turns()
@@ -394,7 +375,7 @@ async def test_a_lost_slave_changes_nothing(bench: Bench) -> None:
 
 async def test_a_group_without_master_elects_when_a_member_comes_28(bench: Bench) -> None:
     await bench.group_of(1)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.lose(1)
         await turns()
@@ -423,7 +404,7 @@ async def test_a_new_leader_waits_before_it_judges_34(bench: Bench) -> None:
         bench.liveness.forget(key)  # a restarted controller: it never heard anybody
     bench.peers.clear()
     bench.replicator.become(False)
-    async with reconciling(bench):
+    async with bench.reconciling():
         bench.replicator.become(True)
         await bench.beat(2)  # the first to be heard is not the master
         await turns()
@@ -443,7 +424,7 @@ async def test_a_new_leader_knows_whom_it_lost_itself(bench: Bench) -> None:
     """A missed event (2): the master died while nobody led. Its loss was heard here, so there is no wait."""
     await bench.group_of(1, 2)
     bench.replicator.become(False)
-    async with reconciling(bench):
+    async with bench.reconciling():
         bench.lose(1)
         await turns()
         assert bench.broker_set.master_broker_id == 1
@@ -456,7 +437,7 @@ async def test_a_new_leader_presumes_a_master_whose_connection_closed_long_befor
     """The leader before it heard that master, or would have elected another; its lease may still run."""
     await bench.group_of(1, 2)
     bench.replicator.become(False)
-    async with reconciling(bench):
+    async with bench.reconciling():
         bench.lose(1)
         bench.now_ms += 1_001
         await bench.beat(2)
@@ -478,7 +459,7 @@ async def test_a_new_leader_does_not_wait_for_a_member_lost_long_before(bench: B
     """It never acknowledged anything: a dead master's election would wait for it in vain."""
     await bench.group_of(1, 2, 3)
     bench.replicator.become(False)
-    async with reconciling(bench):
+    async with bench.reconciling():
         bench.lose(3)
         bench.now_ms += 1_001
         await bench.beat(2)
@@ -490,7 +471,7 @@ async def test_a_new_leader_does_not_wait_for_a_member_lost_long_before(bench: B
 
 async def test_an_election_whose_outcome_is_unknown_is_tried_again(bench: Bench) -> None:
     await bench.group_of(1, 2)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.replicator.next_outcome = Unknown("no majority")
         bench.lose(1)
@@ -523,7 +504,7 @@ async def test_who_comes_back_hears_who_is_master(bench: Bench) -> None:
 
 async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -> None:
     await bench.group_of(1, 2)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.replicator.gate = asyncio.Event()
         bench.lose(1)
@@ -540,7 +521,7 @@ async def test_a_master_that_dies_during_its_election_is_noticed(bench: Bench) -
 async def test_nobody_is_elected_whose_connection_broke_with_the_masters(bench: Bench) -> None:
     """A rack without power for a moment: whoever is back first is master, not whoever was found dead last."""
     await bench.group_of(1, 2, 3)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         for broker_id in (1, 2, 3):
             bench.liveness.connection_closed(bench.peers.pop(broker_id).connection_id, bench.now_ms)
@@ -559,7 +540,7 @@ async def test_nobody_is_elected_whose_connection_broke_with_the_masters(bench: 
 async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -> None:
     """Without power no connection closes: the last beats are a little apart, and so are the timeouts."""
     await bench.group_of(1, 2)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await bench.beat(1)
         bench.now_ms += 300
         await bench.beat(2)
@@ -578,7 +559,7 @@ async def test_nobody_is_elected_who_fell_silent_with_the_master(bench: Bench) -
 async def test_a_doubted_member_that_beats_again_is_elected_at_once(bench: Bench, reconnects: bool) -> None:
     """The tries become rare while it is waited for; its beat does not wait for the next one."""
     await bench.group_of(1, 2)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.now_ms += 1_600 * (not reconnects)  # over half of its timeout
         if reconnects:
@@ -610,7 +591,7 @@ async def test_a_beat_after_the_timeout_that_no_scan_has_seen_counts_as_coming_b
 async def test_an_elected_one_that_dies_at_once_is_elected_again_when_it_is_back(bench: Bench) -> None:
     """It alone may have acknowledged something; the scan goes on asking, and says for whom it waits."""
     await bench.group_of(1, 2, 3)
-    async with reconciling(bench):
+    async with bench.reconciling():
         await turns()
         bench.lose(1)
         await turns()

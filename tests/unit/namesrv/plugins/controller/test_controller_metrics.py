@@ -124,7 +124,7 @@ async def test_a_group_without_master(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.group_of(1)
     bench.lose(1)
-    bench.plugin.elections._failed(GROUP, "no member of the SyncStateSet [1] is alive")
+    await bench.run_elections()
     bench.now_ms += 2_000
     found = scraped(bench)
     assert value(found, "rocketmq_controller_group_without_master_seconds", **GROUP_LABELS) == 2

@@ -1,5 +1,6 @@
 """1009 and 1010: settings of all controllers at once, over their files. Pitfalls 21 and 45."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.config import AT_RUN_TIME, LEASE_GRACE_MS, ControllerConfig
 from namesrv.plugins.controller.core.events import UpdateConfig, decode_event
 from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.election import reconcile_loop
 from namesrv.plugins.controller.settings import BLACK_LIST, LiveConfig
-from tests.support.controller_fakes import GROUP, Bench, config
+from tests.support.controller_fakes import Bench, config, turns
 
 
 @pytest.fixture
@@ -159,11 +161,22 @@ def test_what_changes_at_run_time_is_a_key() -> None:
     assert not AT_RUN_TIME & BLACK_LIST
 
 
-async def test_the_interval_of_the_scan_changes_at_once(bench: Bench) -> None:
+async def test_the_interval_of_the_scan_changes_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is in the middle of a wait of 5 s."""
+    waits = list[int]()
+
+    async def wait(event: asyncio.Event, timeout_ms: int) -> bool:
+        waits.append(timeout_ms)
+        await event.wait()
+        event.clear()
+        return True
+
+    monkeypatch.setattr(reconcile_loop, "wait_for_event", wait)
     await bench.group_of(1)
-    bench.plugin.elections._start_due(bench.now_ms)
-    await bench.configure("scanInactiveMasterInterval=200")
-    assert bench.plugin.elections._sleep_ms(bench.now_ms) == 1
-    bench.plugin.elections._start_due(bench.now_ms)
-    assert bench.plugin.elections._sleep_ms(bench.now_ms) == 200
-    assert bench.broker_set.broker_name == GROUP
+    async with bench.reconciling():
+        await turns()
+        await bench.configure("scanInactiveMasterInterval=200")
+        await turns()
+    assert waits[0] == 5_000 and waits[-1] == 200

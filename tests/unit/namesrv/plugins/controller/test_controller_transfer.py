@@ -11,7 +11,6 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations import controller as wire
 from namesrv.plugins.controller.core.apply import apply
-from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -298,7 +297,10 @@ async def test_an_election_that_is_refused_is_tried_again_later(tmp_path: Path) 
     """And not at once, for ever: each try is an entry of the log."""
     bench = Bench(tmp_path)
     bench.plugin.machine.restore(state_to_json(State().with_set(group(master_epoch=EPOCH_MAX))))
-    elections, (broker_set,) = bench.plugin.elections, bench.plugin.machine.state.brokers.values()
-    await elections._propose(broker_set, Election(Verdict.NONE, "nobody is alive"), LiveView())
-    assert "another brokerName" in elections.retries["g"].reason
-    assert not elections._names
+    await bench.run_elections()
+    bench.now_ms += bench.plugin.config.scan_inactive_master_interval  # so long a dead master is kept
+    await bench.run_elections()
+    retry, tried = bench.plugin.elections.retries["g"], len(bench.replicator.events)
+    assert "another brokerName" in retry.reason and tried == 1
+    await bench.run_elections()
+    assert len(bench.replicator.events) == tried and bench.plugin.elections.retries["g"] == retry

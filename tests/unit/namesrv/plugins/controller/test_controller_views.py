@@ -236,7 +236,9 @@ STATUS = {
 
 async def test_the_controller_and_what_is_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.replicator, "status", lambda: STATUS)
-    bench.plugin.elections._failed(GROUP, "nobody is alive")
+    for broker_id in (1, 2, 3):
+        bench.lose(broker_id)
+    await bench.run_elections()
     async with client(bench) as http:
         found = (await http.get("/v1/controller")).json()
     assert (found["selfId"], found["active"], found["leader"]) == ("n0", True, "n0")
@@ -253,7 +255,7 @@ async def test_the_controller_and_what_is_wrong(bench: Bench, monkeypatch: pytes
         "controllerDLegerPeers of this controller does not name member n2: add it before the next restart",
         "members with another list of members: n2",
         "the raft port's newer certificate is not in use: n0.key: no private key in PEM form",
-        f"{GROUP} has no live master: nobody is alive",
+        f"{GROUP} has no live master: no member of the SyncStateSet [1, 2, 3] is alive",
     ]
 
 

@@ -104,7 +104,7 @@ async def test_a_group_in_a_fail_over(bench: Bench) -> None:
     """Dead replicas keep their last words; nobody is master, and the view says why."""
     for broker_id in (1, 2, 3):
         bench.lose(broker_id)
-    bench.plugin.elections._failed(GROUP, "no member of the SyncStateSet [1, 2, 3] is alive")
+    await bench.run_elections()
     found = await view(bench)
     assert found["withoutLiveMaster"] == "no member of the SyncStateSet [1, 2, 3] is alive"
     assert [replica["alive"] for replica in found["replicas"]] == [False] * 3

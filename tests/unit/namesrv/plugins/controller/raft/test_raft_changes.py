@@ -20,6 +20,7 @@ from namesrv.plugins.controller.raft.membership.member_list import (
 from namesrv.plugins.controller.raft.membership.voters import Voters
 from namesrv.plugins.controller.replicator import ChangeRefused, Committed, NotActive, RaftReplicator
 from tests.support.raft_group import WAIT_S, Group, QuietMember, elect, free_ports, kinds, until
+from tests.support.reach_in import raft_core
 
 A, B, C, D = (("a", "h", 1), ("b", "h", 2), ("c", "h", 3), ("d", "h", 4))
 
@@ -329,15 +330,15 @@ async def test_who_died_a_moment_ago_does_not_count(tmp_path: Path, monkeypatch:
     async with Group(tmp_path) as group:
         leader = await group.active()
         silent, other = (group.running[name] for name in group.members if name != leader.self_id)
-        answered = leader._core.member.voters.responsive
+        answered = raft_core(leader).member.voters.responsive
         monkeypatch.setattr(
-            leader._core.member.voters,
+            raft_core(leader).member.voters,
             "responsive",
             lambda members, since: [each for each in answered(members, since) if each != silent.self_id],
         )
         assert "could vote, no majority" in refusal(await leader.remove_member(other.self_id))
         monkeypatch.undo()
-        with_silence = answered(group.members, since=leader._core.now() + 60)
+        with_silence = answered(group.members, since=raft_core(leader).now() + 60)
         assert with_silence == [leader.self_id], "an answer from before does not count"
         assert await leader.remove_member(other.self_id) == Committed(None)
 

@@ -18,6 +18,7 @@ from namesrv.plugins.controller.raft.transport.tls import TlsChannel
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
 from tests.support.raft_certificates import Authority
 from tests.support.raft_group import SECRET, Group, ListMachine, until
+from tests.support.reach_in import raft_core
 
 
 def opened(
@@ -317,7 +318,7 @@ async def test_waking_a_closed_member_touches_no_file(tmp_path: Path) -> None:
     """The pipe's number may belong to somebody else by then: nothing may be written to it."""
     replicator = RaftReplicator(ListMachine(), settings(tmp_path, secret=SECRET))
     await replicator.start()
-    core = replicator._core
+    core = raft_core(replicator)
     assert core is not None
     await replicator.stop()
     core.wake()

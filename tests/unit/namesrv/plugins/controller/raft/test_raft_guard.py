@@ -23,6 +23,7 @@ from namesrv.plugins.controller.raft.prevote import PreVote
 from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, encode_snapshot
 from namesrv.plugins.controller.replicator import prepare_library
 from tests.support.raft_group import ListMachine, QuietMember, elect, kinds, no_ops
+from tests.support.reach_in import library_part
 
 
 def append(term: int, prefix: int, prefix_term: int, entries: object = (), commit: int = 1) -> AppendEntries:
@@ -57,7 +58,7 @@ def test_a_snapshot_frame_does_not_move_the_commit_index(
 
 
 def _close_incoming(member: QuietMember) -> None:
-    serializer = member.core._private("serializer")
+    serializer = library_part(member.core, "serializer")
     incoming = serializer.__dict__["_Serializer__incomingTransmissionFile"]
     if incoming is not None:
         incoming.close()
@@ -265,7 +266,7 @@ def test_no_pickle_is_ever_parsed(tmp_path: Path) -> None:
         assert member.member.invalid_frames == 2
         with pytest.raises(codec.CodecError):  # ends the raft thread; the command came from an elected leader
             member.tick()
-        member.core._private("serializer")
+        library_part(member.core, "serializer")
     for module in (pysyncobj.pickle, pysyncobj.journal):
         with pytest.raises(codec.CodecError):
             module.loads(bomb)

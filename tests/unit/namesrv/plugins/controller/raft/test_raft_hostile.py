@@ -212,7 +212,7 @@ def test_a_vote_is_stored_with_the_last_descriptors(tmp_path: Path, monkeypatch:
         patched.setattr(files.spare_files, "release", release)
         journal.setCurrentTerm(3, "n1")
     assert not taken[0]
-    journal._destroy()
+    journal.close()
     again = Journal(tmp_path / "raft.journal", fatal=lambda code, text: pytest.fail(text))
     assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (3, "n1")
-    again._destroy()
+    again.close()

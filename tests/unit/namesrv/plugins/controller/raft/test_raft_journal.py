@@ -54,11 +54,11 @@ def test_what_was_synced_is_there_again(tmp_path: Path) -> None:
     journal.deleteEntriesTo(2)
     journal.add(NO_OP, 6, 4)
     entries = journal[:]
-    journal._destroy()
+    journal.close()
     again = open_journal(path)
     assert again[:] == entries
     assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (4, "n1", 5)
-    again._destroy()
+    again.close()
 
 
 @given(st.data())
@@ -89,14 +89,14 @@ def test_operations_against_a_list(tmp_path_factory: pytest.TempPathFactory, dat
                 journal.add(*entry)
                 model[:] = [entry]
             case "reopen":
-                journal._destroy()
+                journal.close()
                 journal = open_journal(path)
         assert journal[:] == model
         assert len(journal) == len(model)
-    journal._destroy()
+    journal.close()
     again = open_journal(path)
     assert again[:] == model
-    again._destroy()
+    again.close()
 
 
 def recovered(path: Path, data: bytes) -> list[LogEntry] | None:
@@ -112,7 +112,7 @@ def recovered(path: Path, data: bytes) -> list[LogEntry] | None:
     except DamagedError:
         return None
     finally:
-        journal._destroy()
+        journal.close()
 
 
 def test_every_cut_of_the_file_leaves_a_prefix_or_is_refused(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_every_cut_of_the_file_leaves_a_prefix_or_is_refused(tmp_path: Path) -> 
     journal.setCurrentTerm(1, None)
     journal.setRaftCommitIndex(4)
     entries = journal[:]
-    journal._destroy()
+    journal.close()
     whole = path.read_bytes()
     for length in range(len(whole) + 1):
         found = recovered(path, whole[:length])
@@ -136,7 +136,7 @@ def test_every_flipped_byte_leaves_what_later_records_prove_or_is_refused(tmp_pa
     journal, ends = filled(path, [2, 3, 2, 1])
     journal.setCurrentTerm(1, None)
     entries = journal[:]
-    journal._destroy()
+    journal.close()
     whole = path.read_bytes()
     proved = ends[2]  # the last record says that everything before it was durable
     dice = random.Random(7)
@@ -162,7 +162,7 @@ def test_the_log_grows_into_durable_zeros(tmp_path: Path, caplog: pytest.LogCapt
     entries, killed = journal[:], path.read_bytes()
     journal.setCurrentTerm(1, None)
     assert killed[journal.file_bytes :] == bytes(size - journal.file_bytes)
-    journal._destroy()
+    journal.close()
     assert path.stat().st_size == journal.file_bytes, "a stopped member leaves no zeros"
     assert recovered(path, killed) == entries
     assert caplog.records == [], "zeros are no torn tail"
@@ -178,7 +178,7 @@ def test_a_record_that_was_torn_in_the_zeros_is_cut(tmp_path: Path) -> None:
     journal, ends = filled(path, [3, 1])
     journal.setCurrentTerm(1, None)
     entries, whole = journal[:], path.read_bytes()
-    journal._destroy()
+    journal.close()
     for length in range(ends[0], ends[1]):
         rest = bytes(len(whole) - length)
         assert recovered(path, whole[:length] + rest) == entries[:3]
@@ -205,7 +205,7 @@ def test_no_room_for_zeros_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pyt
         journal.sync()
     assert path.stat().st_size == journal.file_bytes
     journal.setCurrentTerm(1, None)
-    journal._destroy()
+    journal.close()
     assert len(recovered(path, path.read_bytes()) or ()) == 3
 
 
@@ -215,7 +215,7 @@ def test_a_torn_tail_is_cut_also_with_pages_out_of_order(tmp_path: Path) -> None
     journal.setCurrentTerm(1, None)
     for index in (4, 5, 6):
         journal.add(NO_OP + b"y" * 50, index, 1)
-    journal._destroy()
+    journal.close()
     whole = bytearray(path.read_bytes())
     whole[ends[0] : ends[0] + 60] = bytes(60)  # the first of the unsynced records never reached the disk
     found = recovered(path, bytes(whole))
@@ -227,7 +227,7 @@ def test_files_that_must_exist_together(tmp_path: Path) -> None:
     path = tmp_path / "raft.journal"
     journal, _ = filled(path, [3])
     journal.setCurrentTerm(1, "n0")
-    journal._destroy()
+    journal.close()
     vote = path.with_suffix(".vote")
     content = vote.read_bytes()
     vote.unlink()
@@ -250,11 +250,11 @@ def test_a_power_cut_while_it_was_created_costs_nothing(tmp_path: Path, begun: b
     path.write_bytes(begun)
     journal = open_journal(path)
     journal.add(NO_OP, 1, 0)
-    journal._destroy()
+    journal.close()
     assert path.read_bytes().startswith(MAGIC)
     again = open_journal(path)
     assert again[:] == [(NO_OP, 1, 0)]
-    again._destroy()
+    again.close()
 
 
 @pytest.mark.parametrize("damaged", [bytes(8), bytes(9), MAGIC[:3] + b"x", MAGIC[1:], bytes(7) + b"\n"])
@@ -264,7 +264,7 @@ def test_what_was_a_journal_is_not_begun_anew(tmp_path: Path, damaged: bytes) ->
     if damaged == bytes(8):
         journal = open_journal(path)
         journal.setCurrentTerm(1, "n0")
-        journal._destroy()
+        journal.close()
     path.write_bytes(damaged)
     with pytest.raises(DamagedError, match=r"raft\.journal: "):
         open_journal(path)
@@ -283,7 +283,7 @@ def test_align_keeps_what_follows_the_snapshot(tmp_path: Path) -> None:
         journal.align(None, None)
     with pytest.raises(DamagedError, match="begins at index 5"):
         journal.align(entries[1], entries[2])
-    journal._destroy()
+    journal.close()
 
 
 def test_the_commit_index_never_goes_back(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_the_commit_index_never_goes_back(tmp_path: Path) -> None:
     with pytest.raises(FatalRaftError) as caught:
         journal.deleteEntriesFrom(6)
     assert caught.value.code == EXIT_TRUNCATION
-    journal._destroy()
+    journal.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
@@ -308,7 +308,7 @@ def test_a_failed_write_ends_the_process(tmp_path: Path, call: str, monkeypatch:
         with pytest.raises(FatalRaftError, match=r"raft\.journal: No space left on device") as caught:
             journal.sync()
     assert caught.value.code == EXIT_JOURNAL
-    journal._destroy()
+    journal.close()
 
 
 def test_no_room_for_the_reserve_is_no_excuse_for_records_that_were_not_synced(
@@ -332,7 +332,7 @@ def test_no_room_for_the_reserve_is_no_excuse_for_records_that_were_not_synced(
                 assert caught.value.code == EXIT_JOURNAL
             else:
                 journal.sync()  # the zeros alone found no room: the log itself is synced
-        journal._destroy()
+        journal.close()
 
 
 SNAPSHOT = Snapshot(

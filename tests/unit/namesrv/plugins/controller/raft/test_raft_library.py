@@ -13,6 +13,7 @@ from namesrv.plugins.controller.raft import proposals, replica
 from namesrv.plugins.controller.raft.storage import files, snapshot
 from namesrv.plugins.controller.raft.storage.journal import Journal
 from tests.support.raft_group import Group, QuietMember, until
+from tests.support.reach_in import library_part
 
 RAFT = Path(replica.__file__).parent
 
@@ -49,7 +50,7 @@ def test_what_we_send_is_never_cut_into_pieces_by_the_library() -> None:
 def test_utility_messages_and_forwarded_commands_do_not_exist(tmp_path: Path) -> None:
     """X2: neither status nor add, remove or transfer, nor a command from outside."""
     with QuietMember(tmp_path) as member:
-        transport = member.core._private("transport")
+        transport = library_part(member.core, "transport")
         assert transport._onUtilityMessageCallbacks == {}
         answers: list[int] = []
         member.core.append(b"x", callback=lambda _result, error: answers.append(error))
@@ -124,7 +125,7 @@ async def test_a_pickle_in_the_place_of_a_command_ends_the_member(tmp_path: Path
     _, index, term = log[-1]
     log.add(b"\x00" + pickle.dumps(Touch(tmp_path / "boom"), 2), index + 1, term)
     log.sync()
-    log._destroy()
+    log.close()
     await group.start("n0")
     await until(lambda: len(group.fatal) > 0, "it ends")
     await group.stop("n0")

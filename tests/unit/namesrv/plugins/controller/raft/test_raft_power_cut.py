@@ -21,6 +21,7 @@ from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_b
 from namesrv.plugins.controller.raft.storage.snapshot import Snapshot, encode_snapshot
 from tests.sim.raft.disk import Disk, Disks, PowerCut
 from tests.support.raft_group import Group, ListMachine, QuietMember, no_ops
+from tests.support.reach_in import forget_file, open_core
 from tests.support.slices import first
 
 EVENTS = 13
@@ -48,8 +49,7 @@ class Alone:
         group = Group(root, 1, secret=None, compaction_entries=5, sync=True)
         self.fatal = group.fatal  # (exit code, text): the library swallows what is raised in a snapshot
         self.replica = group.replicator("n0", self.machine)
-        self.core = self.replica._open()
-        self.replica._core = self.core
+        self.core = open_core(self.replica)
         self.core.doTick(0.0)
         self.core.doTick(0.0)
 
@@ -70,7 +70,7 @@ class Alone:
 
     def forget(self) -> None:
         """The process is gone; what the library keeps open beside the files is given back."""
-        self.core.log._file = -1
+        forget_file(self.core.log)
         self.core.close()
 
 
@@ -195,7 +195,7 @@ def one_cut_of_a_follower(root: Path, after: int, seed: int) -> bool:
         was_cut = broken_off(life, cut)
         index, votes = promised(list(first.links.sent), conflict_seen=seen >= 4)
         after_the_cut(disk, disks, seed)
-        first.core.log._file = -1
+        forget_file(first.core.log)
         first.core.close()
         with QuietMember(root, sync=True, compaction_entries=4) as again:  # never refuses
             assert again.core.log[-1][1] >= index, f"cut {after}: acknowledged up to {index}, {again.log()}"

@@ -20,6 +20,7 @@ from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
 from namesrv.plugins.controller.raft.storage.files import DamagedError
 from namesrv.plugins.controller.replicator import Committed, NotActive, Unknown
 from tests.support.raft_group import Group, ListMachine, QuietMember, kinds, no_ops, until
+from tests.support.reach_in import open_core
 
 NAMES = ("n0", "n1", "n2")
 
@@ -224,7 +225,7 @@ def test_files_of_the_first_release_are_read(tmp_path: Path) -> None:
     shutil.copytree(Path("tests/fixtures/raft/v1"), tmp_path / "n0")
     machine = ListMachine()
     replica = Group(tmp_path, 1, secret=None).replicator("n0", machine)
-    core = replica._open()
+    core = open_core(replica)
     core.doTick(0.0)
     core.doTick(0.0)
     assert machine.events == [b"event %d" % number for number in range(20)]

@@ -1,0 +1,90 @@
+"""What tests do to objects behind their public names, in one place, because nobody but a test may do it.
+
+To hang (a link that reads no more, a disk that never syncs), to vanish without a word (a consumer, a member
+of the raft group), and to step the raft library by hand instead of by its thread: programs have no use for
+that, so these are no methods. Everything else is tested through public names (tests/test_house.py).
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from broker.ha.service import HaService
+from broker.store.log.group_commit import GroupCommit
+from keelmq.client.blocking import BlockingPushConsumer
+from keelmq.client.cluster.heartbeats import Membership
+from keelmq.client.consumer.group import GroupMember
+from keelmq.client.consumer.push_consumer import PushConsumer
+from keelmq.client.producer.producer import Producer
+from keelmq.remoting.connection import Connection
+from namesrv.plugins.controller.raft.replica import Replica
+from namesrv.plugins.controller.raft.storage.journal import Journal
+
+
+def link_of(slave: HaService) -> asyncio.Transport:
+    """The transport of the slave's link to its master; pause_reading() makes it a slave that hangs."""
+    assert slave.client is not None and slave.client.protocol is not None
+    transport = slave.client.protocol._transport
+    assert transport is not None
+    return transport
+
+
+def socket_of(connection: Connection) -> socket.socket:
+    """For what is set on the socket and seen nowhere else."""
+    transport = connection._transport
+    assert transport is not None
+    found: socket.socket = transport.get_extra_info("socket")
+    return found
+
+
+def sync_by(commit: GroupCommit, sync: Callable[[], int]) -> None:
+    """Makes a running broker's group commit sync in this way: a disk that hangs."""
+    commit._sync = sync
+
+
+def membership_of(producer: Producer) -> Membership:
+    """Which brokers know the producer, by its heartbeats."""
+    return producer._membership
+
+
+def member_of(consumer: PushConsumer | BlockingPushConsumer) -> GroupMember:
+    """What of the consumer is a member of its group: for the queues that it has, and how far it is."""
+    client = consumer._open_client if isinstance(consumer, BlockingPushConsumer) else consumer
+    return client._member
+
+
+async def vanish(consumer: PushConsumer) -> None:
+    """As if its process were gone: no more heartbeats, no farewell."""
+    member = consumer._member
+    await member._tasks.stop()
+    for process_queue in member.process_queues.values():
+        process_queue.dropped = True
+    await member.client.close()
+
+
+def waiting_jobs(consumer: PushConsumer) -> int:
+    """Messages that wait for a free task of the listener, and those that a task works on."""
+    sink: Any = consumer._sink
+    return sink._jobs.qsize() + len(sink._busy)
+
+
+def raft_core(replica: Replica) -> Any:
+    """The raft library inside; None unless the member runs."""
+    return replica._core
+
+
+def open_core(replica: Replica) -> Any:
+    """Opens the files and the library without its thread: the caller calls doTick()."""
+    replica._core = replica._open()
+    return replica._core
+
+
+def library_part(core: Any, name: str) -> Any:
+    """An attribute that PySyncObj keeps to itself by name mangling."""
+    return core._private(name)
+
+
+def forget_file(journal: Journal) -> None:
+    """The process is gone: close() writes nothing any more."""
+    journal._file = -1
