@@ -390,7 +390,7 @@ KNOWN_PRIVATE: set[str] = {
     "unit/keelmq/remoting/test_telemetry_writer.py _loop",
     "unit/namesrv/plugins/controller/raft/test_raft_addresses.py _asking",
     "unit/namesrv/plugins/controller/test_controller_members.py _started",
-    "unit/namesrv/plugins/controller/test_controller_table.py _shards",
+    "unit/namesrv/plugins/controller/test_controller_persistent_map.py _shards",
     "unit/namesrv/plugins/controller/test_controller_telemetry.py _views",
     "unit/namesrv/test_namesrv_http.py _bind_http",
     "unit/namesrv/test_namesrv_requests.py _next_scan_ms",

@@ -199,6 +199,7 @@ class MasterServer:
 
     @property
     def connection_count(self) -> int:
+        """Returns the number of open HA connections, also those without a handshake."""
         return len(self._protocols)
 
     async def stop(self) -> None:

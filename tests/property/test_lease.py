@@ -204,7 +204,7 @@ def test_a_break_between_heartbeats_must_not_be_overlooked(monkeypatch: pytest.M
 
 def test_a_young_leader_that_judges_at_once_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost the master by its timeout while the leader before it heard it."""
-    monkeypatch.setattr(LivenessView, "judges_in_ms", lambda view: 0)
+    monkeypatch.setattr(LivenessView, "grace_left_ms", lambda view: 0)
     assert fails(range(150))
 
 

@@ -94,7 +94,8 @@ class BrokerMonitor:
         """Membership waits for the one, and RoutePoll for the other."""
         self._cuts_replaced = cuts_replaced
         self._registered: set[str] = set()  # addresses of brokers that know this client
-        self._paused_reads: dict[asyncio.Future[None], PausedRead] = {}
+        self.paused_reads: dict[asyncio.Future[None], PausedRead] = {}
+        """Reads that wait to be repeated, by the future that wakes them."""
         self._client, self._routes, self._probe_interval_ms = client, routes, probe_interval_ms
         self._sends: dict[int, tuple[int, str, MessageQueue]] = {}  # token -> since when, address, queue
         self._polls: dict[int, tuple[int, str, MessageQueue]] = {}
@@ -186,11 +187,11 @@ class BrokerMonitor:
         policy = READ_AGAIN_BUSY if code == ResponseCode.SYSTEM_BUSY else READ_AGAIN
         pause_ms = policy.pause_ms(failures, random.random())
         woken = asyncio.get_running_loop().create_future()
-        self._paused_reads[woken] = read
+        self.paused_reads[woken] = read
         try:
             await asyncio.wait((woken,), timeout=pause_ms / 1_000)
         finally:
-            del self._paused_reads[woken]
+            del self.paused_reads[woken]
         return not woken.done()
 
     # -- connections, heartbeats, routes -----------------------------------------------------------------
@@ -232,7 +233,7 @@ class BrokerMonitor:
     def route_changed(self, route: TopicRoute) -> None:
         """Reads that pause go on if there is a new broker to ask. A master that was replaced may hang, and
         keep its connections: they are cut if the client permits it, so that pulls which wait there go on."""
-        for woken, read in self._paused_reads.items():
+        for woken, read in self.paused_reads.items():
             if read.topic == route.topic and not woken.done():
                 found = read.choose(route)
                 if found is not None and found not in read.tried:

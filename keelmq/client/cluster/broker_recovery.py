@@ -49,7 +49,7 @@ class Recovery:
     used_ms: int
     probing: bool = False
     pinged: bool = False  # a background task probes it
-    _waiting: dict["asyncio.Future[bool]", None] = field(default_factory=dict)
+    waiting: dict["asyncio.Future[bool]", None] = field(default_factory=dict)
     _pausing: "asyncio.Future[None] | None" = None
 
     async def turn(self) -> bool:
@@ -59,7 +59,7 @@ class Recovery:
             self.probing = True
             return True
         waiting = asyncio.get_running_loop().create_future()
-        self._waiting[waiting] = None
+        self.waiting[waiting] = None
         try:
             return bool(await waiting)
         except asyncio.CancelledError:
@@ -67,11 +67,11 @@ class Recovery:
                 self.hand_over()
             raise
         finally:
-            self._waiting.pop(waiting, None)
+            self.waiting.pop(waiting, None)
 
     def hand_over(self) -> None:
         """Ends the caller's turn and wakes the next message."""
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if not waiting.done():
                 waiting.set_result(True)
                 return
@@ -91,7 +91,7 @@ class Recovery:
 
     def release(self) -> None:
         """Wakes all waiting messages, to choose a queue again."""
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if not waiting.done():
                 waiting.set_result(False)
         if self._pausing is not None and not self._pausing.done():
@@ -100,7 +100,7 @@ class Recovery:
     @property
     def is_unused(self) -> bool:
         """Returns whether no message tries this entry or waits for it."""
-        return not self.probing and not self._waiting
+        return not self.probing and not self.waiting
 
     def failed_again(self, now_ms: int, draw: float) -> None:
         """Counts a failure and sets due_ms. `draw`: a random number from 0 up to 1."""

@@ -45,7 +45,7 @@ class Client:
         self.process = Process(world.loop, name, host)
         self.stopping = False
         self.told: str | None = None
-        self.target = self.dice.randrange(8)
+        self.address_index = self.dice.randrange(8)
         self.client: RemotingClient
         self.process.run(self._main)
 
@@ -61,14 +61,14 @@ class Client:
         if self.told is not None:
             return self.told
         addresses = self.world.addresses()
-        return addresses[self.target % len(addresses)]
+        return addresses[self.address_index % len(addresses)]
 
     async def ask(
         self, operation: Operation[Any, Any], header: Wire, body: object = None, *, timeout_ms: int = 1_500
     ) -> Outcome[Any]:
         outcome = await self.client.call(self.target, operation, header, body, timeout_ms=timeout_ms)
         if not isinstance(outcome, Ok):
-            self.target += 1
+            self.address_index += 1
             self.told = None
         return outcome
 
@@ -137,7 +137,7 @@ class Consumer(Client):
                 continue
             topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(QUEUES)
             if self.dice.random() < 0.3:
-                self.target += 1
+                self.address_index += 1
             await self.pull(topic, queue_id)
             if self.dice.random() < 0.5:
                 await self.commit(topic, queue_id)

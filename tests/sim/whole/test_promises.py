@@ -155,7 +155,7 @@ async def metadata_before_a_switch(world: WholeGroup) -> None:
     consumer = next(each for each in world.clients if isinstance(each, Consumer))
     place = world.addresses().index(world.brokers[master].address)
     for _ in range(6):
-        admin.target = consumer.target = place
+        admin.address_index = consumer.address_index = place
         await world.do(admin, admin.make())
         await world.do(consumer, consumer.pull("T0", 0))
         await world.do(consumer, consumer.commit("T0", 0))
@@ -163,7 +163,7 @@ async def metadata_before_a_switch(world: WholeGroup) -> None:
     assert len(world.judge.offsets) >= made[1] > 0 or world.judge.offsets
     world.cut([master], world.others(master))
     for _ in range(4):
-        admin.target = consumer.target = place
+        admin.address_index = consumer.address_index = place
         world.do(admin, admin.make())
         world.do(consumer, consumer.commit("T0", 0))
         await seconds(0.08)

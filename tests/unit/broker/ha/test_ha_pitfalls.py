@@ -105,8 +105,8 @@ async def test_every_heartbeat_says_everything_16(tmp_path: Path) -> None:
         assert heard().live == LiveInfo(broker.address, 1, end, end, 77)
         assert (heard().hands_over, heard().min_in_sync_replicas) == (True, 1)
         seen = namesrv.liveness.last_seen(key)
-        assert seen is not None and namesrv.liveness.is_active(key, seen.last_beat_ms + 4_321)
-        assert not namesrv.liveness.is_active(key, seen.last_beat_ms + 4_322)
+        assert seen is not None and namesrv.liveness.is_active(key, seen.last_heartbeat_ms + 4_321)
+        assert not namesrv.liveness.is_active(key, seen.last_heartbeat_ms + 4_322)
 
 
 async def test_ha_stops_before_the_store_23(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

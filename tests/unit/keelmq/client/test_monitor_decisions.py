@@ -147,7 +147,7 @@ async def test_a_success_wakes_all_who_wait(parts: Parts) -> None:
     key, recovery = parts.monitor.no_master("a", "T")
     assert await recovery.turn(), "the first one tries"
     waiting = asyncio.create_task(recovery.turn())
-    await until(lambda: len(recovery._waiting) == 1)
+    await until(lambda: len(recovery.waiting) == 1)
     parts.monitor.accepted("one:1", "a", "T", now_ms(), forwarded=False)
     assert await waiting is False, "choose a queue again"
     assert not parts.monitor.recoveries.holds(key, recovery) and parts.routes.asked == []
@@ -254,7 +254,7 @@ async def test_else_it_pauses_and_asks_for_the_route(parts: Parts, monkeypatch: 
     monkeypatch.setattr(broker_monitor, "READ_AGAIN", INSTANT)
     async with asyncio.timeout(5):
         assert await parts.monitor.read_failed(read_of("one:1"), failures=1, code=None)
-    assert not parts.monitor._paused_reads
+    assert not parts.monitor.paused_reads
 
 
 async def test_a_busy_broker_is_asked_less(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ async def test_the_reader_follows_the_monitor(parts: Parts, monkeypatch: pytest.
     monkeypatch.setattr(broker_monitor, "READ_AGAIN", LONG)
     parts.client.there.add("two:1")
     reading = asyncio.create_task(QueueReader(parts.client, parts.monitor, "g").max_offset(QUEUE))
-    await until(lambda: bool(parts.monitor._paused_reads))
+    await until(lambda: bool(parts.monitor.paused_reads))
     parts.routes.present = route_to("two:1")
     parts.monitor.route_changed(parts.routes.present)
     async with asyncio.timeout(5):

@@ -209,10 +209,8 @@ class Journal:
             self._observer.appended(command, index, term)
 
     def clear(self) -> None:
-        """Removes all entries. The next sync() replaces the file in one step.
-
-        Until then the old file remains: after a crash, align() works with it and the new snapshot.
-        """
+        """Removes all entries. The next sync() replaces the file in one step. Until then the old file
+        remains: after a crash, align() works with it and the new snapshot."""
         self._entries, self._offsets = [], []
         self._buffer.clear()
         self._end, self._rewrite_due = len(MAGIC), True
@@ -318,10 +316,8 @@ class Journal:
 
     def _reserve(self) -> None:
         """Writes durable zeros after the log. If they do not fit on the disk, the next records may still fit.
-
         The fsync covers records as well that were written but not synced yet. The kernel reports a lost page
-        only once: "no space" may be about those records, and a later fdatasync would succeed without them.
-        """
+        only once: "no space" may be about those records, and a later fdatasync would succeed without them."""
         size, is_syncing = min(max(self._end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX), False
         try:
             write_all(self._file, bytes(size), self._end)
