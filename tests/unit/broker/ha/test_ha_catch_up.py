@@ -247,8 +247,9 @@ async def test_a_link_ends_in_the_middle_of_a_run(
             await stopping
             return
         assert slave.service.client is not None and slave.service.client.protocol is not None
+        (link,) = master.service.links.values()
         slave.service.client.protocol.close("a test")
-        await until(lambda: not master.service.links, "the master sees it")
+        await until(lambda: link not in master.service.links.values(), "the master sees it")
         gate.go.set()
         await until(lambda: same(master, slave), "it dials again, and gets everything")
 
