@@ -125,7 +125,8 @@ class AccessControl:
         self._proofs = proofs if proofs is not None else MemberProofs()
         self._throttle = throttle if throttle is not None else FailureThrottle()
         self._generation = users.generation
-        self._allowed: dict[tuple[object, ...], bool] = {}
+        self._allowed: dict[tuple[object, ...], Granted] = {}
+        """(user, code, address, fields of its resources) -> what was granted, without look-ups."""
         self._authenticated: dict[tuple[int, str], int] = {}
         """(connection, user) whose signature was right -> until when that counts, in ms."""
 
@@ -146,10 +147,13 @@ class AccessControl:
             self._forget()
         ext_fields = request.ext_fields if request.ext_fields is not None else _NO_FIELDS
         try:
-            granted = Granted("", rule.role)
+            by_plain = None
             if self._plain is not None:
-                granted = self._check_plain(self._plain, request, rule, ext_fields, now_ms)
-            return self._check_user(request, rule, ext_fields, now_ms) or granted
+                by_plain = self._check_plain(self._plain, request, rule, ext_fields, now_ms)
+            by_user = self._check_user(request, rule, ext_fields, now_ms)
+            if by_user is None or by_plain is None:
+                return by_user or by_plain or Granted("", rule.role)
+            return by_user._replace(lookups=by_user.lookups or by_plain.lookups)
         except _Refusal as refusal:
             return Refused(settings.refused_code, refusal.remark)
         except Unreadable as error:
@@ -194,13 +198,16 @@ class AccessControl:
         if account.is_admin:
             return Granted(access_key, rule.role)
         key = ("1.0", access_key, request.code, request.peer_ip, *map(ext_fields.get, rule.fields))
-        if rule.body is None and key in self._allowed:
-            return Granted(access_key, rule.role, lookups=lookups_of(rule, ext_fields))
+        if rule.body is None:
+            granted = self._allowed.get(key)
+            if granted is not None:
+                return _with_lookups(granted, rule, ext_fields)
         required = required_of(rule, ext_fields, request.body, self._settings.cluster_name)
         self._authorize_plain(plain, access_key, request.code, required.contexts, request.peer_ip)
+        granted = Granted(access_key, rule.role)
         if rule.body is None:
-            self._allow(key)
-        return Granted(access_key, rule.role, lookups=required.lookups)
+            self._allow(key, granted)
+        return granted._replace(lookups=required.lookups)
 
     def _authorize_plain(
         self, plain: PlainAcl, access_key: str, code: int, contexts: tuple[Context, ...], peer_ip: str
@@ -241,8 +248,7 @@ class AccessControl:
         if is_member:
             return Granted(username, rule.role, is_member=True)
         if settings.authorization_enabled and code not in settings.authorization_whitelist:
-            lookups = self._authorize(username, request, rule, ext_fields)
-            return Granted(username, rule.role, lookups=lookups)
+            return self._authorize(username, request, rule, ext_fields)
         return Granted(username, rule.role) if username else None
 
     def _authenticate(self, request: AccessRequest, rule: Rule, ext_fields: ExtFields, now_ms: int) -> str:
@@ -251,12 +257,11 @@ class AccessControl:
         username = ext_fields.get(ACCESS_KEY)
         if not username:
             raise _Refusal(NO_USERNAME)
-        is_member = username in settings.member_users
-        needs_proof = is_member and settings.proof_required
+        needs_proof = settings.proof_required and username in settings.member_users
         if settings.proof_to_administer and rule.role is Role.ADMINISTER and not request.is_tls:
             needs_proof = True
         needs_proof = needs_proof or PROOF in ext_fields
-        if settings.stateful_authentication and not needs_proof and not is_member:
+        if settings.stateful_authentication and not needs_proof and rule.role is not Role.ADMINISTER:
             until_ms = self._authenticated.get((request.connection_id, username), 0)
             if until_ms > now_ms:
                 # Every change of users clears this, so the user is still the same and enabled.
@@ -286,22 +291,22 @@ class AccessControl:
         except _Refusal:
             return ""
 
-    def _authorize(
-        self, username: str, request: AccessRequest, rule: Rule, ext_fields: ExtFields
-    ) -> tuple[Lookup, ...]:
+    def _authorize(self, username: str, request: AccessRequest, rule: Rule, ext_fields: ExtFields) -> Granted:
+        key = (username, request.code, request.peer_ip, *map(ext_fields.get, rule.fields))
         if rule.body is None:
-            key = (username, request.code, request.peer_ip, *map(ext_fields.get, rule.fields))
-            if key in self._allowed:
-                return lookups_of(rule, ext_fields) if rule.lookups else ()
+            granted = self._allowed.get(key)
+            if granted is not None:
+                return _with_lookups(granted, rule, ext_fields)
         required = required_of(rule, ext_fields, request.body, self._settings.cluster_name)
         if not username:
             if required.contexts or required.lookups:
                 raise _Refusal(UNKNOWN_SUBJECT)
-            return ()
+            return Granted("", rule.role)
         self._decide(username, required.contexts, request.peer_ip)
+        granted = Granted(username, rule.role)
         if rule.body is None:
-            self._allow(key)
-        return required.lookups
+            self._allow(key, granted)
+        return granted._replace(lookups=required.lookups)
 
     def _decide(self, username: str, contexts: tuple[Context, ...], peer_ip: str) -> None:
         verdict = decide(self._users.user(username), self._users.acl(subject_of(username)), contexts, peer_ip)
@@ -310,11 +315,11 @@ class AccessControl:
 
     # -- what is remembered ------------------------------------------------------------------------------
 
-    def _allow(self, key: tuple[object, ...]) -> None:
+    def _allow(self, key: tuple[object, ...], granted: Granted) -> None:
         if len(self._allowed) >= self._settings.decision_cache_max:
             # The oldest one: those in use come back at once.
             del self._allowed[next(iter(self._allowed))]
-        self._allowed[key] = True
+        self._allowed[key] = granted
 
     def _remember(self, connection_id: int, username: str, now_ms: int) -> None:
         """Also without the stateful strategy: connections that were right are not throttled."""
@@ -334,6 +339,10 @@ class AccessControl:
     def _fail(self, request: AccessRequest, now_ms: int, remark: str) -> NoReturn:
         self._throttle.failed(request.peer_ip, now_ms)
         raise _Refusal(remark)
+
+
+def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Granted:
+    return granted._replace(lookups=lookups_of(rule, ext_fields)) if rule.lookups else granted
 
 
 class _Refusal(Exception):

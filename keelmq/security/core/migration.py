@@ -33,7 +33,7 @@ def migrate(plain_acl: PlainAcl, known_users: Container[str]) -> list[tuple[User
 
 def _user(account: Account) -> User:
     type_ = UserType.SUPER if account.is_admin else UserType.NORMAL
-    return User(account.access_key, account.secret_key, type_)
+    return User(account.access_key, account.password, type_)
 
 
 def _acl(account: Account) -> Acl | None:

@@ -14,7 +14,7 @@ from keelmq.remoting.codes import RequestCode as Code
 from keelmq.security.core.acls import Action, Resource, ResourceType, group_resource, topic_resource
 from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, parse_pattern
 from keelmq.security.core.authorize import Context
-from keelmq.security.core.signature import ACCESS_KEY, ExtFields, verify
+from keelmq.security.core.signature import ACCESS_KEY, ExtFields, SecretKey, verify
 
 KEY_CHARS_MIN: Final = 7
 ACCOUNTS_MAX: Final = 10_000
@@ -56,15 +56,19 @@ _PERMISSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """perms: by topic or group resource."""
+    """password: the secretKey. perms: by topic or group resource."""
 
     access_key: str
-    secret_key: str = field(repr=False)
+    password: str = field(repr=False)
     white: AddressPattern
     is_admin: bool = False
     default_topic_perm: Permission = Permission.DENY
     default_group_perm: Permission = Permission.DENY
     perms: Mapping[Resource, Permission] = field(default_factory=dict)
+    secret: SecretKey = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", SecretKey(self.password.encode("utf-8", "replace")))
 
     def may(self, resource: Resource, needed: Permission) -> bool:
         default = self.default_group_perm if resource.type is ResourceType.GROUP else self.default_topic_perm
@@ -95,7 +99,7 @@ class PlainAcl:
             return f"No acl config for {access_key}"
         if account.white.matches(peer_ip):
             return account
-        if not verify(account.secret_key.encode(), ext_fields, body, version):
+        if not verify(account.secret, ext_fields, body, version):
             return f"Check signature failed for accessKey={access_key}"
         return account
 

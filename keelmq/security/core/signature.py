@@ -4,9 +4,11 @@ The signature does not cover the code, the keys or where one value ends and the 
 sent a request, not that it is new or unaltered in its structure. member_proof.py covers these for our own
 members. Source: RocketMQ 5.3.3 AclUtils, AclSigner, AclClientRPCHook."""
 
-import hmac
+import hashlib
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from hmac import compare_digest
+from operator import itemgetter
 from typing import Final
 
 ACCESS_KEY: Final = "AccessKey"
@@ -17,28 +19,51 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 VERSION_4_9_3: Final = 399
 """Release ordinal of 4.9.3: clients up to it sign only the fields of the request's header class."""
 
+BLOCK_BYTES: Final = 64
+_INNER_PAD: Final = bytes(each ^ 0x36 for each in range(256))
+_OUTER_PAD: Final = bytes(each ^ 0x5C for each in range(256))
+
 ExtFields = Mapping[str, str | None]
+
+
+_ORDERS_MAX: Final = 256
+_orders: dict[tuple[str, ...], Callable[[ExtFields], tuple[str | None, ...]]] = {}
+"""Field names as a client sends them -> how to get the signed values in order. A client's requests of one
+kind have the same names in the same order, so sorting them is needed once. Bounded: it is emptied when it is
+full."""
 
 
 def signed_bytes(ext_fields: ExtFields, body: bytes = b"", version: int = VERSION_4_9_3 + 1) -> bytes:
     """Returns what the signature is computed over. `version`: the sender's release ordinal.
 
     A null value counts as the text "null". _UNIQUE_KEY_QUERY is left out for clients up to 4.9.3, which add
-    it without signing it (pitfall 1). Both parts may be empty (pitfall 3)."""
-    names = sorted(ext_fields)
-    if not "".join(names).isascii():
-        names.sort(key=_utf16_order)
-    if SIGNATURE in ext_fields:
-        names.remove(SIGNATURE)
+    it without signing it (pitfall 1). Both parts may be empty (pitfall 3).
+    """
     if version <= VERSION_4_9_3 and UNIQUE_KEY_QUERY in ext_fields:
-        names.remove(UNIQUE_KEY_QUERY)
-    values = [ext_fields[name] for name in names]
+        ext_fields = {name: value for name, value in ext_fields.items() if name != UNIQUE_KEY_QUERY}
+    names = tuple(ext_fields)
+    values_of = _orders.get(names)
+    if values_of is None:
+        values_of = _order(names)
+    values = values_of(ext_fields)
     try:
-        text = "".join(values)  # type: ignore[arg-type]  # None is rare: see below
+        text = "".join(values)  # type: ignore[arg-type]  # None is rare
     except TypeError:
         text = "".join(["null" if value is None else value for value in values])
     # Java writes "?" for half of a surrogate pair.
     return text.encode("utf-8", "replace") + body
+
+
+def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ...]]:
+    ordered = sorted((name for name in names if name != SIGNATURE), key=_utf16_order)
+    if len(ordered) < 2:
+        # itemgetter() of one name returns no tuple, and of none it is an error.
+        return lambda ext_fields: tuple(ext_fields[name] for name in ordered)
+    values_of = itemgetter(*ordered)
+    if len(_orders) >= _ORDERS_MAX:
+        _orders.clear()
+    _orders[names] = values_of
+    return values_of
 
 
 def _utf16_order(name: str) -> bytes:
@@ -46,14 +71,29 @@ def _utf16_order(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def signature_of(secret: bytes, data: bytes) -> bytes:
-    """Returns base64 of HMAC-SHA1, as ASCII."""
-    return b2a_base64(hmac.digest(secret, data, "sha1"), newline=False)
+class SecretKey:
+    """A key for HMAC-SHA1, prepared once: it saves half of the time of hmac.digest()."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) > BLOCK_BYTES:
+            secret = hashlib.sha1(secret).digest()
+        padded = secret.ljust(BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha1(padded.translate(_INNER_PAD))
+        self._outer = hashlib.sha1(padded.translate(_OUTER_PAD))
+
+    def signature_of(self, data: bytes) -> bytes:
+        """Returns base64 of HMAC-SHA1, as ASCII."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(data)
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
 
 
 def sign(secret: str, ext_fields: ExtFields, body: bytes = b"", version: int = VERSION_4_9_3 + 1) -> str:
     """Returns the value for the ext field Signature. `ext_fields` has AccessKey already."""
-    return signature_of(secret.encode(), signed_bytes(ext_fields, body, version)).decode()
+    return SecretKey(secret.encode()).signature_of(signed_bytes(ext_fields, body, version)).decode()
 
 
 def signed(access_key: str, secret: str, ext_fields: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
@@ -65,10 +105,10 @@ def signed(access_key: str, secret: str, ext_fields: Mapping[str, str], body: by
     return fields
 
 
-def verify(secret: bytes, ext_fields: ExtFields, body: bytes, version: int) -> bool:
+def verify(secret: SecretKey, ext_fields: ExtFields, body: bytes, version: int) -> bool:
     """Whether the request's Signature is right. Takes the same time for every wrong one (pitfall 16)."""
     given = ext_fields.get(SIGNATURE)
     if not given:
         return False
-    expected = signature_of(secret, signed_bytes(ext_fields, body, version))
-    return hmac.compare_digest(expected, given.encode("utf-8", "replace"))
+    expected = secret.signature_of(signed_bytes(ext_fields, body, version))
+    return compare_digest(expected, given.encode("utf-8", "replace"))

@@ -50,11 +50,6 @@ class FailureThrottle:
         # Further failures while it is refused make it wait no longer.
         self._full_at_ms[key] = min(full_at_ms, now_ms + self._failures_max * self._refill_ms)
 
-    def forget(self, now_ms: int) -> None:
-        """Drops the addresses whose failures are forgotten."""
-        for key in [each for each, full_at_ms in self._full_at_ms.items() if full_at_ms <= now_ms]:
-            del self._full_at_ms[key]
-
 
 def _network_of(peer_ip: str) -> str:
     address = peer_address(peer_ip)

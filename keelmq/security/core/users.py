@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
+from keelmq.security.core.signature import SecretKey
+
 USERNAME_CHARS_MAX: Final = 255
 PASSWORD_CHARS_MAX: Final = 1_024
 
@@ -54,13 +56,13 @@ def parse_named(type_: type[Named], value: object, what: str) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`secret`: the password as the HMAC key, encoded once."""
+    """`secret`: the password as the key of signatures."""
 
     username: str
     password: str = field(repr=False)
     user_type: UserType = UserType.NORMAL
     status: UserStatus = UserStatus.ENABLE
-    secret: bytes = field(init=False, repr=False, compare=False, default=b"")
+    secret: SecretKey = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_username(self.username)
@@ -69,7 +71,7 @@ class User:
         if len(self.password) > PASSWORD_CHARS_MAX:
             raise InvalidUser(f"a password has at most {PASSWORD_CHARS_MAX} characters")
         try:
-            object.__setattr__(self, "secret", self.password.encode())
+            object.__setattr__(self, "secret", SecretKey(self.password.encode()))
         except UnicodeEncodeError:
             # The error would have the password in its text.
             raise InvalidUser("the password is not valid Unicode") from None
