@@ -21,9 +21,8 @@ def acl_of(username: str, *lines: str, default: tuple[str, ...] = ()) -> Acl:
     def entry(line: str) -> dict[str, Any]:
         resource, actions, decision, *ips = line.split()
         source_ips = ips[0].split(",") if ips else []
-        return {
-            "resource": resource, "actions": actions.split(","), "decision": decision, "sourceIps": source_ips,
-        }  # fmt: skip
+        made = {"resource": resource, "actions": actions.split(","), "decision": decision}
+        return {**made, "sourceIps": source_ips}
 
     policies = [
         {"policyType": name, "entries": [entry(line) for line in of]}
