@@ -34,6 +34,8 @@ def load_yaml(data: bytes, name: str) -> object:
     try:
         _check_shape(data, name)
         return yaml.load(data, _LOADER)
+    except BadPlainAcl:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" in line {mark.line + 1}" if mark is not None else ""
