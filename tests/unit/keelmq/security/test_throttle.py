@@ -1,0 +1,41 @@
+"""Failed authentications of an address are limited."""
+
+from keelmq.security.core.throttle import FailureThrottle
+
+
+def test_a_burst_then_one_at_a_time() -> None:
+    throttle = FailureThrottle(failures_max=3, refill_ms=100)
+    for _ in range(3):
+        assert throttle.wait_ms("10.0.0.1", 1_000) == 0
+        throttle.failed("10.0.0.1", 1_000)
+    assert throttle.wait_ms("10.0.0.1", 1_000) == 100
+    assert throttle.wait_ms("10.0.0.1", 1_100) == 0
+    throttle.failed("10.0.0.1", 1_100)
+    assert throttle.wait_ms("10.0.0.1", 1_100) == 100
+    assert throttle.wait_ms("10.0.0.2", 1_100) == 0
+
+
+def test_more_failures_do_not_make_it_wait_longer() -> None:
+    throttle = FailureThrottle(failures_max=3, refill_ms=100)
+    for _ in range(1_000):
+        throttle.failed("10.0.0.1", 0)
+    assert throttle.wait_ms("10.0.0.1", 0) == 100
+    assert throttle.wait_ms("10.0.0.1", 300) == 0
+
+
+def test_ipv6_counts_by_its_network() -> None:
+    throttle = FailureThrottle(failures_max=1, refill_ms=100)
+    throttle.failed("2001:db8::1", 0)
+    assert throttle.wait_ms("2001:db8::2:1", 0) == 100
+    assert throttle.wait_ms("2001:db8:0:1::1", 0) == 0
+    throttle.failed("::ffff:10.0.0.1", 0)
+    assert throttle.wait_ms("10.0.0.1", 0) == 100
+
+
+def test_the_table_is_bounded() -> None:
+    throttle = FailureThrottle(failures_max=1, refill_ms=100, addresses_max=10)
+    for number in range(100):
+        throttle.failed(f"10.0.0.{number}", 0)
+    assert len(throttle) == 10
+    assert throttle.wait_ms("10.0.0.99", 0) == 100
+    assert throttle.wait_ms("10.0.0.0", 0) == 0

@@ -1,0 +1,146 @@
+"""users.json and acls.json: private, durable, read again when they change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keelmq.runtime import durable_file
+from keelmq.security.core.users import User, UserStatus
+from keelmq.security.users_file import BadUsersFile, UsersFile
+from tests.unit.keelmq.security.parts import acl_of
+
+ALICE = User("alice", "swordfish")
+ACL = acl_of("alice", "Topic:t* Pub,Sub Allow 10.0.0.0/8")
+
+
+def loaded(directory: Path, *, allow_readable_by_others: bool = False) -> UsersFile:
+    users = UsersFile(directory, allow_readable_by_others=allow_readable_by_others)
+    users.load()
+    return users
+
+
+def test_absent_files_are_empty(tmp_path: Path) -> None:
+    users = loaded(tmp_path)
+    assert (users.users(), users.acls()) == ([], [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_put_is_there_after_a_restart(tmp_path: Path) -> None:
+    users = loaded(tmp_path / "config")
+    generation = users.generation
+    users.put_user(ALICE)
+    users.put_acl(ACL)
+    assert users.generation == generation + 2
+    again = loaded(tmp_path / "config")
+    assert (again.user("alice"), again.acl("User:alice")) == (ALICE, ACL)
+    assert not users.poll()
+
+
+def test_deleting_a_user_deletes_its_acl_and_its_secret(tmp_path: Path) -> None:
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    users.put_acl(ACL)
+    users.delete_user("alice")
+    users.delete_user("nobody")
+    again = loaded(tmp_path)
+    assert (again.users(), again.acls()) == ([], [])
+    assert "swordfish" not in "".join(path.read_text() for path in tmp_path.iterdir())
+
+
+def test_files_are_private_from_the_first_byte_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    replace = durable_file.os.replace
+
+    def replaced(aside: Path, path: Path) -> None:
+        modes.append(Path(aside).stat().st_mode & 0o777)
+        replace(aside, path)
+
+    monkeypatch.setattr(durable_file.os, "replace", replaced)
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    users.put_user(User("bob", "secret"))
+    assert set(modes) == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_files_that_others_may_open_are_refused(tmp_path: Path, mode: int) -> None:
+    loaded(tmp_path).put_user(ALICE)
+    (tmp_path / "users.json").chmod(mode)
+    with pytest.raises(BadUsersFile, match=rf"mode {mode:o}: others may open it; chmod 600"):
+        loaded(tmp_path)
+    assert loaded(tmp_path, allow_readable_by_others=True).user("alice") == ALICE
+
+
+def test_an_edit_is_read_again(tmp_path: Path) -> None:
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    generation = users.generation
+    text = users.users_path.read_text().replace("enable", "disable")
+    users.users_path.write_text(text)
+    assert users.poll()
+    assert users.generation == generation + 1
+    assert users.user("alice") == User("alice", "swordfish", status=UserStatus.DISABLE)
+    assert not users.poll()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'has no list "users"'),
+        ('{"users":[7]}', r"users\[0\]: a stored user is not a JSON object"),
+        ('{"users":[{"username":"a"}]}', r"users\[0\]: password can not be blank"),
+        ('{"users":[{"username":"a","password":"p"},{"username":"a","password":"q"}]}', "a is there twice"),
+    ],
+)
+def test_a_broken_edit_keeps_the_last_good_state(
+    tmp_path: Path, text: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    generation = users.generation
+    good = users.users_path.read_text()
+    users.users_path.write_text(text)
+    with pytest.raises(BadUsersFile, match=says):
+        loaded(tmp_path)
+    assert not users.poll() and not users.poll()
+    assert (users.user("alice"), users.generation) == (ALICE, generation)
+    assert caplog.text.count("the last good ones stay") == 1
+    users.users_path.write_text(good)
+    assert not users.poll() and users.problem is None
+
+
+@pytest.mark.parametrize("text", ['{"acls":[{"subject":"a"}]}', '{"acls":{}}'])
+def test_broken_acls(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "acls.json"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(BadUsersFile, match="acls"):
+        loaded(tmp_path)
+
+
+def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    generation = users.generation
+
+    def full(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(durable_file.os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        users.put_user(User("bob", "secret"))
+    assert (users.user("bob"), users.generation) == (None, generation)
+    assert loaded(tmp_path).user("alice") == ALICE
+
+
+def test_rocketmqs_stored_form_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(
+        json.dumps({"users": [{"username": "a", "password": "p", "userType": 1, "userStatus": 2}]})
+    )
+    path.chmod(0o600)
+    user = loaded(tmp_path).user("a")
+    assert user is not None and user.is_super and not user.is_enabled
