@@ -41,7 +41,10 @@ class World(InThread):
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        async with Namesrv(NamesrvConfig(bind_address="127.0.0.1", listen_port=0, http_port=-1)) as namesrv:
+        names = NamesrvConfig(
+            bind_address="127.0.0.1", listen_port=0, http_port=-1, kv_config_path=self.path / "kv.json"
+        )
+        async with Namesrv(names) as namesrv:
             host, port = namesrv.address
             self.namesrv = f"{host}:{port}"
             settings = config(

@@ -28,10 +28,19 @@ SENDS_AND_READS = (
 class NameServers(InThread):
     """Two name servers that know no broker."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def _server(self, name: str) -> Namesrv:
+        kv_config_path = self.path / f"{name}.json"
+        return Namesrv(
+            NamesrvConfig(bind_address="127.0.0.1", listen_port=0, http_port=-1, kv_config_path=kv_config_path)
+        )
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        settings = NamesrvConfig(bind_address="127.0.0.1", listen_port=0, http_port=-1)
-        async with Namesrv(settings) as first, Namesrv(settings) as second:
+        async with self._server("first") as first, self._server("second") as second:
             self.addresses = [f"{each.address[0]}:{each.address[1]}" for each in (first, second)]
             yield
 
@@ -43,8 +52,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def name_servers() -> Iterator[NameServers]:
-    with NameServers().running() as servers:
+def name_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServers]:
+    with NameServers(tmp_path_factory.mktemp("kv")).running() as servers:
         yield servers
 
 
