@@ -22,8 +22,11 @@ from keelmq.remoting.command import (
     response_frame,
 )
 from keelmq.remoting.operation import (
+    ANYBODY,
     BatchedHandler,
     Call,
+    Caller,
+    Changes,
     CommandError,
     FastPath,
     FastPathHandler,
@@ -41,6 +44,10 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 1024
 """Coroutine requests of one connection that may run concurrently; more are answered SYSTEM_BUSY."""
 
+
+OUTCOME_UNKNOWN = -1
+"""The code that an audit gets for a request of which nobody knows whether it was carried out."""
+SUCCESS = Reply()
 
 FAST_PATH_KEY_BYTES = 12
 """A header's first bytes select its typed decoder: a slice is cheaper than a search for the first comma."""
@@ -67,13 +74,15 @@ class Dispatcher:
     ) -> None:
         self.name = name
         self.table = table
+        # With an access check every request is decoded whole: the signature covers all ext fields.
+        typed = table.fast_path.items() if table.access is None else ()
         self.fast_path: dict[bytes, tuple[Callable[[bytes], Any], FastPathHandler]] = {
             fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler)
-            for code, fast_path in table.fast_path.items()
+            for code, fast_path in typed
         }
         self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler]] = {
             fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched)
-            for code, fast_path in table.fast_path.items()
+            for code, fast_path in typed
             if fast_path.batched is not None
         }
         self.closed_peers = RateLimitedLogger(logger)
@@ -83,6 +92,15 @@ class Dispatcher:
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later
         or never."""
+        caller = ANYBODY
+        if self.table.access is not None:
+            try:
+                caller = self.table.access.admit(command, peer)
+            except CommandError as error:
+                self._record(command, peer, caller, error.code, error.remark, {})
+                return _error(command, error.code, error.remark)
+            except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+                return self._refusal(error, command)
         fast_path = self.table.fast_path.get(command.code)
         if fast_path is not None:
             return self._lenient_fast_path(fast_path, command, peer)
@@ -94,7 +112,7 @@ class Dispatcher:
             remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"
             return _error(command, ResponseCode.SYSTEM_BUSY, remark)
         peer.in_flight += 1
-        task = asyncio.get_running_loop().create_task(self._serve(command, peer))
+        task = asyncio.get_running_loop().create_task(self._serve(command, peer, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
@@ -120,18 +138,17 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             return self._refusal(error, command)
 
-    async def _serve(self, command: RemotingCommand, peer: Requester) -> None:
+    async def _serve(self, command: RemotingCommand, peer: Requester, caller: Caller) -> None:
         try:
-            frame = await self.answer(command, peer)
+            frame = await self.answer(command, peer, caller)
         finally:
             peer.in_flight -= 1
         if frame is not None:
             peer.send(frame)
 
-    async def answer(self, command: RemotingCommand, peer: Peer) -> bytes | None:
-        """Carries out a request that has a coroutine handler, and waits for it. Returns the whole response
-        frame; None: it was oneway, its outcome is unknown, or it is answered later."""
+    async def answer(self, command: RemotingCommand, peer: Peer, caller: Caller = ANYBODY) -> bytes | None:
         operation, handler = self.table.handlers[command.code]
+        changes: Changes = {}
         try:
             header = parse_header(operation.request, command.ext_fields)
             call = Call(
@@ -143,16 +160,36 @@ class Dispatcher:
                 command.opaque,
                 command.is_oneway,
                 command.language,
+                caller,
+                changes,
             )
             result = await handler(header, call)
             if isinstance(result, Unknown):
+                self._record(command, peer, caller, OUTCOME_UNKNOWN, result.remark, changes)
                 return None  # the outcome is unknown: the caller's timeout says the same
             reply = as_reply(result)
+            answered = reply or SUCCESS
+            self._record(command, peer, caller, answered.code, answered.remark, changes)
             if reply is None or command.is_oneway:
                 return None
             return response_frame(command.opaque, reply.code, reply.remark, reply.header, reply.body)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            code = error.code if isinstance(error, CommandError) else ResponseCode.SYSTEM_ERROR
+            self._record(command, peer, caller, code, str(error), changes)
             return self._refusal(error, command)
+
+    def _record(
+        self,
+        command: RemotingCommand,
+        peer: Peer,
+        caller: Caller,
+        code: int,
+        remark: str | None,
+        changes: Changes,
+    ) -> None:
+        audit = self.table.audit
+        if audit is not None and audit.wants(command.code):
+            audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
         """Returns the response to a request whose handler raised; called inside the except block, for the

@@ -83,6 +83,65 @@ class Peer(Protocol):
         """Queues an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
 
 
+Changes = dict[str, tuple[object, object]]
+"""What a request has changed: name -> (old value, new value). No secrets."""
+
+
+class Caller:
+    """Who sends a request, as far as the server checks it. This one: nobody was asked, everything is
+    allowed."""
+
+    user: str = ""
+    """Name of the user or of the certificate; "": nobody was asked."""
+
+    def check_topic(self, topic: str) -> None:
+        """Called by handlers of requests that do not name their topic (code 37, views by offset), before
+        they act or answer. Raises CommandError if the caller has no right to it."""
+
+
+ANYBODY = Caller()
+
+
+class Request(Protocol):
+    """What a check reads of a request, before it is decoded any further."""
+
+    @property
+    def code(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def ext_fields(self) -> Mapping[str, str]: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+class Access(Protocol):
+    """Who may send a request. A server without one serves everybody. keelmq/security implements it; here are
+    only interfaces, so that remoting knows no user, signature or ACL."""
+
+    def admit(self, request: Request, peer: Peer) -> Caller:
+        """Returns who sends the request; called before its header is parsed. Raises CommandError if they
+        may not, or are not who they say."""
+        ...
+
+
+class Audit(Protocol):
+    """Records requests that administer, with their outcome."""
+
+    def wants(self, code: int) -> bool:
+        """Whether requests of this code are recorded."""
+        ...
+
+    def record(
+        self, request: Request, peer: Peer, caller: Caller, *, code: int, remark: str, changes: Changes
+    ) -> None:
+        """Records a request that was answered with this code and remark; never blocks, never raises."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """The parts of a request that a handler may need besides its typed header."""
@@ -95,6 +154,8 @@ class Call:
     opaque: int = 0
     is_oneway: bool = False  # the caller expects no response
     language: str = "JAVA"  # sender's, by the name in codes.LanguageCode
+    caller: Caller = ANYBODY
+    changes: Changes = field(default_factory=dict)  # handlers of administrative requests fill it, for Audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +198,9 @@ class OperationTable:
     def __init__(self) -> None:
         self.handlers: dict[int, tuple[Operation[Any, Any], Handler]] = {}
         self.fast_path: dict[int, FastPath] = {}
+        self.access: Access | None = None
+        """None: everybody is served. Set before a server is made of the table."""
+        self.audit: Audit | None = None
         self.unsupported: dict[int, str] = {}
         """Code -> the remark of its response, with code 3. Codes that are neither bound nor listed here are
         unknown."""

@@ -122,10 +122,21 @@ def test_an_update_has_all_of_the_new_and_the_rest_of_the_old(
     assert before.merged(change).merged(change) == before.merged(change)
 
 
-MEMBERS = (
-    "subject policies policyType entries resource actions decision sourceIps "
-    "accounts accessKey secretKey topicPerms admin"
-).split()
+MEMBERS = [
+    "subject",
+    "policies",
+    "policyType",
+    "entries",
+    "resource",
+    "actions",
+    "decision",
+    "sourceIps",
+    "accounts",
+    "accessKey",
+    "secretKey",
+    "topicPerms",
+    "admin",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MEMBERS), inner, max_size=4),

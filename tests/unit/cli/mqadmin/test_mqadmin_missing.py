@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,9 @@ class NameServers(InThread):
     def _server(self, name: str) -> Namesrv:
         kv_config_path = self.path / f"{name}.json"
         return Namesrv(
-            NamesrvConfig(bind_address="127.0.0.1", listen_port=0, http_port=-1, kv_config_path=kv_config_path)
+            NamesrvConfig(
+                bind_address="127.0.0.1", listen_port=0, http_port=-1, kv_config_path=kv_config_path
+            )
         )
 
     @asynccontextmanager
