@@ -130,6 +130,11 @@ class AccessControl:
         self._authenticated: dict[tuple[int, str], int] = {}
         """(connection, user) whose signature was right -> until when that counts, in ms."""
 
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """How many decisions, and how many pairs of connection and user."""
+        return len(self._allowed), len(self._authenticated)
+
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain

@@ -26,7 +26,7 @@ _OUTER_PAD: Final = bytes(each ^ 0x5C for each in range(256))
 ExtFields = Mapping[str, str | None]
 
 
-_ORDERS_MAX: Final = 256
+ORDERS_MAX: Final = 256
 _orders: dict[tuple[str, ...], Callable[[ExtFields], tuple[str | None, ...]]] = {}
 """Field names as a client sends them -> how to get the signed values in order. A client's requests of one
 kind have the same names in the same order, so sorting them is needed once. Bounded: it is emptied when it is
@@ -60,10 +60,15 @@ def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ..
         # itemgetter() of one name returns no tuple, and of none it is an error.
         return lambda ext_fields: tuple(ext_fields[name] for name in ordered)
     values_of = itemgetter(*ordered)
-    if len(_orders) >= _ORDERS_MAX:
+    if len(_orders) >= ORDERS_MAX:
         _orders.clear()
     _orders[names] = values_of
     return values_of
+
+
+def remembered_orders() -> int:
+    """Returns for how many lists of names the order is remembered; ORDERS_MAX at most."""
+    return len(_orders)
 
 
 def _utf16_order(name: str) -> bytes:

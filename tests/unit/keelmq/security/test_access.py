@@ -174,7 +174,7 @@ def test_memories_are_bounded() -> None:
     for number in range(100):
         sent = request(310, {**SEND, "b": f"t{number}"}, connection_id=number)
         assert isinstance(access.check(sent, NOW_MS), Granted)
-    assert len(access._allowed) == len(access._authenticated) == 10
+    assert access.remembered == (10, 10)
 
 
 def test_bodies_are_checked_every_time() -> None:
