@@ -90,6 +90,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq": ("runtime", "remoting web", "client"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("operations", "servers"),
+    "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),
     "namesrv.plugins": ("controller",),
     "namesrv.plugins.controller": ("core", "raft", "election", "requests", "http"),

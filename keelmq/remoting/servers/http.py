@@ -53,6 +53,8 @@ class HttpPeer:
 
     connection_id = 0
     address = "http"
+    is_tls = False
+    certificate_names: tuple[str, ...] = ()
 
     def is_closing(self) -> bool:
         """Returns False: the response is not sent through this Peer."""
