@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from pydantic import SecretStr
 
@@ -31,8 +31,33 @@ _VERIFY: Final[dict[str, ssl.VerifyMode]] = {
 IN_PYTHON: Final = Names(*(f"TlsSettings.{name}" for name in ("certificate", "key", "password", "ca")))
 
 
+class PortTls(Protocol):
+    """What one port needs of the program's TLS."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    @property
+    def accepts_tls(self) -> bool: ...
+
+    @property
+    def is_made(self) -> bool: ...
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+
+    def make_soon(self, made: Callable[[str | None], None]) -> None: ...
+
+
+class _Contexts(NamedTuple):
+    """`http`: never requires a certificate, as orchestrators that probe a port have none."""
+
+    context: ssl.SSLContext
+    http: ssl.SSLContext
+
+
 class ServerTls:
-    """What the ports of one program share. The constructor raises ConfigError."""
+    """What the remoting ports of one program share. The constructor raises ConfigError."""
 
     def __init__(
         self,
@@ -41,38 +66,37 @@ class ServerTls:
         *,
         client_auth: ClientAuth = "none",
         self_signed: bool = False,
+        http_mode: Mode | None = None,
     ) -> None:
-        """`self_signed`: without a certificate, make one for the first TLS client."""
-        self.mode = mode
+        """`self_signed`: without a certificate, make one for the first TLS client. `http_mode`: of the HTTP
+        port; None: as `mode`."""
+        self.mode: Mode = mode
         self.files = files or CertificateFiles(key_names("tls.server"))
         self._client_auth = client_auth
-        self._followed: FollowedFiles | None = None
-        self._self_signed: ssl.SSLContext | None = None
+        self._followed: FollowedFiles[_Contexts] | None = None
+        self._self_signed: _Contexts | None = None
         self._waiting: list[Callable[[str | None], None]] = []
         self._making: asyncio.Task[None] | None = None
         self._may_self_sign = self_signed
+        self.http = HttpTls(self, http_mode or mode)
         self.files.check()
-        if mode != "disabled" and self.files.certificate is not None:
-            self._followed = FollowedFiles(self.files, self._new_context, "TLS of our ports")
-        elif mode == "enforcing":
+        modes = (self.mode, self.http.mode)
+        if modes != ("disabled", "disabled") and self.files.certificate is not None:
+            self._followed = FollowedFiles(self.files, self._new_contexts, "TLS of our ports")
+        elif "enforcing" in modes:
             logger.warning(
-                "tls.server.mode is enforcing with a self-signed certificate (tls.test.mode.enable): no "
-                "client can tell whether it talks to us; set tls.server.certPath and tls.server.keyPath"
+                "TLS is enforced with a self-signed certificate (tls.test.mode.enable): no client can tell "
+                "whether it talks to us; set tls.server.certPath and tls.server.keyPath"
             )
 
     @property
-    def accepts_plain(self) -> bool:
-        return self.mode != "enforcing"
+    def can_serve(self) -> bool:
+        """Whether there is, or will be, a certificate."""
+        return self._followed is not None or self._may_self_sign
 
     @property
     def accepts_tls(self) -> bool:
-        return self.mode != "disabled" and (self._followed is not None or self._may_self_sign)
-
-    @property
-    def why_no_tls(self) -> str:
-        if self.mode == "disabled":
-            return "it begins a TLS handshake, and tls.server.mode is disabled"
-        return "it begins a TLS handshake, and there is no certificate: set tls.server.certPath"
+        return self.mode != "disabled" and self.can_serve
 
     @property
     def is_made(self) -> bool:
@@ -80,12 +104,17 @@ class ServerTls:
         return self._followed is not None or self._self_signed is not None
 
     @property
-    def context(self) -> ssl.SSLContext:
-        """For new connections. AssertionError: see is_made."""
+    def contexts(self) -> _Contexts:
+        """AssertionError: see is_made."""
         if self._followed is not None:
-            return self._followed.context
+            return self._followed.made
         assert self._self_signed is not None, "no certificate was made yet: make_soon()"
         return self._self_signed
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For new connections, of asyncio or of a thread."""
+        return self.contexts.context
 
     @property
     def expires(self) -> datetime | None:
@@ -116,9 +145,10 @@ class ServerTls:
         problem: str | None = None
         try:
             signed = await asyncio.to_thread(SelfSigned.make)
-            context = self._new_context()
-            load_self_signed(context, signed)
-            self._self_signed = context
+            found = self._new_contexts()
+            for context in set(found):
+                load_self_signed(context, signed)
+            self._self_signed = found
             logger.info("a self-signed certificate was made for TLS clients (tls.test.mode.enable)")
         except (ImportError, OSError, ssl.SSLError) as error:
             problem = f"no self-signed certificate could be made: {error}"
@@ -128,13 +158,40 @@ class ServerTls:
             for made in waiting:
                 made(problem)
 
-    def _new_context(self) -> ssl.SSLContext:
+    def _new_contexts(self) -> _Contexts:
+        strict = self._new_context(self._client_auth)
+        return _Contexts(strict, self._new_context("optional") if self._client_auth == "require" else strict)
+
+    def _new_context(self, client_auth: ClientAuth) -> ssl.SSLContext:
         context = _bare(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0  # nothing is resumed: a CA that was taken away holds for every connection
         context.options |= ssl.OP_NO_TICKET
-        context.verify_mode = _VERIFY[self._client_auth]
+        context.verify_mode = _VERIFY[client_auth]
         self.files.load_into(context)
         return context
+
+
+class HttpTls:
+    """The same certificate, for the HTTP port of the program."""
+
+    def __init__(self, of: ServerTls, mode: Mode) -> None:
+        self.mode: Mode = mode
+        self._of = of
+
+    @property
+    def accepts_tls(self) -> bool:
+        return self.mode != "disabled" and self._of.can_serve
+
+    @property
+    def is_made(self) -> bool:
+        return self._of.is_made
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self._of.contexts.http
+
+    def make_soon(self, made: Callable[[str | None], None]) -> None:
+        self._of.make_soon(made)
 
 
 class ClientTls:
@@ -169,7 +226,7 @@ class ClientTls:
     @property
     def context(self) -> ssl.SSLContext:
         """For new connections."""
-        return self._followed.context
+        return self._followed.made
 
     @property
     def expires(self) -> datetime | None:

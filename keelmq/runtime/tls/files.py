@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from pydantic import SecretStr
 
@@ -139,35 +139,24 @@ def _mode_of(path: Path) -> int:
         return 0
 
 
-class Loaded(NamedTuple):
-    """`expires`: when the first of our certificate and its chain expires; None: there is none."""
-
-    context: ssl.SSLContext
-    expires: datetime | None
+T = TypeVar("T")
 
 
-class FollowedFiles:
-    """A context made of files, and made anew when they change. Not for two threads at once; `context` may be
+class FollowedFiles(Generic[T]):
+    """What make() makes of files, made anew when they change. Not for two threads at once; `made` may be
     read by any thread. The constructor raises ConfigError."""
 
-    def __init__(self, files: CertificateFiles, make: Callable[[], ssl.SSLContext], name: str) -> None:
+    def __init__(self, files: CertificateFiles, make: Callable[[], T], name: str) -> None:
         files.check()
         self.files, self._make, self._name = files, make, name
         self.fault: str | None = None
         """Why the files as they are now are not in use."""
         self.reloads = 0
         self._digest = files.digest()
-        self._loaded = self._load()
+        self.made, self.expires = self._load()
+        """`expires`: when the first of our certificate and its chain expires; None: there is none."""
         for line in self._warnings():
             logger.warning("%s", line)
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        return self._loaded.context
-
-    @property
-    def expires(self) -> datetime | None:
-        return self._loaded.expires
 
     def check(self) -> bool:
         """Reads the files, and takes them if they have changed and are good. Returns whether it did."""
@@ -175,7 +164,7 @@ class FollowedFiles:
         if digest == self._digest:
             return False
         try:
-            self._loaded = self._load()
+            self.made, self.expires = self._load()
         except ConfigError as error:
             if str(error) != self.fault:
                 logger.error("%s goes on with its old certificate: %s", self._name, error)
@@ -195,9 +184,9 @@ class FollowedFiles:
             await asyncio.sleep(RELOAD_PERIOD_S)
             await asyncio.to_thread(self.check)
 
-    def _load(self) -> Loaded:
+    def _load(self) -> tuple[T, datetime | None]:
         certificate = self.files.certificate
-        return Loaded(self._make(), None if certificate is None else expiry_of(certificate))
+        return self._make(), None if certificate is None else expiry_of(certificate)
 
     def _warnings(self) -> list[str]:
         found = self.files.warnings()

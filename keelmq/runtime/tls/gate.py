@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.contexts import PortTls
 from keelmq.runtime.tls.transport import AnyProtocol, BufferedTls, StreamTls, TlsError, TlsTransport
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class TlsPort:
 
     def __init__(
         self,
-        tls: ServerTls,
+        tls: PortTls,
         make_protocol: Callable[[], AnyProtocol],
         *,
         name: str,
@@ -56,6 +56,7 @@ class TlsPort:
         """In the order of their arrival."""
         self.counts: Counter[str] = Counter()
         self.told = RateLimitedLogger(logger)
+        self.is_closed = False
 
     def accepted(self) -> AnyProtocol:
         """Returns the protocol of a new connection: the factory of loop.create_server()."""
@@ -74,7 +75,8 @@ class TlsPort:
         gate.abort()
 
     def close(self) -> None:
-        """Aborts all that wait."""
+        """Aborts all that wait, and all that come."""
+        self.is_closed = True
         for gate in list(self.waiting):
             gate.abort()
 
@@ -93,6 +95,9 @@ class Gate:
         self._transport = cast(asyncio.Transport, transport)
         if peer := transport.get_extra_info("peername"):
             self.address = f"{peer[0]}:{peer[1]}"
+        if self._port.is_closed:
+            self._transport.abort()
+            return
         self._port.enter(self)
         self._deadline(self._port.first_byte_ms, "no byte came")
 
@@ -132,13 +137,13 @@ class Gate:
         if transport is None or transport.is_closing():
             return
         if data[0] != TLS_HANDSHAKE:
-            if port.tls.accepts_plain:
-                self._plain(transport, data)
+            if port.tls.mode == "enforcing":
+                port.refuse(self, PLAIN_REFUSED, "it does not speak TLS, which is enforced here")
             else:
-                port.refuse(self, PLAIN_REFUSED, "it does not speak TLS, and tls.server.mode is enforcing")
+                self._plain(transport, data)
             return
         if not port.tls.accepts_tls:
-            port.refuse(self, TLS_REFUSED, port.tls.why_no_tls)
+            port.refuse(self, TLS_REFUSED, "it speaks TLS, and there is no certificate: tls.server.certPath")
             return
         self._deadline(port.handshake_ms, "no TLS handshake")
         self._first = data

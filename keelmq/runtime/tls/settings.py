@@ -27,6 +27,11 @@ class TlsConfig(Config):
         description="what all our ports serve: disabled (plain only), permissive (plain and TLS), enforcing "
         "(TLS only); the HA and raft ports have keys of their own",
     )
+    http_tls_mode: Literal["disabled", "permissive", "enforcing"] | None = Field(
+        None,
+        description="the same for the HTTP port (default: as tls.server.mode), which never requires a "
+        "certificate of clients; permissive keeps plain probes working (ours)",
+    )
     tls_enable: bool = Field(
         False, alias="tls.enable", description="connections of this program to others are TLS"
     )
@@ -130,6 +135,7 @@ def server_tls(config: TlsConfig) -> ServerTls:
         ),
         client_auth=keys.tls_server_need_client_auth,
         self_signed=keys.tls_test_mode_enable,
+        http_mode=keys.http_tls_mode,
     )
 
 
@@ -153,7 +159,8 @@ def client_tls(config: TlsConfig) -> ClientTls | None:
 
 
 def _check_server(keys: TlsConfig) -> None:
-    if keys.tls_server_mode == "disabled":
+    modes = (keys.tls_server_mode, keys.http_tls_mode or keys.tls_server_mode)
+    if modes == ("disabled", "disabled"):
         return
     asks = keys.tls_server_need_client_auth != "none"
     if asks and keys.tls_server_trust_cert_path is None:
@@ -167,8 +174,8 @@ def _check_server(keys: TlsConfig) -> None:
             "tls.server.need.client.auth=require (or optional)"
         )
     has_certificate = keys.tls_server_cert_path is not None
-    if keys.tls_server_mode == "enforcing" and not has_certificate and not keys.tls_test_mode_enable:
+    if "enforcing" in modes and not has_certificate and not keys.tls_test_mode_enable:
         raise ConfigError(
-            "tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath (`keelmq "
+            "enforcing TLS needs tls.server.certPath and tls.server.keyPath (`keelmq "
             "certificates` makes them), or tls.test.mode.enable=true for a self-signed certificate"
         )
