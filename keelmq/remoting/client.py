@@ -28,7 +28,7 @@ from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
 from keelmq.runtime.config import why_refused
 from keelmq.runtime.stop_steps import StopSteps
-from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.runtime.tls.contexts import ClientTls, Tls
 from keelmq.runtime.tls.dial import open_tls
 from keelmq.runtime.tls.transport import TlsError
 
@@ -58,8 +58,8 @@ class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
-    links); None: never. `tls`: for all connections; None: plain, unless connect_with() was called. In a child process that was forked after the client was made, every call raises
-    RuntimeError."""
+    links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called. In a
+    child process that was forked after the client was made, every call raises RuntimeError."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class RemotingClient:
         connect_timeout_ms: int = 3000,
         on_closed: Callable[[str], None] | None = None,
         drop_silent_ms: int | None = None,
-        tls: ClientTls | None = None,
+        tls: Tls = False,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
         self._on_closed = on_closed
-        self._tls = tls if tls is not None else _default_tls
+        self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
         self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
@@ -198,7 +198,7 @@ class RemotingClient:
 
     def _why(self, connection: Connection) -> str:
         fault = connection.tls_fault
-        return "" if fault is None or self._tls is None else f": {self._tls.explain(str(fault))}"
+        return "" if fault is None or self.tls is None else f": {self.tls.explain(str(fault))}"
 
     def _timed_out(self, connection: Connection, address: str, activity: int, waited_ms: float) -> None:
         if self._drop_silent_ms is None or waited_ms < self._drop_silent_ms:
@@ -241,8 +241,8 @@ class RemotingClient:
         except TimeoutError:
             return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
         except TlsError as error:
-            assert self._tls is not None
-            return f"cannot connect to {address}: {self._tls.explain(str(error))}"
+            assert self.tls is not None
+            return f"cannot connect to {address}: {self.tls.explain(str(error))}"
         except OSError as error:
             return f"cannot connect to {address}: {why_refused(error)}"
         except ValueError as error:
@@ -263,8 +263,9 @@ class RemotingClient:
                 on_lost=lambda lost: self._lost(address, lost),
             )
 
-        if self._tls is not None:
-            found = await open_tls(self._tls, made, host, port, self._scratch)
+        if self.tls is not None:
+            await self.tls.refresh()
+            found = await open_tls(self.tls, made, host, port, self._scratch)
             return found, cast(Connection, found.protocol)
         return await asyncio.get_running_loop().create_connection(made, host, port)
 

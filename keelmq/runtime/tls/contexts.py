@@ -211,8 +211,8 @@ class ClientTls:
         self._followed = FollowedFiles(self.files, self._new_context, "TLS of our connections")
 
     @classmethod
-    def of(cls, given: "bool | TlsSettings | ClientTls") -> Self | None:
-        """What applications write: True, False, or the settings. ConfigError."""
+    def of(cls, given: "Tls") -> Self | None:
+        """What applications write. ConfigError."""
         if isinstance(given, cls):
             return given
         if isinstance(given, TlsSettings):
@@ -239,9 +239,11 @@ class ClientTls:
     def check(self) -> bool:
         return self._followed.check()
 
-    async def run(self) -> None:
-        """The task of one program: follows the files."""
-        await self._followed.run()
+    async def refresh(self) -> None:
+        """Before a connection is opened: takes files that have changed. They are read each RELOAD_PERIOD_S
+        at most, in a thread."""
+        if self.files.named() and self._followed.is_due():
+            await asyncio.to_thread(self._followed.check)
 
     def explain(self, problem: str) -> str:
         """Returns an error of a handshake with what to do about it."""
@@ -285,6 +287,10 @@ class TlsSettings:
         return CertificateFiles(
             self.names, _path(self.certificate), _path(self.key), password, _path(self.ca)
         )
+
+
+Tls = bool | TlsSettings | ClientTls | None
+"""What applications write. True: connections are encrypted, but servers are not verified."""
 
 
 def _path(given: Path | str | None) -> Path | None:

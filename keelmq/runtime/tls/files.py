@@ -9,6 +9,8 @@ import asyncio
 import hashlib
 import logging
 import ssl
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -143,8 +145,8 @@ T = TypeVar("T")
 
 
 class FollowedFiles(Generic[T]):
-    """What make() makes of files, made anew when they change. Not for two threads at once; `made` may be
-    read by any thread. The constructor raises ConfigError."""
+    """What make() makes of files, made anew when they change. Any thread may read `made`, and call check().
+    The constructor raises ConfigError."""
 
     def __init__(self, files: CertificateFiles, make: Callable[[], T], name: str) -> None:
         files.check()
@@ -152,6 +154,8 @@ class FollowedFiles(Generic[T]):
         self.fault: str | None = None
         """Why the files as they are now are not in use."""
         self.reloads = 0
+        self._checking = threading.Lock()
+        self._next_check = time.monotonic() + RELOAD_PERIOD_S
         self._digest = files.digest()
         self.made, self.expires = self._load()
         """`expires`: when the first of our certificate and its chain expires; None: there is none."""
@@ -160,6 +164,18 @@ class FollowedFiles(Generic[T]):
 
     def check(self) -> bool:
         """Reads the files, and takes them if they have changed and are good. Returns whether it did."""
+        with self._checking:
+            return self._check()
+
+    def is_due(self) -> bool:
+        """At most one caller in RELOAD_PERIOD_S is told so."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return False
+        self._next_check = now + RELOAD_PERIOD_S
+        return True
+
+    def _check(self) -> bool:
         digest = self.files.digest()
         if digest == self._digest:
             return False
