@@ -264,7 +264,6 @@ class RemotingClient:
             )
 
         if self.tls is not None:
-            await self.tls.refresh()
             found = await open_tls(self.tls, made, host, port, self._scratch)
             return found, cast(Connection, found.protocol)
         return await asyncio.get_running_loop().create_connection(made, host, port)

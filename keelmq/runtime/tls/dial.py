@@ -16,7 +16,23 @@ async def open_tls(
 ) -> TlsTransport:
     """Returns the transport; its `protocol` was made by make_protocol(). OSError: nobody is there. TlsError:
     ClientTls.explain() has more words for it. The caller bounds the time; a cancelled attempt leaves
-    nothing."""
+    nothing. After a failure our files are read at once: those of the server may have been renewed, too."""
+    await tls.refresh()
+    try:
+        return await _attempt(tls, make_protocol, host, port, scratch)
+    except TlsError:
+        if not tls.files.named() or not await asyncio.to_thread(tls.check):
+            raise
+    return await _attempt(tls, make_protocol, host, port, scratch)
+
+
+async def _attempt(
+    tls: ClientTls,
+    make_protocol: Callable[[], asyncio.BufferedProtocol],
+    host: str,
+    port: int,
+    scratch: memoryview,
+) -> TlsTransport:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 

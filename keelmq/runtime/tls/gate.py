@@ -36,7 +36,8 @@ TLS_REFUSED: Final = "tls_refused"
 
 
 class TlsPort:
-    """`make_protocol` makes what plain and decrypted bytes go to. `scratch`: the buffer for reads, where
+    """`make_protocol` makes what plain and decrypted bytes go to, when a connection is accepted: the order of
+    connections is that in which they came. `scratch`: the buffer for reads, where
     that protocol is a BufferedProtocol; None: it is a Protocol. `name` is for log lines."""
 
     def __init__(
@@ -89,6 +90,7 @@ class Gate:
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: bytes = b""
+        self._protocol = port.make_protocol()
         self.address = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -155,7 +157,7 @@ class Gate:
 
     def _plain(self, transport: asyncio.Transport, data: bytes) -> None:
         self._leave()
-        protocol = self._port.make_protocol()
+        protocol = self._protocol
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if isinstance(protocol, asyncio.BufferedProtocol):
@@ -181,7 +183,7 @@ class Gate:
         assert transport is not None
         options: dict[str, Any] = {
             "server_side": True,
-            "make_protocol": port.make_protocol,
+            "make_protocol": lambda: self._protocol,
             "on_handshake": self._over,
         }
         layer: BufferedTls | StreamTls

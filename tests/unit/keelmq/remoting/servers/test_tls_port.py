@@ -326,6 +326,16 @@ async def test_the_task_of_a_program_reloads(
     task.cancel()
 
 
+async def test_a_client_reads_its_ca_again_before_it_gives_up(authority: Authority, tmp_path: Path) -> None:
+    new, ca = Authority(tmp_path / "new"), tmp_path / "ca.pem"
+    ca.write_bytes(authority.pem)
+    tls = ClientTls(CertificateFiles(key_names("tls.client"), trust=ca), verify=True)
+    async with server(tls=server_tls(new)) as of:
+        assert isinstance(await ask(address_of(of), tls), Failed)
+        ca.write_bytes(authority.pem + new.pem)
+        assert answered(await ask(address_of(of), tls))
+
+
 # ---- peers that break handshakes ----
 
 
