@@ -53,7 +53,7 @@ class Authority:
 def certificates(
     members: Annotated[
         list[str],
-        typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each controller; of other roles, names"),
+        typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each; for other roles, names"),
     ],
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
