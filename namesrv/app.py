@@ -106,28 +106,11 @@ class Namesrv:
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
-        self.context = PluginContext(
-            liveness=self.liveness,
-            clock=clock,
-            on_inactive=self._subscribers.append,
-            wake_scan=self._wake_scan,
-            routes=self.routes if route_service else None,
+        self.context = self._make_context(
+            route_service=route_service,
             config_path=config_path,
             environ=environ or {},
             overrides=overrides or {},
-            http_address=lambda: self.http_address,
-            tls=self.tls,
-            client_tls=self.client_tls,
-            settings=[
-                Settings(
-                    "mqnamesrv",
-                    lambda: self.config,
-                    AT_RUN_TIME,
-                    lambda: self.settings.sources,
-                    self.table,
-                    UPDATE_NAMESRV_CONFIG,
-                )
-            ],
         )
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._server = self._make_server() if route_service else None
@@ -248,6 +231,39 @@ class Namesrv:
             self._next_scan_ms, self._clock() + self.config.scan_not_active_broker_interval
         )
         self._wake_scan()
+
+    def _make_context(
+        self,
+        *,
+        route_service: bool,
+        config_path: Path | None,
+        environ: Mapping[str, str],
+        overrides: Mapping[str, str],
+    ) -> PluginContext:
+        """Returns what plugins get."""
+        return PluginContext(
+            liveness=self.liveness,
+            clock=self._clock,
+            on_inactive=self._subscribers.append,
+            wake_scan=self._wake_scan,
+            routes=self.routes if route_service else None,
+            config_path=config_path,
+            environ=environ,
+            overrides=overrides,
+            http_address=lambda: self.http_address,
+            tls=self.tls,
+            client_tls=self.client_tls,
+            settings=[
+                Settings(
+                    "mqnamesrv",
+                    lambda: self.config,
+                    AT_RUN_TIME,
+                    lambda: self.settings.sources,
+                    self.table,
+                    UPDATE_NAMESRV_CONFIG,
+                )
+            ],
+        )
 
     def _make_server(self) -> TcpServer:
         return TcpServer(

@@ -340,11 +340,7 @@ async def test_a_client_reads_its_ca_again_before_it_gives_up(authority: Authori
 
 
 @loops
-def test_connections_without_a_handshake_end_by_their_deadlines(
-    new_loop: Any, authority: Authority, monkeypatch: MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate_module, "FIRST_BYTE_MS", 50)
-
+def test_connections_without_a_handshake_end_by_their_deadlines(new_loop: Any, authority: Authority) -> None:
     async def story() -> None:
         async with server(tls=server_tls(authority)) as of:
             port = port_of(of)
@@ -428,8 +424,18 @@ class Recorded:
                 return
 
     def records(self, plain: bytes) -> bytes:
-        self.layer.write(plain)
+        left = memoryview(plain)
+        while left:
+            left = left[self.layer.write(left) :]
         return self.outgoing.read()
+
+    def decrypted(self) -> bytes:
+        found = b""
+        while True:
+            try:
+                found += self.layer.read(65_536)
+            except ssl.SSLWantReadError:
+                return found
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -485,25 +491,23 @@ def test_large_and_many_messages(new_loop: Any, authority: Authority) -> None:
 
 
 @loops
-def test_many_frames_of_one_read_are_one_batch(
-    new_loop: Any, authority: Authority, monkeypatch: MonkeyPatch
-) -> None:
-    """More than a record holds: the number of reads is that of plain TCP."""
+def test_the_records_of_one_read_are_one_batch(new_loop: Any, authority: Authority) -> None:
+    """A record has 16 KiB at most, and plain TCP would read all of this at once."""
 
     async def story() -> None:
-        reads: list[int] = []
-        receive = connection_module.Connection._receive
-
-        def counted(self: Any, data: bytes, frames: Any) -> None:
-            reads.append(len(frames))
-            receive(self, data, frames)
-
-        monkeypatch.setattr(connection_module.Connection, "_receive", counted)
-        async with server(tls=server_tls(authority)) as of, tls_peer(of) as peer:
-            peer.write(*(fast_path(n, bytes(400)) for n in range(200)))
-            assert [(await peer.read()).opaque for _ in range(200)] == list(range(200))
-        assert sum(reads) == 200
-        assert max(reads) > 40  # a record has 16 KiB
+        async with server(tls=server_tls(authority)) as of, raw_peer(of) as peer:
+            recorded = Recorded()
+            await recorded.handshake(peer)
+            await until(lambda: of.connection_count == 1, "the handshake is over")
+            frames = b"".join(encode(fast_path(n, bytes(400))) for n in range(140))
+            peer.writer.write(recorded.records(frames))
+            (connection,) = of.connections
+            async with asyncio.timeout(5):
+                answers = b""
+                while answers.count(b'"opaque":') < 140:
+                    recorded.incoming.write(await peer.reader.read(65_536))
+                    answers += recorded.decrypted()
+            assert connection.activity <= 6, "two or three reads, as many writes; ten would be records"
 
     run(new_loop, story())
 
@@ -519,11 +523,11 @@ def test_a_peer_that_does_not_read_is_bounded(new_loop: Any, authority: Authorit
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.write(*(fast_path(n, bytes(1_000_000)) for n in range(40)))
             await until(lambda: buffers.held_bytes > 0, "the server sees that it does not read")
-            (connection,) = of._connections
+            (connection,) = of.connections
             assert connection.is_paused()
             assert connection_module.WRITE_HIGH_BYTES < connection.unsent_bytes() < 6_000_000
             buffers.bytes_max = 100_000
-            buffers.look(of._connections, 1)
+            buffers.look(of.connections, 1)
             assert buffers.given_up == {OVER_LIMIT: 1}
             await until(lambda: of.connection_count == 0, "it is gone")
             assert buffers.held_bytes == 0
@@ -549,7 +553,7 @@ def test_a_paused_peer_gets_all_when_it_reads_again(new_loop: Any, authority: Au
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.write(*(fast_path(n, bytes(300_000)) for n in range(60)))
             await until(
-                lambda: any(each.is_paused() for each in of._connections), "the server has stopped reading"
+                lambda: any(each.is_paused() for each in of.connections), "the server has stopped reading"
             )
             peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert [(await peer.read()).opaque for _ in range(60)] == list(range(60))
@@ -557,14 +561,23 @@ def test_a_paused_peer_gets_all_when_it_reads_again(new_loop: Any, authority: Au
     run(new_loop, story())
 
 
-async def test_a_plain_connection_has_no_layer(authority: Authority) -> None:
-    """After its first read: nothing of the gate is called again."""
+async def test_a_plain_connection_has_no_layer(authority: Authority, monkeypatch: MonkeyPatch) -> None:
+    """After its first read nothing of the gate is called again."""
+    reads: list[int] = []
+    updated = gate_module.BufferedGate.buffer_updated
+
+    def counted(self: gate_module.BufferedGate, nbytes: int) -> None:
+        reads.append(nbytes)
+        updated(self, nbytes)
+
+    monkeypatch.setattr(gate_module.BufferedGate, "buffer_updated", counted)
     async with server(tls=server_tls(authority)) as of, raw_peer(of) as peer:
-        assert (await peer.ask(fast_path(1, b"a"))).body == b"a"
-        (connection,) = of._connections
-        assert connection._transport is not None
-        assert connection._transport.get_protocol() is connection
+        for n in range(5):
+            assert (await peer.ask(fast_path(n, b"a"))).body == b"a"
+        (connection,) = of.connections
+        assert connection.activity == 10
         assert not connection.is_tls
+    assert len(reads) == 1
 
 
 @loops
