@@ -1,15 +1,19 @@
-"""keelmq certificates: a CA of the group's own, and a certificate for each controller's raft port.
+"""keelmq certificates: a CA of the cluster's own, and certificates for controllers' raft ports, for the ports
+of any program, and for clients.
 
-The CA is created once and reused, so the same command renews certificates. What members require of a
-certificate is in namesrv.plugins.controller.raft.transport.certificates.
+The CA is created once and reused, so the same command renews certificates. What members of a raft
+group require of a certificate is in namesrv.plugins.controller.raft.transport.certificates.
 """
 
+import ipaddress
 import os
 import re
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,11 +23,21 @@ from keelmq.runtime.config import in_words
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-    from cryptography.x509 import Certificate, CertificateBuilder, KeyUsage, Name
+    from cryptography.x509 import Certificate, CertificateBuilder, GeneralName, KeyUsage, Name
 
 ID = re.compile(r"^[A-Za-z0-9_.]{1,63}$")
+NAME = re.compile(r"^[A-Za-z0-9_.-]{1,63}$")
 CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, also where the clock is behind
 TOGETHER = "members"
+
+
+class Role(StrEnum):
+    """`server`: for a broker, name server or controller: its ports, and its connections to others. `client`:
+    for applications and tools."""
+
+    RAFT = "raft"
+    SERVER = "server"
+    CLIENT = "client"
 
 
 class CertificatesError(Exception):
@@ -38,7 +52,8 @@ class Authority:
 
 def certificates(
     members: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each controller")
+        list[str],
+        typer.Argument(metavar="ID...", help="controllerDLegerSelfId of each; for other roles, names"),
     ],
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
@@ -48,21 +63,43 @@ def certificates(
     together: Annotated[
         bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,
+    role: Annotated[
+        Role, typer.Option("--role", help="What they are for: raft ports, servers (tls.*), or clients")
+    ] = Role.RAFT,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A DNS name or IP address to add; not for raft"),
+    ] = None,
 ) -> None:
-    """Create a CA and a certificate for each controller's raft port, or renew them with the same CA."""
+    """Create a CA and certificates for raft ports, servers or clients, or renew them with the same CA."""
     try:
-        for line in make(members, output, days=days, ca_days=ca_days, together=together):
+        for line in make(
+            members, output, days=days, ca_days=ca_days, together=together, role=role, hosts=hosts or []
+        ):
             print(line)
     except (CertificatesError, OSError) as error:
         print(f"keelmq certificates: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
 
 
-def make(members: list[str], output: Path, *, days: int, ca_days: int, together: bool) -> list[str]:
+def make(
+    members: list[str],
+    output: Path,
+    *,
+    days: int,
+    ca_days: int,
+    together: bool,
+    role: Role = Role.RAFT,
+    hosts: Sequence[str] = (),
+) -> list[str]:
     """Creates the files; returns the lines to print. Raises CertificatesError, OSError."""
+    if hosts and role is Role.RAFT:
+        raise CertificatesError("--host is for --role server and client: a raft member is known by its id")
     for member in members:
-        if not ID.match(member):
+        if role is Role.RAFT and not ID.match(member):
             raise CertificatesError(f"{member!r} is not a controller's id (letters, digits, _ and .)")
+        if not NAME.match(member):
+            raise CertificatesError(f"{member!r} is not a name (letters, digits, _ . and -)")
         if member == "ca":
             raise CertificatesError("'ca' is the name of the CA's own files: choose another id")
     output.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,18 +112,38 @@ def make(members: list[str], output: Path, *, days: int, ca_days: int, together:
     authority = _read_authority(output)
     groups = {TOGETHER: members} if together else {member: [member] for member in members}
     for stem, names in groups.items():
-        until = _issue(authority, output, stem, names, days)
+        until = _issue(authority, output, stem, [*names, *hosts], days, role)
         told.append(
-            f"made {output}/{stem}.crt, and {stem}.key, for {', '.join(names)}, until {until:%Y-%m-%d}"
+            f"made {output}/{stem}.crt, and {stem}.key, for {', '.join([*names, *hosts])}, until "
+            f"{until:%Y-%m-%d}"
         )
-    first = next(iter(groups))
+    return [*told, "", *_settings(role, output.absolute(), next(iter(groups)), together=together)]
+
+
+def _settings(role: Role, output: Path, stem: str, *, together: bool) -> list[str]:
+    certificate, key, trust = output / f"{stem}.crt", output / f"{stem}.key", output / "ca.crt"
+    if role is Role.RAFT:
+        who = "each controller" if together else f"controller {stem}"
+        return [
+            f"# {who}; instead of controllerRaftSecretFile",
+            f"controllerRaftTlsCertPath={certificate}",
+            f"controllerRaftTlsKeyPath={key}",
+            f"controllerRaftTlsTrustCertPath={trust}",
+        ]
+    if role is Role.CLIENT:
+        return [
+            "# an application: TlsSettings(ca=..., certificate=..., key=...); a tool:",
+            f"mqadmin --tls-ca {trust} --tls-cert {certificate} --tls-key {key}",
+        ]
     return [
-        *told,
-        "",
-        f"# {'each controller' if together else f'controller {first}'}; instead of controllerRaftSecretFile",
-        f"controllerRaftTlsCertPath={output.absolute() / first}.crt",
-        f"controllerRaftTlsKeyPath={output.absolute() / first}.key",
-        f"controllerRaftTlsTrustCertPath={output.absolute()}/ca.crt",
+        f"# {'each server' if together else f'server {stem}'}; when all have it: tls.server.mode=enforcing",
+        f"tls.server.certPath={certificate}",
+        f"tls.server.keyPath={key}",
+        f"tls.server.trustCertPath={trust}",
+        "tls.enable=true",
+        f"tls.client.certPath={certificate}",
+        f"tls.client.keyPath={key}",
+        f"tls.client.trustCertPath={trust}",
     ]
 
 
@@ -126,7 +183,9 @@ def _read_authority(output: Path) -> Authority:
     return Authority(certificate, key)
 
 
-def _issue(authority: Authority, output: Path, stem: str, names: list[str], days: int) -> datetime:
+def _issue(
+    authority: Authority, output: Path, stem: str, names: list[str], days: int, role: Role
+) -> datetime:
     """Writes a certificate and its key; returns the end of its validity, at most that of the CA."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -140,14 +199,15 @@ def _issue(authority: Authority, output: Path, stem: str, names: list[str], days
         )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
-    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    usage = [] if role is Role.CLIENT else [ExtendedKeyUsageOID.SERVER_AUTH]
+    usage.append(ExtendedKeyUsageOID.CLIENT_AUTH)  # every server is also a client of others
     issuer = authority.certificate
     certificate = (
         _builder(subject, issuer.subject, key.public_key(), min(now + timedelta(days=days), ca_ends))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(both, critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False
         )
@@ -155,6 +215,15 @@ def _issue(authority: Authority, output: Path, stem: str, names: list[str], days
     )
     _write_pair(output, stem, certificate, key)
     return certificate.not_valid_after_utc
+
+
+def _general_name(name: str) -> "GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _builder(

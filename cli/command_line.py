@@ -20,4 +20,5 @@ def checked_addresses(value: str | None) -> str | None:
 
 def quiet_connection_log() -> None:
     """Keeps the warnings of keelmq.remoting off standard error: a command reports its outcome in one line."""
-    logging.getLogger("keelmq.remoting").addHandler(logging.NullHandler())
+    for name in ("keelmq.remoting", "keelmq.runtime.tls"):
+        logging.getLogger(name).addHandler(logging.NullHandler())

@@ -13,11 +13,12 @@ from cli import analytics
 from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
+from cli.tls_options import CaOption, CertificateOption, KeyOption, PasswordOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
-    "codec", "send", "pull", "flush", "replication", "replica_behind", "failover", "telemetry", "controller",
-    "idle", "memory",
+    "codec", "send", "send_tls", "pull", "flush", "replication", "replica_behind", "failover", "telemetry",
+    "controller", "idle", "memory",
 )  # fmt: skip
 
 app = typer.Typer(
@@ -42,8 +43,14 @@ def options(
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
     ] = False,
+    tls: TlsOption = False,
+    tls_ca: CaOption = None,
+    tls_cert: CertificateOption = None,
+    tls_key: KeyOption = None,
+    tls_key_password: PasswordOption = None,
 ) -> None:
     """KeelMQ: demonstrate fail-over, check, repair and measure it."""
+    use_tls("keelmq", tls, tls_ca, tls_cert, tls_key, tls_key_password)
 
 
 @app.command()

@@ -22,6 +22,8 @@ from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import Config
 from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.runtime.tasks import TaskSet
+from keelmq.runtime.tls.settings import client_tls, server_tls
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
@@ -84,7 +86,9 @@ class Namesrv:
             support_acting_master=config.support_acting_master,
             delete_missing_topics=config.delete_topic_with_broker_registration,
         )
-        self._notifier = MinIdNotifier()
+        self.tls, self.client_tls = server_tls(config), client_tls(config)
+        self._tasks = TaskSet()
+        self._notifier = MinIdNotifier(self.client_tls)
         self._registrations = Registrations(
             self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
         )
@@ -102,26 +106,11 @@ class Namesrv:
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
-        self.context = PluginContext(
-            liveness=self.liveness,
-            clock=clock,
-            on_inactive=self._subscribers.append,
-            wake_scan=self._wake_scan,
-            routes=self.routes if route_service else None,
+        self.context = self._make_context(
+            route_service=route_service,
             config_path=config_path,
             environ=environ or {},
             overrides=overrides or {},
-            http_address=lambda: self.http_address,
-            settings=[
-                Settings(
-                    "mqnamesrv",
-                    lambda: self.config,
-                    AT_RUN_TIME,
-                    lambda: self.settings.sources,
-                    self.table,
-                    UPDATE_NAMESRV_CONFIG,
-                )
-            ],
         )
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._server = self._make_server() if route_service else None
@@ -169,6 +158,7 @@ class Namesrv:
                 await plugin.start()
             if self._http is not None:
                 await self._http.serve()
+            self._tasks.start("certificates of our ports", self.tls.run)
         except BaseException as error:
             await stop_after(self.stop, error)
             raise
@@ -192,6 +182,7 @@ class Namesrv:
             steps.add("listenPort", self._server.close)
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
+        steps.add("background tasks", self._tasks.stop)
         steps.add("notifications", self._notifier.close)
         steps.add("the KV configuration", self.kv.close)
         await steps.run()
@@ -241,6 +232,39 @@ class Namesrv:
         )
         self._wake_scan()
 
+    def _make_context(
+        self,
+        *,
+        route_service: bool,
+        config_path: Path | None,
+        environ: Mapping[str, str],
+        overrides: Mapping[str, str],
+    ) -> PluginContext:
+        """Returns what plugins get."""
+        return PluginContext(
+            liveness=self.liveness,
+            clock=self._clock,
+            on_inactive=self._subscribers.append,
+            wake_scan=self._wake_scan,
+            routes=self.routes if route_service else None,
+            config_path=config_path,
+            environ=environ,
+            overrides=overrides,
+            http_address=lambda: self.http_address,
+            tls=self.tls,
+            client_tls=self.client_tls,
+            settings=[
+                Settings(
+                    "mqnamesrv",
+                    lambda: self.config,
+                    AT_RUN_TIME,
+                    lambda: self.settings.sources,
+                    self.table,
+                    UPDATE_NAMESRV_CONFIG,
+                )
+            ],
+        )
+
     def _make_server(self) -> TcpServer:
         return TcpServer(
             self.table,
@@ -249,6 +273,7 @@ class Namesrv:
             name="namesrv",
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
+            tls=self.tls,
         )
 
     def connection_closed(self, connection_id: int) -> None:
@@ -300,7 +325,7 @@ class Namesrv:
             bound = self.context.request_port or self.config.listen_port
         port = self.config.http_listen_port(bound)
         if port is not None:
-            self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port)
+            self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port, tls=self.tls.http)
             self._http.bind()
 
     def http_app(self) -> "FastAPI":

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import home_path
+from keelmq.runtime.tls.settings import TlsConfig
 
 AT_RUN_TIME = frozenset(
     {
@@ -24,7 +25,7 @@ AT_RUN_TIME = frozenset(
 """Keys that a request (318) can change; the others are read at start."""
 
 
-class NamesrvConfig(StoredConfig):
+class NamesrvConfig(StoredConfig, TlsConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME

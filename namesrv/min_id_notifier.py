@@ -9,6 +9,7 @@ import logging
 
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
+from keelmq.runtime.tls.contexts import ClientTls
 from namesrv.core.values import MinIdChange
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ IN_FLIGHT_MAX = 4_096
 class MinIdNotifier:
     """Event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ClientTls | None = None) -> None:
+        self._tls = tls
         self._client: RemotingClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -53,6 +55,6 @@ class MinIdNotifier:
 
     async def _send(self, address: str, header: MinBrokerIdChangeRequest) -> None:
         if self._client is None:
-            self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS)
+            self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS, tls=self._tls)
         if not await self._client.oneway(address, NOTIFY_MIN_BROKER_ID_CHANGE, header):
             log.info("%s could not be notified of its group's new lowest broker id", address)

@@ -91,6 +91,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("operations", "servers"),
     "keelmq.security": ("core",),
+    "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),
     "namesrv.plugins": ("controller",),
     "namesrv.plugins.controller": ("core", "raft", "election", "requests", "http"),

@@ -151,7 +151,7 @@ class Broker(BrokerParts):
             config.http_port, listen_port=config.listen_port, bound_port=self.listeners.port
         )
         if port is not None:
-            self._http = LateHttp(self._http_app, host=config.bind_address, port=port)
+            self._http = LateHttp(self._http_app, host=config.bind_address, port=port, tls=self.tls.http)
             self._http.bind()
 
     def _http_app(self) -> object:
@@ -190,6 +190,7 @@ class Broker(BrokerParts):
 
     def _start_background(self) -> None:
         assert self._services is not None
+        self._tasks.start("certificates of our ports", self.tls.run)
         self._tasks.start("flush", lambda: flush_forever(self.store, self.config.flush_interval_commit_log))
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)

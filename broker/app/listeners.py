@@ -9,6 +9,7 @@ from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime.tls.contexts import ServerTls
 
 
 class Listeners:
@@ -21,11 +22,12 @@ class Listeners:
         host: str,
         on_closed: Callable[[int], None],
         write_buffers: WriteBuffers,
+        tls: ServerTls,
     ) -> None:
         """host: what clients are told. on_closed(connection id). write_buffers: of all connections
         together."""
         self._config, self._host = config, host
-        self._on_closed, self._write_buffers = on_closed, write_buffers
+        self._on_closed, self._write_buffers, self._tls = on_closed, write_buffers, tls
         self.servers: list[TcpServer] = []
         """Those that are open: none, listenPort, or both."""
         self._port: int | None = None
@@ -40,6 +42,7 @@ class Listeners:
             name="listenPort",
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
+            tls=self._tls,
         )
         self.servers.append(server)
         await server.start()
@@ -51,6 +54,7 @@ class Listeners:
             listen_port=config.listen_port,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
+            tls=self._tls,
         )
         if fast_server is not None:
             self.servers.append(fast_server)

@@ -38,6 +38,7 @@ from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tasks import TaskSet
+from keelmq.runtime.tls.settings import client_tls, server_tls
 
 
 class BrokerParts:
@@ -87,16 +88,19 @@ class BrokerParts:
         """What clients connect to, and what connects to name servers, controllers and the master."""
         config = self.config
         self.write_buffers = WriteBuffers(UNSENT_BYTES_MAX)
+        self.tls, self.client_tls = server_tls(config), client_tls(config)
         self.listeners = Listeners(
             config,
             host=self.host,
             on_closed=lambda connection_id: self.clients.connection_closed(connection_id),
             write_buffers=self.write_buffers,
+            tls=self.tls,
         )
         self._client = RemotingClient(
             self._pushed,
             on_closed=self._connection_lost,
             drop_silent_ms=config.controller_heart_beat_timeout_mills,
+            tls=self.client_tls,
         )
         self._routes = RouteRegistration(
             self._client,

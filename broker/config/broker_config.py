@@ -17,6 +17,7 @@ from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
+from keelmq.runtime.tls.settings import TlsConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -68,7 +69,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(StoredConfig, ClientSettings, StoreSettings):
+class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME

@@ -58,7 +58,7 @@ ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
     "aclEnable": ("false", "users and access rules do not exist here yet"),
     "authenticationEnabled": ("false", "users and access rules do not exist here yet"),
     "authorizationEnabled": ("false", "users and access rules do not exist here yet"),
-    "useTLS": ("false", "clients' connections have no TLS here yet"),
+    "useTLS": ("false", "tls.server.mode and tls.enable decide about TLS"),
     "enableDLegerCommitLog": ("false", _DLEDGER),
     "duplicationEnable": ("false", "there is no duplication mode"),
     "storeType": ("default", "there are files, and no RocksDB"),

@@ -14,6 +14,7 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ async def open_fast_port(
     listen_port: int,
     on_closed: Callable[[int], None],
     write_buffers: WriteBuffers,
+    tls: ServerTls | None = None,
 ) -> TcpServer | None:
     """Returns the server, listening. None: the broker works without it.
 
@@ -66,6 +68,7 @@ async def open_fast_port(
         name="fastListenPort",
         on_closed=on_closed,
         write_buffers=write_buffers,
+        tls=tls,
     )
     try:
         await server.start()

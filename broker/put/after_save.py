@@ -22,6 +22,7 @@ class AfterSave:
             peer.address,
             peer.address_bytes,
         )
+        self.is_tls, self.certificate_names = peer.is_tls, peer.certificate_names
 
     def is_closing(self) -> bool:
         """Whether the connection is closed or about to be."""

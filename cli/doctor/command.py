@@ -23,6 +23,7 @@ from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
 from cli.doctor.groups import groups
 from cli.doctor.machine import Port
+from cli.doctor.port_certificates import check_port_certificates
 from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
 from cli.doctor.verdict import verdict
@@ -114,6 +115,7 @@ async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
     found += rules(loaded)
     found += machine.check_secrets(loaded)
     found += check_certificates(loaded)
+    found += check_port_certificates(loaded)
     found += config_files.environment(os.environ, loaded)
     async with Reach(wanted.timeout_ms) as reach:
         found += await _this_machine(reach, loaded, here=wanted.here)

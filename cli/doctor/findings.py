@@ -11,6 +11,7 @@ CHECKS = {
     "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
     "config.secret": "the key or the certificates of the raft port exist, are valid and private",
+    "config.tls": "the files of the tls.* keys load, are private, and do not expire soon",
     "machine.ports": "the ports are free, or in use by the program that they are for",
     "machine.directories": "directories are writable, have free space, and belong to this broker",
     "machine.open-files": "the limit of open files is high enough (one per connection)",

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -89,7 +90,7 @@ class Reach:
         hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
-                reader, writer = await _connected(hosts, port)
+                reader, writer = await self._dialled(hosts, port)
                 try:
                     asked_ms = wall_ms()
                     writer.write(
@@ -107,6 +108,16 @@ class Reach:
         except OSError as error:
             raise Silent(_reason(str(error))) from None
         return _parsed(raw, (asked_ms + wall_ms()) // 2)
+
+    async def _dialled(
+        self, hosts: list[str], port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """With TLS, where the command has it. The HTTP port may still be plain (httpTlsMode)."""
+        tls = self._client.tls
+        if tls is not None:
+            with suppress(ssl.SSLError, ConnectionError):
+                return await _connected(hosts, port, tls.context)
+        return await _connected(hosts, port)
 
     async def _hosts(self, address: str) -> tuple[list[str], int]:
         try:
@@ -135,11 +146,13 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _connected(hosts: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(
+    hosts: list[str], port: int, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     for host in hosts[:-1]:
         with suppress(OSError):
-            return await asyncio.open_connection(host, port)
-    return await asyncio.open_connection(hosts[-1], port)
+            return await asyncio.open_connection(host, port, ssl=context)
+    return await asyncio.open_connection(hosts[-1], port, ssl=context)
 
 
 def _reason(remark: str) -> str:

@@ -20,6 +20,7 @@ from keelmq.client.producer.producer import Producer
 from keelmq.client.producer.request_reply import NoReply, ReplyMessage
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from keelmq.client.tracing import TraceHook
+from keelmq.runtime.tls.contexts import TlsSettings
 
 Consumer = LitePullConsumer
 """The consumer that most programs need, under its short name."""
@@ -52,6 +53,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTrace",
+    "TlsSettings",
     "TraceHook",
     "Transaction",
     "TransactionProducer",

@@ -213,7 +213,7 @@ class TraceHook(ClientHook):
     def _add(self, records: Iterable[TraceRecord]) -> None:
         self._buffer.add(records)
         if self._producer is None:
-            self._producer = producer = Producer(self._namesrv_addr, PRODUCER_GROUP)
+            self._producer = producer = Producer(self._namesrv_addr, PRODUCER_GROUP, tls=self.client_tls)
             self._hurry, self._ending, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
             self._tasks.start("traces", lambda: self._run(producer))
         if self._buffer.is_worth_a_message:

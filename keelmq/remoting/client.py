@@ -12,7 +12,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
@@ -28,6 +28,9 @@ from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
 from keelmq.runtime.config import why_refused
 from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tls.contexts import ClientTls, Tls
+from keelmq.runtime.tls.dial import open_tls
+from keelmq.runtime.tls.transport import TlsError
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +58,8 @@ class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
-    links); None: never. In a child process that was forked after the client was made, every call raises
-    RuntimeError."""
+    links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called. In a
+    child process that was forked after the client was made, every call raises RuntimeError."""
 
     def __init__(
         self,
@@ -65,10 +68,12 @@ class RemotingClient:
         connect_timeout_ms: int = 3000,
         on_closed: Callable[[str], None] | None = None,
         drop_silent_ms: int | None = None,
+        tls: Tls = False,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
         self._on_closed = on_closed
+        self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
         self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
@@ -176,7 +181,9 @@ class RemotingClient:
         timer = loop.call_at(deadline, _expire, future)
         try:
             if not connection.send(encode(command)):
-                return Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, f"{address} is closing")
+                return Failed(
+                    ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, f"{address} is closing{self._why(connection)}"
+                )
             response = await future
         except TimeoutError:
             waited_ms = (loop.time() - started) * 1000
@@ -185,7 +192,13 @@ class RemotingClient:
         finally:
             timer.cancel()
             pending.pop(opaque, None)
-        return response if response is not None else Unknown(f"connection to {address} lost")
+        if response is not None:
+            return response
+        return Unknown(f"connection to {address} lost{self._why(connection)}")
+
+    def _why(self, connection: Connection) -> str:
+        fault = connection.tls_fault
+        return "" if fault is None or self.tls is None else f": {self.tls.explain(str(fault))}"
 
     def _timed_out(self, connection: Connection, address: str, activity: int, waited_ms: float) -> None:
         if self._drop_silent_ms is None or waited_ms < self._drop_silent_ms:
@@ -221,22 +234,15 @@ class RemotingClient:
         return "client is closed" if task.cancelled() else task.result()
 
     async def _connect(self, address: str) -> Connection | str:
-        loop = asyncio.get_running_loop()
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                transport, connection = await loop.create_connection(
-                    lambda: Connection(
-                        self._dispatcher,
-                        self._scratch,
-                        on_made=self._open.add,
-                        on_lost=lambda lost: self._lost(address, lost),
-                    ),
-                    host,
-                    port,
-                )
+                transport, connection = await self._dial(address, host, port)
         except TimeoutError:
             return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
+        except TlsError as error:
+            assert self.tls is not None
+            return f"cannot connect to {address}: {self.tls.explain(str(error))}"
         except OSError as error:
             return f"cannot connect to {address}: {why_refused(error)}"
         except ValueError as error:
@@ -247,6 +253,20 @@ class RemotingClient:
         if not connection.is_closing():
             self._connections[address] = connection
         return connection
+
+    async def _dial(self, address: str, host: str, port: int) -> tuple[asyncio.Transport, Connection]:
+        def made() -> Connection:
+            return Connection(
+                self._dispatcher,
+                self._scratch,
+                on_made=self._open.add,
+                on_lost=lambda lost: self._lost(address, lost),
+            )
+
+        if self.tls is not None:
+            found = await open_tls(self.tls, made, host, port, self._scratch)
+            return found, cast(Connection, found.protocol)
+        return await asyncio.get_running_loop().create_connection(made, host, port)
 
     def _forget(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
@@ -264,6 +284,13 @@ def _forked() -> None:
         client.forked()
 
 
+def connect_with(tls: ClientTls | None) -> None:
+    """For command lines: clients that are made from now on, and get no `tls` of their own, use this one."""
+    global _default_tls
+    _default_tls = tls
+
+
+_default_tls: ClientTls | None = None
 _clients: "weakref.WeakSet[RemotingClient]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 

@@ -16,14 +16,14 @@ import mmap
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
 from keelmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
 from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
 from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
-from keelmq.remoting.large_frames import LargeFrames, NoRoomError
+from keelmq.remoting.large_frames import LargeFrames, NoRoomError, unwritten_memory
 from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
 from keelmq.runtime.clock import now_ms
@@ -46,7 +46,6 @@ CLOSE_FLUSH_MS = 200
 """How long close_all() waits for queued bytes to leave."""
 
 _ids = itertools.count(1)
-_NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -66,6 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         self.connection_id = next(_ids)
         self.address = "?"
         self.address_bytes = bytes(8)  # address bytes (4 or 16) and int32 port, as records store them
+        self.is_tls = False
+        self.certificate_names: tuple[str, ...] = ()  # of the peer, verified
         self.in_flight = 0
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
@@ -115,6 +116,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_paused(self) -> bool:
         """Returns whether the peer does not read, so no large response should be started for it."""
         return self._paused
+
+    @property
+    def tls_fault(self) -> Exception | None:
+        """Why the TLS layer has given up: in TLS 1.3 the server can refuse a client after the handshake."""
+        return None if self._transport is None else self._transport.get_extra_info("tls_fault")
 
     def unsent_bytes(self) -> int:
         """Returns the queued bytes that the system has not accepted yet; 0 when the connection is gone."""
@@ -185,6 +191,9 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
+        if self.is_tls:
+            self.certificate_names = transport.get_extra_info("certificate_names")
         self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -295,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_frames.take(have)
         self._large_filled = have
         try:
-            self._large = _unwritten(size)
+            self._large = unwritten_memory(size)
         except OSError as error:
             self._large_frames.held_bytes -= have
             raise NoRoomError(f"no memory for a frame of {size} bytes: {error.strerror}") from error
@@ -361,15 +370,6 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif not future.done():
             future.set_result(command)
-
-
-def _unwritten(size: int) -> mmap.mmap:
-    """Allocates memory whose unwritten pages cost nothing; a bytearray is filled with zeros at once."""
-    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if _NO_HUGE_PAGES is not None:
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            made.madvise(_NO_HUGE_PAGES)
-    return made
 
 
 def host_and_port_bytes(host: str, port: int) -> bytes:

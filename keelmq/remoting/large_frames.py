@@ -1,7 +1,12 @@
 """Bounds the memory that the unfinished large frames of all connections hold."""
 
+import contextlib
+import mmap
 import sys
 from dataclasses import dataclass
+from typing import Final
+
+_NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 class NoRoomError(Exception):
@@ -20,3 +25,12 @@ class LargeFrames:
         if self.held_bytes + count > self.bytes_max:
             raise NoRoomError(f"unfinished large frames hold {self.held_bytes} of {self.bytes_max} bytes")
         self.held_bytes += count
+
+
+def unwritten_memory(size: int) -> mmap.mmap:
+    """Allocates memory whose unwritten pages cost nothing; a bytearray is filled with zeros at once."""
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if _NO_HUGE_PAGES is not None:
+        with contextlib.suppress(OSError):  # a kernel that has none
+            made.madvise(_NO_HUGE_PAGES)
+    return made

@@ -76,6 +76,14 @@ class Peer(Protocol):
     def address(self) -> str:
         """Returns "host:port" as seen on the socket, "http" for HTTP requests."""
 
+    @property
+    def is_tls(self) -> bool:
+        """Returns whether the connection is encrypted."""
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """Returns the DNS names, URIs and CN of the peer's certificate; () unless one was verified."""
+
     def is_closing(self) -> bool:
         """Returns whether nothing can be sent any more."""
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from keelmq.remoting.operation import Operation, OperationTable
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.runtime.config import Config, ConfigError
+from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
 
 __all__ = [
@@ -122,6 +123,8 @@ class PluginContext:
     overrides: Mapping[str, str] = field(default_factory=dict)
     routes: Routes | None = None  # None: this program serves no routes
     http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP port, once it is bound
+    tls: ServerTls | None = None  # for a plugin's own port
+    client_tls: ClientTls | None = None  # for its connections to others; None: they are plain
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
     settings: list[Settings] = field(default_factory=list)

@@ -9,6 +9,7 @@ from tests.bench.report import print_json, print_table
 SUITES = (
     "codec",
     "send",
+    "send_tls",
     "pull",
     "flush",
     "replication",

@@ -34,6 +34,7 @@ class Harness:
         name_servers: int = 3,
         brokers: int = 3,
         broker_settings: dict[str, str] | None = None,
+        namesrv_settings: dict[str, str] | None = None,
         rate: int = 500,
         http: bool = False,
     ) -> None:
@@ -42,6 +43,7 @@ class Harness:
             name_servers=name_servers,
             brokers=brokers,
             broker_settings=SAFE if broker_settings is None else broker_settings,
+            namesrv_settings=namesrv_settings,
             http=http,
         )
         self.ack_log = AckLog()

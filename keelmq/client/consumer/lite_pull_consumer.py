@@ -23,6 +23,7 @@ from keelmq.client.core.subscription import ALL
 from keelmq.client.message import MessageExt
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.remoting.operations.clients import CONSUME_TYPES
+from keelmq.runtime.tls.contexts import Tls
 
 POLL_TIMEOUT_MS = 5_000
 POLL_MAX = 32
@@ -39,10 +40,11 @@ class LitePullConsumer:
         *,
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
+        tls: Tls = False,
     ) -> None:
         self.group, self.auto_commit = group, auto_commit
         self._member = GroupMember(
-            namesrv_addr, group, settings or ConsumerSettings(), self, consume_type=CONSUME_TYPES[0]
+            namesrv_addr, group, settings or ConsumerSettings(), self, consume_type=CONSUME_TYPES[0], tls=tls
         )
         self._arrived = asyncio.Event()
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []

@@ -33,6 +33,7 @@ from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.client.producer.sender import Sender
 from keelmq.remoting.operations.clients import CONSUME_TYPES
 from keelmq.runtime.tasks import TaskSet
+from keelmq.runtime.tls.contexts import ClientTls, Tls
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
@@ -40,7 +41,7 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 class PushConsumer:
     """Calls `listener` with messages. `orderly`: one listener call at a time for each queue, in order,
     across all members of the group (queue locks at the brokers). Broadcasting, filters and limits:
-    ConsumerSettings."""
+    ConsumerSettings. `tls`: see Producer."""
 
     def __init__(
         self,
@@ -51,11 +52,13 @@ class PushConsumer:
         orderly: bool = False,
         settings: ConsumerSettings | None = None,
         hooks: Iterable[ClientHook] = (),
+        tls: Tls = False,
     ) -> None:
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
         consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService
-        self._hooks = Hooks(hooks, namesrv_addr)
+        tls = ClientTls.of(tls)
+        self._hooks = Hooks(hooks, namesrv_addr, tls)
         self._sink = consume_service(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
             namesrv_addr,
@@ -65,6 +68,7 @@ class PushConsumer:
             consume_type=CONSUME_TYPES[1],
             orderly=orderly,
             handle=self._sink.handle,
+            tls=tls,
         )
         member = self._member
         self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)

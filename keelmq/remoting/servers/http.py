@@ -12,6 +12,7 @@ import base64
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,6 +43,9 @@ from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, BadBody, Re
 from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
 from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import PortTls
+from keelmq.runtime.tls.gate import TlsPort
+from keelmq.runtime.tls.transport import AnyProtocol
 
 GRACEFUL_SHUTDOWN_S = 1
 READING = ("GET", "HEAD", "OPTIONS")
@@ -53,6 +57,8 @@ class HttpPeer:
 
     connection_id = 0
     address = "http"
+    is_tls = False
+    certificate_names: tuple[str, ...] = ()
 
     def is_closing(self) -> bool:
         """Returns False: the response is not sent through this Peer."""
@@ -294,12 +300,23 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Runs an ASGI app in the running loop, from start() to close()."""
 
-    def __init__(self, app: Any, *, host: str, port: int, sock: socket.socket | None = None) -> None:
-        """`sock`: already listening; without it start() binds host and port."""
+    def __init__(
+        self,
+        app: Any,
+        *,
+        host: str,
+        port: int,
+        sock: socket.socket | None = None,
+        tls: PortTls | None = None,
+    ) -> None:
+        """`sock`: already listening; without it start() binds host and port. `tls`: https on the same
+        port; None is "disabled"."""
         self._app, self._host, self._port, self._socket = app, host, port, sock
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._address = (host, port)
+        self._tls = tls if tls is not None and tls.mode != "disabled" else None
+        self._tls_ports: list[TlsPort] = []
 
     async def start(self) -> None:
         """Binds and serves. Raises ConfigError: uvicorn itself would end the process if the port is taken."""
@@ -311,7 +328,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             backlog=BACKLOG,
-            http=LimitedHttp,
+            http=LimitedHttp if self._tls is None else self._gated,  # type: ignore[arg-type]
             limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
         )
@@ -329,8 +346,18 @@ class HttpServer:
         """Returns (host, port) as bound. Only after start()."""
         return self._address
 
+    def _gated(self, **options: Any) -> AnyProtocol:
+        """uvicorn calls it for each connection, always with the same options."""
+        assert self._tls is not None
+        if not self._tls_ports:
+            made = partial(LimitedHttp, **options)
+            self._tls_ports.append(TlsPort(self._tls, made, name="httpPort", waiting_max=CONNECTIONS_MAX))
+        return self._tls_ports[0].accepted()
+
     async def close(self) -> None:
         """Waits for running requests (GRACEFUL_SHUTDOWN_S at most) and stops. May be called twice."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
+            for port in self._tls_ports:
+                port.close()
             await asyncio.wait((self._task,))

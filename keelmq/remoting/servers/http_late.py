@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelmq.remoting.servers.http_port import listening_socket
 from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tls.contexts import PortTls
 
 if TYPE_CHECKING:
     from keelmq.remoting.servers.http import HttpServer
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 class LateHttp:
     """Call bind() while the program starts, serve() once it serves, close() at its end."""
 
-    def __init__(self, make_app: Callable[[], Any], *, host: str, port: int) -> None:
-        """make_app: called in a thread; imports FastAPI and returns the app."""
-        self._make_app, self._host, self._port = make_app, host, port
+    def __init__(
+        self, make_app: Callable[[], Any], *, host: str, port: int, tls: PortTls | None = None
+    ) -> None:
+        """make_app: called in a thread; imports FastAPI and returns the app. tls: see HttpServer."""
+        self._make_app, self._host, self._port, self._tls = make_app, host, port, tls
         self._socket: socket.socket | None = None
         self._address = ("", 0)
         self._server: HttpServer | None = None
@@ -59,4 +62,6 @@ class LateHttp:
     def _make_server(self) -> "HttpServer":
         from keelmq.remoting.servers.http import HttpServer
 
-        return HttpServer(self._make_app(), host=self._host, port=self._port, sock=self._socket)
+        return HttpServer(
+            self._make_app(), host=self._host, port=self._port, sock=self._socket, tls=self._tls
+        )

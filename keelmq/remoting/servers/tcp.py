@@ -12,6 +12,8 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tls.contexts import ServerTls
+from keelmq.runtime.tls.gate import TlsPort
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ IDLE_SWEEPS = 4
 class TcpServer:
     """Listens at host:port (0: the system chooses) from start() to close(). `on_closed` gets the connection
     id, once per connection. `name` is for log lines and errors. `write_buffers`: shared by the ports of one
-    program; None: the server has its own, with UNSENT_BYTES_MAX."""
+    program; None: the server has its own, with UNSENT_BYTES_MAX. `tls`: None is "disabled"."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class TcpServer:
         connections_max: int = CONNECTIONS_MAX,
         large_bytes_max: int = LARGE_BYTES_MAX,
         write_buffers: WriteBuffers | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.name = name
         self._host, self._port = host, port
@@ -62,6 +65,10 @@ class TcpServer:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.large_frames = LargeFrames(large_bytes_max)
         self._connections: set[Connection] = set()
+        self.tls_port: TlsPort | None = None
+        """None: every connection is plain from its first byte on, without a look at it."""
+        if tls is not None and tls.mode != "disabled":
+            self.tls_port = TlsPort(tls, self._connection, name=name, scratch=self._scratch)
         self._refusing = False
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -71,8 +78,9 @@ class TcpServer:
     async def start(self) -> None:
         """Binds and listens. Raises ConfigError."""
         loop = asyncio.get_running_loop()
+        accepted = self._connection if self.tls_port is None else self.tls_port.accepted
         try:
-            self._server = await loop.create_server(self._connection, self._host, self._port, backlog=BACKLOG)
+            self._server = await loop.create_server(accepted, self._host, self._port, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
             where = f"{self._host}:{self._port}"
             raise ConfigError(f"{self.name}: cannot listen on {where}: {why_refused(error)}") from error
@@ -109,6 +117,8 @@ class TcpServer:
         steps = StopSteps(self.name)
         if self._server is not None:
             steps.add("the listener", self._server.close)
+        if self.tls_port is not None:
+            steps.add("handshakes", self.tls_port.close)
         steps.add("running handlers", self._dispatcher.close)
         steps.add("connections", lambda: close_all(self._connections))
         if self._server is not None:

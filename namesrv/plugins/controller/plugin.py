@@ -107,6 +107,7 @@ class ControllerPlugin:
             on_closed=self.connection_closed,
             bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
             write_buffers=self.write_buffers,
+            tls=context.tls,
         )
         self._cleaned: deque[BrokerKey] = deque()  # written by the raft thread, read by the event loop
         self._tasks = TaskSet()
@@ -126,9 +127,13 @@ class ControllerPlugin:
         self.heartbeats = HeartbeatHandler(
             settings, context.liveness, context.clock, self.elections.broker_became_active
         )
-        self.admin = AdminHandlers(settings, proposer, replicator, self.elections, view)
+        self.admin = AdminHandlers(
+            settings, proposer, replicator, self.elections, view, tls=context.client_tls
+        )
         metadata = MetadataHandler(settings, replicator, self._http_address)
-        self.members = MemberHandlers(replicator, metadata.metadata, self.notifier.notify_all)
+        self.members = MemberHandlers(
+            replicator, metadata.metadata, self.notifier.notify_all, tls=context.client_tls
+        )
         self._handlers = (
             ElectionHandlers(settings, proposer, replicator, view, self.tally, context.clock),
             SyncStateSetHandlers(proposer, replicator, view),

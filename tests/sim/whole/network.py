@@ -153,6 +153,12 @@ class Transport(asyncio.Transport):
         self._protocol = protocol
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
+    def set_protocol(self, protocol: Any) -> None:
+        self.begin(protocol)
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
     def accepted(self, factory: Callable[[], Any]) -> None:
         protocol = factory()
         self.begin(protocol)
@@ -293,13 +299,13 @@ class Transport(asyncio.Transport):
     # -- in this end's process ---------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
-        protocol = self._protocol
         if not self._buffered:
             if not self._lost and not self._closing:
-                protocol.data_received(data)
+                self._protocol.data_received(data)
             return
         left = memoryview(data)
         while len(left) and not self._lost and not self._closing:
+            protocol = self._protocol  # it may be another one now
             buffer = protocol.get_buffer(-1)
             count = min(len(buffer), len(left))
             buffer[:count] = left[:count]

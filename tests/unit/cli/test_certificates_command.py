@@ -1,5 +1,6 @@
 """keelmq certificates, and the recipe without it: what they make, a group runs with."""
 
+import asyncio
 import re
 import shutil
 import stat
@@ -10,11 +11,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from broker.config.broker_config import BrokerConfig
 from cli import certificates
 from cli.keelmq import app
+from keelmq.remoting.operation import Failed
+from keelmq.runtime.tls.contexts import ClientTls, ServerTls, TlsSettings
+from keelmq.runtime.tls.files import CertificateFiles, key_names
+from keelmq.runtime.tls.settings import client_tls, server_tls
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.raft.api import TlsFiles
 from namesrv.plugins.controller.raft.transport.certificates import Certificates, read_certificates
+from tests.support.server_parts import address_of, server
+from tests.support.tls_parts import answered, ask
 from tests.unit.namesrv.plugins.controller.raft.test_raft_certificates import shakes_hands
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -101,3 +109,41 @@ def test_the_recipe_with_openssl(tmp_path: Path) -> None:
     subprocess.run(["sh", "-e", "-c", match[1]], cwd=tmp_path, check=True, capture_output=True, timeout=30)
     made = [Certificates(files_of(tmp_path, name), name) for name in ("n0", "n1", "n2")]
     assert all(shakes_hands(one, other) for one in made for other in made)
+
+
+def test_certificates_of_servers_and_clients(tmp_path: Path) -> None:
+    """What the command prints is what a program loads, and a client of the same CA verifies its host."""
+    output = tmp_path / "certificates"
+    text = run(
+        "broker-a", "--role", "server", "--host", "localhost", "--host", "127.0.0.1", "--output", str(output)
+    )
+    run("app", "--role", "client", "--output", str(output))
+    lines = dict(line.split("=", 1) for line in text.splitlines() if line.startswith("tls."))
+    keys = {**lines, "tls.server.need.client.auth": "require", "tls.client.verifyHostName": "true"}
+    config = BrokerConfig.model_validate(keys)
+    client = ClientTls.of(
+        TlsSettings(output / "ca.crt", output / "app.crt", output / "app.key", verify_hostname=True)
+    )
+
+    async def story() -> None:
+        async with server(tls=server_tls(config)) as of:
+            port = of.address[1]
+            for tls in (client, client_tls(config)):
+                assert answered(await ask(f"localhost:{port}", tls))
+                assert answered(await ask(f"127.0.0.1:{port}", tls))
+
+    asyncio.run(story())
+    files = CertificateFiles(key_names("tls.server"), output / "app.crt", output / "app.key")
+    as_server = ServerTls("enforcing", files)
+
+    async def other_story() -> None:
+        async with server(tls=as_server) as of:
+            outcome = await ask(address_of(of), ClientTls.of(TlsSettings(output / "ca.crt")))
+            assert isinstance(outcome, Failed)  # a client's certificate is none for a server
+
+    asyncio.run(other_story())
+
+
+def test_hosts_are_not_for_raft(tmp_path: Path) -> None:
+    told = run("n0", "--host", "localhost", "--output", str(tmp_path), code=1)
+    assert "--host is for --role server and client" in told

@@ -14,6 +14,7 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
+from keelmq.runtime.tls.contexts import ClientTls
 from namesrv.plugins.controller.config import Address, is_loopback, parse_peers
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
 from namesrv.plugins.controller.raft.api import ChangeOutcome, ChangeRefused, NotActive, Replicator
@@ -36,9 +37,11 @@ class MemberHandlers:
         replicator: Replicator,
         metadata: Callable[[], wire.ControllerMetadata],
         notify_brokers: Callable[[], None],
+        tls: ClientTls | None = None,
     ) -> None:
         self._replicator, self._metadata, self._notify_brokers = replicator, metadata, notify_brokers
         self._client: RemotingClient | None = None  # to a new controller
+        self._tls = tls
 
     def bind(self, table: OperationTable) -> None:
         """Binds KeelMQ's addController (29021), removeController (29022) and transferLeader (29023)."""
@@ -105,7 +108,7 @@ class MemberHandlers:
         """
         where = address_text(address)
         if self._client is None:
-            self._client = RemotingClient(connect_timeout_ms=IDENTIFY_TIMEOUT_MS)
+            self._client = RemotingClient(connect_timeout_ms=IDENTIFY_TIMEOUT_MS, tls=self._tls)
         outcome = await self._client.call(
             where, wire.GET_METADATA_INFO, Empty(), timeout_ms=IDENTIFY_TIMEOUT_MS
         )

@@ -1,0 +1,51 @@
+"""The TLS options of mqadmin and keelmq: for all connections that the command opens."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keelmq.remoting.client import connect_with
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
+from keelmq.runtime.tls.files import Names
+
+IN_SHELL = Names("--tls-cert", "--tls-key", "MQADMIN_TLS_KEY_PASSWORD", "--tls-ca")
+
+TlsOption = Annotated[
+    bool,
+    typer.Option("--tls", envvar="MQADMIN_TLS", help="Connect with TLS; --tls-ca and --tls-cert do, too"),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca", envvar="MQADMIN_TLS_CA", metavar="FILE", help="CA that the servers are verified with"
+    ),
+]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", envvar="MQADMIN_TLS_CERT", metavar="FILE", help="Certificate to show, PEM"),
+]
+KeyOption = Annotated[
+    Path | None, typer.Option("--tls-key", envvar="MQADMIN_TLS_KEY", metavar="FILE", help="Its key, PEM")
+]
+PasswordOption = Annotated[
+    str | None, typer.Option("--tls-key-password", envvar="MQADMIN_TLS_KEY_PASSWORD", hidden=True)
+]
+"""By the environment only in the help: arguments are in the list of processes."""
+
+
+def use_tls(
+    program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None, password: str | None
+) -> None:
+    """Exits with 1 and one line if a file cannot be used."""
+    if not tls and ca is None and certificate is None and key is None:
+        connect_with(None)
+        return
+    settings = TlsSettings(ca, certificate, key, password, names=IN_SHELL)
+    try:
+        connect_with(ClientTls.of(settings))
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error

@@ -1,0 +1,231 @@
+"""TlsPort: one listening port for plain connections and for TLS. The first byte decides.
+
+A TLS handshake begins with 0x16; a frame of RocketMQ and a request of HTTP never do. Until that byte is here,
+and until the handshake is over, a connection is waiting: `waiting_max` of them at most, the oldest one is
+aborted for a new one, and each only until its deadline. Afterwards a plain connection has the transport of
+the event loop, and nothing of this module is called for it again.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.tls.contexts import PortTls
+from keelmq.runtime.tls.transport import AnyProtocol, BufferedTls, StreamTls, TlsError, TlsTransport
+
+logger = logging.getLogger(__name__)
+
+TLS_HANDSHAKE: Final = 0x16
+FIRST_BYTE_MS: Final = 30_000
+"""From accept to the first byte."""
+HANDSHAKE_MS: Final = 10_000
+"""From the first byte to the end of the handshake, however slowly its bytes come."""
+WAITING_MAX: Final = 1_024
+"""Connections without a first byte or within a handshake."""
+
+HANDSHAKES: Final = "handshakes"
+FAILED: Final = "failed"
+TIMED_OUT: Final = "timed_out"
+EVICTED: Final = "evicted"
+PLAIN_REFUSED: Final = "plain_refused"
+TLS_REFUSED: Final = "tls_refused"
+
+
+class TlsPort:
+    """`make_protocol` makes what plain and decrypted bytes go to, when a connection is accepted: the order of
+    connections is that in which they came. `scratch`: the buffer for reads, where
+    that protocol is a BufferedProtocol; None: it is a Protocol. `name` is for log lines."""
+
+    def __init__(
+        self,
+        tls: PortTls,
+        make_protocol: Callable[[], AnyProtocol],
+        *,
+        name: str,
+        scratch: memoryview | None = None,
+        first_byte_ms: int = FIRST_BYTE_MS,
+        handshake_ms: int = HANDSHAKE_MS,
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        self.tls, self.make_protocol, self.name, self.scratch = tls, make_protocol, name, scratch
+        self.first_byte_ms, self.handshake_ms, self.waiting_max = first_byte_ms, handshake_ms, waiting_max
+        self.waiting: dict[Gate, None] = {}
+        """In the order of their arrival."""
+        self.counts: Counter[str] = Counter()
+        self.told = RateLimitedLogger(logger)
+        self.is_closed = False
+
+    def accepted(self) -> AnyProtocol:
+        """Returns the protocol of a new connection: the factory of loop.create_server()."""
+        return StreamGate(self) if self.scratch is None else BufferedGate(self, self.scratch)
+
+    def enter(self, gate: "Gate") -> None:
+        if len(self.waiting) >= self.waiting_max:
+            oldest = next(iter(self.waiting))
+            self.refuse(oldest, EVICTED, f"{self.waiting_max} connections wait for a handshake")
+        self.waiting[gate] = None
+
+    def refuse(self, gate: "Gate", kind: str, why: str) -> None:
+        """Aborts a waiting connection. `kind` is counted."""
+        self.counts[kind] += 1
+        self.told.tell(now_ms(), "%s: closed %s: %s", self.name, gate.address, why)
+        gate.abort()
+
+    def close(self) -> None:
+        """Aborts all that wait, and all that come."""
+        self.is_closed = True
+        for gate in list(self.waiting):
+            gate.abort()
+
+
+class Gate:
+    """A connection until it is known what it speaks and, with TLS, until the end of its handshake."""
+
+    def __init__(self, port: TlsPort) -> None:
+        self._port = port
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._first: bytes = b""
+        self._protocol = port.make_protocol()
+        self.address = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if peer := transport.get_extra_info("peername"):
+            self.address = f"{peer[0]}:{peer[1]}"
+        if self._port.is_closed:
+            self._transport.abort()
+            return
+        self._port.enter(self)
+        self._deadline(self._port.first_byte_ms, "no byte came")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """Nothing is written here."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written here."""
+
+    def abort(self) -> None:
+        self._leave()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _deadline(self, delay_ms: int, problem: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(
+            delay_ms / 1000, lambda: self._port.refuse(self, TIMED_OUT, f"{problem} in {delay_ms} ms")
+        )
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._port.waiting.pop(self, None)
+
+    def first(self, data: bytes) -> None:
+        """The first bytes are here."""
+        port, transport = self._port, self._transport
+        if transport is None or transport.is_closing():
+            return
+        if data[0] != TLS_HANDSHAKE:
+            if port.tls.mode == "enforcing":
+                port.refuse(self, PLAIN_REFUSED, "it does not speak TLS, which is enforced here")
+            else:
+                self._plain(transport, data)
+            return
+        if not port.tls.accepts_tls:
+            port.refuse(self, TLS_REFUSED, "it speaks TLS, and there is no certificate: tls.server.certPath")
+            return
+        self._deadline(port.handshake_ms, "no TLS handshake")
+        self._first = data
+        if port.tls.is_made:
+            self._handshake()
+        else:
+            transport.pause_reading()
+            port.tls.make_soon(self._made)
+
+    def _plain(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._leave()
+        protocol = self._protocol
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            memoryview(protocol.get_buffer(len(data)))[: len(data)] = data
+            protocol.buffer_updated(len(data))
+        else:
+            protocol.data_received(data)
+
+    def _made(self, problem: str | None) -> None:
+        """The context of a self-signed certificate is there, or cannot be made."""
+        transport = self._transport
+        if self not in self._port.waiting or transport is None or transport.is_closing():
+            return
+        if problem is not None:
+            self._port.refuse(self, FAILED, problem)
+            return
+        self._handshake()
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    def _handshake(self) -> None:
+        transport, port = self._transport, self._port
+        assert transport is not None
+        options: dict[str, Any] = {
+            "server_side": True,
+            "make_protocol": lambda: self._protocol,
+            "on_handshake": self._over,
+        }
+        layer: BufferedTls | StreamTls
+        if port.scratch is None:
+            layer = StreamTls(port.tls.context, **options)
+        else:
+            layer = BufferedTls(port.scratch, port.tls.context, **options)
+        transport.set_protocol(layer)
+        layer.connection_made(transport)
+        data, self._first = self._first, b""
+        layer.received(data)
+
+    def _over(self, _layer: TlsTransport, error: TlsError | None) -> None:
+        if self not in self._port.waiting:
+            return  # it was refused already
+        if error is None:
+            self._leave()
+            self._port.counts[HANDSHAKES] += 1
+            return
+        self._leave()
+        self._port.counts[FAILED] += 1
+        self._port.told.tell(
+            now_ms(), "%s: closed %s: TLS handshake failed: %s", self._port.name, self.address, error
+        )
+
+
+class BufferedGate(Gate, asyncio.BufferedProtocol):
+    """Before a BufferedProtocol. Several gates share one buffer: nothing stays in it between two calls."""
+
+    def __init__(self, port: TlsPort, scratch: memoryview) -> None:
+        super().__init__(port)
+        self._scratch = scratch
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.first(bytes(self._scratch[:nbytes]))
+
+
+class StreamGate(Gate, asyncio.Protocol):
+    """Before a Protocol."""
+
+    def data_received(self, data: bytes) -> None:
+        self.first(data)
