@@ -20,6 +20,7 @@ from keelmq.client.producer.producer import Producer
 from keelmq.client.producer.request_reply import NoReply, ReplyMessage
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from keelmq.client.tracing import TraceHook
+from keelmq.security.signer import Credentials
 
 Consumer = LitePullConsumer
 """The consumer that most programs need, under its short name."""
@@ -30,6 +31,7 @@ __all__ = [
     "ConsumeTrace",
     "Consumer",
     "ConsumerSettings",
+    "Credentials",
     "Limits",
     "LitePullConsumer",
     "Message",

@@ -31,6 +31,7 @@ from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, P
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
 from keelmq.client.producer.sender import Choice
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
+from keelmq.security.signer import Credentials
 
 __all__ = [
     "BlockingConsumer",
@@ -123,6 +124,7 @@ class BlockingProducer(_Sender[Producer]):
         hooks: Iterable[ClientHook] = (),
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             lambda: Producer(
@@ -132,6 +134,7 @@ class BlockingProducer(_Sender[Producer]):
                 hooks=hooks,
                 route_poll_interval_ms=route_poll_interval_ms,
                 close_timeout_ms=close_timeout_ms,
+                credentials=credentials,
             )
         )
 
@@ -181,6 +184,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         hooks: Iterable[ClientHook] = (),
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             lambda: TransactionProducer(
@@ -192,6 +196,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
                 hooks=hooks,
                 route_poll_interval_ms=route_poll_interval_ms,
                 close_timeout_ms=close_timeout_ms,
+                credentials=credentials,
             ),
             lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
         )
@@ -207,8 +212,14 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
 class BlockingPullConsumer(Blocking[PullConsumer]):
     """See keelmq.PullConsumer."""
 
-    def __init__(self, namesrv_addr: str, group: str = "DEFAULT_CONSUMER") -> None:
-        super().__init__(lambda: PullConsumer(namesrv_addr, group))
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
+        super().__init__(lambda: PullConsumer(namesrv_addr, group, credentials=credentials))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """As keelmq.PullConsumer.fetch_queues."""
@@ -311,9 +322,12 @@ class BlockingLitePullConsumer(_Member[LitePullConsumer]):
         *,
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
-            lambda: LitePullConsumer(namesrv_addr, group, auto_commit=auto_commit, settings=settings)
+            lambda: LitePullConsumer(
+                namesrv_addr, group, auto_commit=auto_commit, settings=settings, credentials=credentials
+            )
         )
 
     def __iter__(self) -> Iterator[MessageExt]:
@@ -353,6 +367,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
         orderly: bool = False,
         settings: ConsumerSettings | None = None,
         hooks: Iterable[ClientHook] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         chosen = settings or ConsumerSettings()
         super().__init__(
@@ -363,6 +378,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
                 orderly=orderly,
                 settings=chosen,
                 hooks=hooks,
+                credentials=credentials,
             ),
             lambda: ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}"),
         )

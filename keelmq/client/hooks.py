@@ -17,6 +17,7 @@ from typing import Any
 
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.message import Message, MessageExt
+from keelmq.security.signer import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,10 @@ class ConsumeTrace:
 
 class ClientHook:
     """Base of hooks: override the methods of interest. attached() is called before all others for a client,
-    detached() after them."""
+    except use_credentials(), and detached() after them."""
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """Called before attached() if the client has credentials, for hooks that send something."""
 
     def attached(self, namesrv_addr: str) -> None:
         """Called once for each client. A hook that raises here is not used for that client."""
@@ -98,8 +102,10 @@ class ClientHook:
 class Hooks:
     """All hooks of one client, called in the given order."""
 
-    def __init__(self, hooks: Iterable[ClientHook], namesrv_addr: str) -> None:
-        self._hooks, self._namesrv_addr = tuple(hooks), namesrv_addr
+    def __init__(
+        self, hooks: Iterable[ClientHook], namesrv_addr: str, credentials: Credentials | None = None
+    ) -> None:
+        self._hooks, self._namesrv_addr, self._credentials = tuple(hooks), namesrv_addr, credentials
         self._attached = False
 
     def __bool__(self) -> bool:
@@ -114,6 +120,8 @@ class Hooks:
 
     def _begins(self, hook: ClientHook) -> bool:
         try:
+            if self._credentials is not None:
+                hook.use_credentials(self._credentials)
             hook.attached(self._namesrv_addr)
         except Exception:
             logger.exception("client hook %s failed: it is not used", hook.attached.__qualname__)

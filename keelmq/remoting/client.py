@@ -55,7 +55,8 @@ class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
-    links); None: never. In a child process that was forked after the client was made, every call raises
+    links); None: never. `signer`: called with every request and its address just before it is encoded; it
+    may set ext fields. In a child process that was forked after the client was made, every call raises
     RuntimeError."""
 
     def __init__(
@@ -65,10 +66,11 @@ class RemotingClient:
         connect_timeout_ms: int = 3000,
         on_closed: Callable[[str], None] | None = None,
         drop_silent_ms: int | None = None,
+        signer: Callable[[RemotingCommand, str], None] | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
-        self._on_closed = on_closed
+        self._on_closed, self._signer = on_closed, signer
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
         self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
@@ -110,10 +112,12 @@ class RemotingClient:
         """Sends a request that gets no response. False: surely not sent."""
         command = request_command(operation, header, body, oneway=True)
         command.opaque = next(_opaques) & OPAQUE_MASK
+        if self._signer is not None:
+            self._signer(command, address)
         return await self.send(address, encode(command))
 
     async def send(self, address: str, frame: bytes) -> bool:
-        """Sends a whole frame of a oneway request. False: surely not sent."""
+        """Sends a whole frame of a oneway request, which no signer sees. False: surely not sent."""
         connection = self._connections.get(address)
         if connection is None or connection.is_closing():
             found = await self._connection(address, self._connect_timeout_ms / 1000)
@@ -169,6 +173,8 @@ class RemotingClient:
         while opaque in pending:
             opaque = next(_opaques) & OPAQUE_MASK
         command.opaque = opaque
+        if self._signer is not None:
+            self._signer(command, address)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RemotingCommand | None] = loop.create_future()
         pending[opaque] = future

@@ -23,6 +23,7 @@ from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.remoting.client import RemotingClient
+from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
@@ -30,7 +31,8 @@ __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStat
 class PullConsumer:
     """Reads queues by offset. `client`: a RemotingClient to share; without it the consumer owns one and
     closes it. `probe_interval_ms`: after this long without a response, a broker with waiting pulls gets a
-    small request, to find out whether it hangs."""
+    small request, to find out whether it hangs. `credentials`: all requests are signed with
+    them."""
 
     def __init__(
         self,
@@ -39,10 +41,14 @@ class PullConsumer:
         *,
         client: RemotingClient | None = None,
         probe_interval_ms: int = PROBE_INTERVAL_MS,
+        credentials: Credentials | None = None,
     ) -> None:
+        check_shared(client, credentials)
         self.group = group
         self._own_client = client is None
-        self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS)
+        self._client = client or RemotingClient(
+            drop_silent_ms=ATTEMPT_TIMEOUT_MS, signer=optional_signer(credentials)
+        )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
         self._monitor = BrokerMonitor(
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms

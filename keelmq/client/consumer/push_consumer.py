@@ -33,6 +33,7 @@ from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.client.producer.sender import Sender
 from keelmq.remoting.operations.clients import CONSUME_TYPES
 from keelmq.runtime.tasks import TaskSet
+from keelmq.security.signer import Credentials
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
@@ -40,7 +41,7 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 class PushConsumer:
     """Calls `listener` with messages. `orderly`: one listener call at a time for each queue, in order,
     across all members of the group (queue locks at the brokers). Broadcasting, filters and limits:
-    ConsumerSettings."""
+    ConsumerSettings. `credentials`: all requests are signed with them."""
 
     def __init__(
         self,
@@ -51,11 +52,12 @@ class PushConsumer:
         orderly: bool = False,
         settings: ConsumerSettings | None = None,
         hooks: Iterable[ClientHook] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
         consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService
-        self._hooks = Hooks(hooks, namesrv_addr)
+        self._hooks = Hooks(hooks, namesrv_addr, credentials)
         self._sink = consume_service(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
             namesrv_addr,
@@ -65,6 +67,7 @@ class PushConsumer:
             consume_type=CONSUME_TYPES[1],
             orderly=orderly,
             handle=self._sink.handle,
+            credentials=credentials,
         )
         member = self._member
         self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)

@@ -51,6 +51,7 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.clients import HeartbeatData, ProducerData
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet
+from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 __all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
 
@@ -68,7 +69,8 @@ class Producer:
     send_async. `compress_over_bytes` None: never. `avoid_slow_brokers`: avoid brokers for some seconds after
     slow answers or failures (sendLatencyFaultEnable). `instance_name`: replaces the process id in the client
     id. `route_poll_interval_ms`: how often an idle producer refreshes its routes; it does so at once after
-    losing a master. `close_timeout_ms`: how long close() waits for pending sends."""
+    losing a master. `close_timeout_ms`: how long close() waits for pending sends.
+    `credentials`: all requests are signed with them."""
 
     _topics: Collection[str] = ()
     """Topics whose routes are requested before the first message."""
@@ -86,15 +88,19 @@ class Producer:
         instance_name: str | None = None,
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.group = group
-        self._close_timeout_ms = close_timeout_ms
+        check_shared(client, credentials)
+        self.group, self._close_timeout_ms = group, close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
         self._requests = Requests(self._pushed)
         self._own_client = client is None
         self._client = client or RemotingClient(
-            self._pushed, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS
+            self._pushed,
+            on_closed=self._connection_lost,
+            drop_silent_ms=ATTEMPT_TIMEOUT_MS,
+            signer=optional_signer(credentials),
         )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
         self._monitor = BrokerMonitor(self._client, self._routes, cuts_replaced=False)
@@ -115,13 +121,12 @@ class Producer:
             also=self._topics,
         )
         self._background = TaskSet()
-        self._introduced = False
-        self._hooks = Hooks(hooks, namesrv_addr)
+        self._hooks = Hooks(hooks, namesrv_addr, credentials)
         self._compress_over_bytes = compress_over_bytes
         self._unique_keys: Iterator[str] = unique_keys()
         self._slots = asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
-        self._closed = False
+        self._introduced = self._closed = False
 
     async def __aenter__(self) -> Self:
         return self

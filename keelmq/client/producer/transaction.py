@@ -36,6 +36,7 @@ from keelmq.remoting.operations.transactions import (
     CheckTransactionStateRequest,
     EndTransactionRequest,
 )
+from keelmq.security.signer import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class TransactionProducer(Producer):
         instance_name: str | None = None,
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
         self._check, self._topics = check, tuple(topics)
         super().__init__(
@@ -123,6 +125,7 @@ class TransactionProducer(Producer):
             instance_name=instance_name,
             route_poll_interval_ms=route_poll_interval_ms,
             close_timeout_ms=close_timeout_ms,
+            credentials=credentials,
         )
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 
