@@ -80,7 +80,7 @@ class AdminTransport:
         self._client = client or RemotingClient(
             connect_timeout_ms=connect_timeout_ms, signer=optional_signer(credentials, proof=True)
         )
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self.credentials = timeout_ms, credentials
 
     async def __aenter__(self) -> Self:
         return self
