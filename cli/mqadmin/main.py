@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.mqadmin.commands import (
+    auth,
     broker,
     cluster,
     consumer,
@@ -53,6 +54,7 @@ MODULES = (
     speed,
     monitor,
     export,
+    auth,
 )
 """Imported for their commands, in the order of --help."""
 

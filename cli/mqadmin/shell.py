@@ -13,18 +13,21 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cli.command_line import checked_addresses, quiet_connection_log
+from cli.credentials import checked_credentials
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
+from keelmq.security.signer import Credentials
 
 INTERVAL_DEFAULT_S = 3
 """For -i without a number."""
@@ -140,6 +143,14 @@ class DoesNotExist(AdminError):
 Action = Callable[[AdminClient], Awaitable[Output]]
 
 _AS_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of RocketMQ's layout")]
+_CREDENTIALS = Annotated[
+    Path | None,
+    typer.Option(
+        "--credentials",
+        help="YAML file with accessKey and secretKey (default: KEELMQ_ACCESS_KEY and KEELMQ_SECRET_KEY, else "
+        "conf/tools.yml in ROCKETMQ_HOME)",
+    ),
+]
 _TIMEOUT = Annotated[
     int | None,
     typer.Option("--timeout", min=1, help="ms per request (default 5000; controllers 3000)"),
@@ -163,7 +174,11 @@ def command(
 ) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
     """Returns a decorator that registers a subcommand; the decorated function gets only its own flags.
     `repeats`: adds -i. `every_s`: adds -i with this default, in seconds."""
-    common: list[tuple[str, Any, Any]] = [("timeout_ms", None, _TIMEOUT), ("as_json", False, _AS_JSON)]
+    common: list[tuple[str, Any, Any]] = [
+        ("timeout_ms", None, _TIMEOUT),
+        ("credentials", None, _CREDENTIALS),
+        ("as_json", False, _AS_JSON),
+    ]
     if every_s is not None:
         text = f"Repeat at this interval in seconds (default {every_s}); 0: once"
         option: Any = typer.Option("-i", "--interval", min=0, help=text)
@@ -176,12 +191,23 @@ def command(
         extra = [] if needs_namesrv else [("namesrv_addr", None, _UNUSED_NAMESRV)]
 
         def entry(
-            *, as_json: bool, timeout_ms: int | None, interval_s: int | None = None, **flags: Any
+            *,
+            as_json: bool,
+            timeout_ms: int | None,
+            credentials: Path | None,
+            interval_s: int | None = None,
+            **flags: Any,
         ) -> None:
             if not needs_namesrv:
                 flags.pop("namesrv_addr")
             check_texts(flags.values())
-            run(function(**flags), as_json=as_json, timeout_ms=timeout_ms, interval_s=interval_s or None)
+            run(
+                function(**flags),
+                as_json=as_json,
+                timeout_ms=timeout_ms,
+                interval_s=interval_s or None,
+                credentials=checked_credentials(credentials),
+            )
 
         own = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -211,7 +237,14 @@ def check_texts(flags: Iterable[object]) -> None:
                 raise typer.BadParameter(f"{text!a} is not UTF-8 text") from None
 
 
-def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: int | None) -> None:
+def run(
+    action: Action,
+    *,
+    as_json: bool,
+    timeout_ms: int | None,
+    interval_s: int | None,
+    credentials: Credentials | None = None,
+) -> None:
     """Runs the action once, or every interval_s seconds; a failure does not end the repetition. Ends the
     program."""
     quiet_connection_log()
@@ -232,7 +265,7 @@ def run(action: Action, *, as_json: bool, timeout_ms: int | None, interval_s: in
         return IN_PART if output.problems else DONE
 
     async def main() -> int:
-        async with AdminClient(timeout_ms=timeout_ms) as admin:
+        async with AdminClient(timeout_ms=timeout_ms, credentials=credentials) as admin:
             while interval_s is not None:
                 await once(admin)
                 await asyncio.sleep(interval_s)

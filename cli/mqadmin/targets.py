@@ -8,13 +8,14 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.command_line import checked_addresses
-from cli.mqadmin.shell import Output, exit_code_of, explain, per_server
+from cli.mqadmin.shell import Action, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
 
 T = TypeVar("T")
@@ -112,6 +113,57 @@ def changed(
     problems = (*output.problems, *target.missing)
     code = output.exit_code if output.exit_code is not None else (4 if target.missing else None)
     return Output(output.value, output.text, problems, output.notes, code)
+
+
+def changing(
+    broker_addr: str | None,
+    cluster_name: str | None,
+    namesrv_addr: str | None,
+    ask: Callable[[AdminClient, str], Awaitable[Any]],
+    done: str,
+) -> Action:
+    """Returns the action of a change at a broker (-b) or at every master of a cluster (-c)."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, lambda each: ask(admin, each))
+        return changed(said, target, lambda each: f"{done} at {each} success.")
+
+    return action
+
+
+def showing(
+    broker_addr: str | None,
+    cluster_name: str | None,
+    namesrv_addr: str | None,
+    ask: Callable[[AdminClient, str], Awaitable[Sequence[Any]]],
+    layout: Callable[[Sequence[Any]], str],
+) -> Action:
+    """Returns the action of a query; one table for each broker."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        said = await on_each(admin, target, lambda each: ask(admin, each))
+        good = [each for each in said if each.error is None]
+        titled = len(target.addresses) > 1
+        tables = [(f"{each.address}\n" if titled else "") + layout(each.answer or []) for each in good]
+
+        def found(each: ServerResult[Any]) -> dict[str, Any]:
+            return {"found": [shown_value(one) for one in each.answer or []]}
+
+        return per_server(said, "\n".join(tables), found)
+
+    return action
+
+
+def shown_value(value: Wire) -> Any:
+    """Returns the JSON form without absent members and without the password, which brokers of RocketMQ
+    return."""
+    made = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    made.pop("password", None)
+    return made
 
 
 def readable_addresses(route: TopicRouteData) -> list[tuple[str, str]]:

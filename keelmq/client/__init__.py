@@ -21,6 +21,7 @@ from keelmq.client.producer.request_reply import NoReply, ReplyMessage
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from keelmq.client.tracing import TraceHook
 from keelmq.runtime.tls.contexts import TlsSettings
+from keelmq.security.signer import Credentials
 
 Consumer = LitePullConsumer
 """The consumer that most programs need, under its short name."""
@@ -31,6 +32,7 @@ __all__ = [
     "ConsumeTrace",
     "Consumer",
     "ConsumerSettings",
+    "Credentials",
     "Limits",
     "LitePullConsumer",
     "Message",

@@ -32,6 +32,7 @@ from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEO
 from keelmq.client.producer.sender import Choice
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials
 
 __all__ = [
     "BlockingConsumer",
@@ -125,6 +126,7 @@ class BlockingProducer(_Sender[Producer]):
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             lambda: Producer(
@@ -135,6 +137,7 @@ class BlockingProducer(_Sender[Producer]):
                 route_poll_interval_ms=route_poll_interval_ms,
                 close_timeout_ms=close_timeout_ms,
                 tls=tls,
+                credentials=credentials,
             )
         )
 
@@ -185,6 +188,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             lambda: TransactionProducer(
@@ -197,6 +201,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
                 route_poll_interval_ms=route_poll_interval_ms,
                 close_timeout_ms=close_timeout_ms,
                 tls=tls,
+                credentials=credentials,
             ),
             lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
         )
@@ -212,8 +217,15 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
 class BlockingPullConsumer(Blocking[PullConsumer]):
     """See keelmq.PullConsumer."""
 
-    def __init__(self, namesrv_addr: str, group: str = "DEFAULT_CONSUMER", *, tls: Tls = False) -> None:
-        super().__init__(lambda: PullConsumer(namesrv_addr, group, tls=tls))
+    def __init__(
+        self,
+        namesrv_addr: str,
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        tls: Tls = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        super().__init__(lambda: PullConsumer(namesrv_addr, group, tls=tls, credentials=credentials))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """As keelmq.PullConsumer.fetch_queues."""
@@ -317,9 +329,17 @@ class BlockingLitePullConsumer(_Member[LitePullConsumer]):
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
-            lambda: LitePullConsumer(namesrv_addr, group, auto_commit=auto_commit, settings=settings, tls=tls)
+            lambda: LitePullConsumer(
+                namesrv_addr,
+                group,
+                auto_commit=auto_commit,
+                settings=settings,
+                tls=tls,
+                credentials=credentials,
+            )
         )
 
     def __iter__(self) -> Iterator[MessageExt]:
@@ -360,6 +380,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
         settings: ConsumerSettings | None = None,
         hooks: Iterable[ClientHook] = (),
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         chosen = settings or ConsumerSettings()
         super().__init__(
@@ -371,6 +392,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
                 settings=chosen,
                 hooks=hooks,
                 tls=tls,
+                credentials=credentials,
             ),
             lambda: ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}"),
         )

@@ -18,6 +18,7 @@ from typing import Any
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.message import Message, MessageExt
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,13 @@ class ConsumeTrace:
 
 class ClientHook:
     """Base of hooks: override the methods of interest. attached() is called before all others for a client,
-    detached() after them. `client_tls`: the client's, set before attached(), for a hook with connections of
-    its own."""
+    except use_credentials(), and detached() after them. `client_tls`: the client's, set before attached(),
+    for a hook with connections of its own."""
 
     client_tls: ClientTls | None = None
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """Called before attached() if the client has credentials, for hooks that send something."""
 
     def attached(self, namesrv_addr: str) -> None:
         """Called once for each client. A hook that raises here is not used for that client."""
@@ -102,8 +106,15 @@ class ClientHook:
 class Hooks:
     """All hooks of one client, called in the given order."""
 
-    def __init__(self, hooks: Iterable[ClientHook], namesrv_addr: str, tls: ClientTls | None = None) -> None:
-        self._hooks, self._namesrv_addr, self._tls = tuple(hooks), namesrv_addr, tls
+    def __init__(
+        self,
+        hooks: Iterable[ClientHook],
+        namesrv_addr: str,
+        tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._hooks, self._namesrv_addr = tuple(hooks), namesrv_addr
+        self._tls, self._credentials = tls, credentials
         self._attached = False
 
     def __bool__(self) -> bool:
@@ -119,6 +130,8 @@ class Hooks:
     def _begins(self, hook: ClientHook) -> bool:
         try:
             hook.client_tls = self._tls
+            if self._credentials is not None:
+                hook.use_credentials(self._credentials)
             hook.attached(self._namesrv_addr)
         except Exception:
             logger.exception("client hook %s failed: it is not used", hook.attached.__qualname__)

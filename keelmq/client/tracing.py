@@ -36,6 +36,7 @@ from keelmq.client.producer.producer import Producer
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
+from keelmq.security.signer import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_M
 
 class TraceHook(ClientHook):
     """Traces all clients of one cluster in one event loop. `topic`: the trace topic; brokers create it with
-    traceTopicEnable, or with autoCreateTopicEnable at the first record."""
+    traceTopicEnable, or with autoCreateTopicEnable at the first record. `credentials`: sign
+    the records; None: those of the first client."""
 
     def __init__(
         self,
@@ -67,8 +69,10 @@ class TraceHook(ClientHook):
         records_max: int = RECORDS_MAX,
         linger_ms: int = LINGER_MS,
         flush_timeout_ms: int = FLUSH_TIMEOUT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
         self.topic = topic
+        self._credentials = credentials
         self.sent = self.failed = 0
         """Records that are stored, and records that were not acknowledged."""
         self._buffer = TraceBuffer(records_max)
@@ -97,6 +101,10 @@ class TraceHook(ClientHook):
         return self._producer is not None
 
     # -- events -----------------------------------------------------------------------------------------
+
+    def use_credentials(self, credentials: Credentials) -> None:
+        """The records are signed as the messages of the first client are, unless the hook has its own."""
+        self._credentials = self._credentials or credentials
 
     def attached(self, namesrv_addr: str) -> None:
         """Counts the client. ValueError: it belongs to another cluster."""
@@ -213,7 +221,9 @@ class TraceHook(ClientHook):
     def _add(self, records: Iterable[TraceRecord]) -> None:
         self._buffer.add(records)
         if self._producer is None:
-            self._producer = producer = Producer(self._namesrv_addr, PRODUCER_GROUP, tls=self.client_tls)
+            self._producer = producer = Producer(
+                self._namesrv_addr, PRODUCER_GROUP, tls=self.client_tls, credentials=self._credentials
+            )
             self._hurry, self._ending, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
             self._tasks.start("traces", lambda: self._run(producer))
         if self._buffer.is_worth_a_message:

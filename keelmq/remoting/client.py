@@ -58,7 +58,8 @@ class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
-    links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called. In a
+    links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called.
+    `signer`: called with every request and its address just before it is encoded; it may set ext fields. In a
     child process that was forked after the client was made, every call raises RuntimeError."""
 
     def __init__(
@@ -69,10 +70,11 @@ class RemotingClient:
         on_closed: Callable[[str], None] | None = None,
         drop_silent_ms: int | None = None,
         tls: Tls = False,
+        signer: Callable[[RemotingCommand, str], None] | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
-        self._on_closed = on_closed
+        self._on_closed, self._signer = on_closed, signer
         self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
@@ -115,10 +117,12 @@ class RemotingClient:
         """Sends a request that gets no response. False: surely not sent."""
         command = request_command(operation, header, body, oneway=True)
         command.opaque = next(_opaques) & OPAQUE_MASK
+        if self._signer is not None:
+            self._signer(command, address)
         return await self.send(address, encode(command))
 
     async def send(self, address: str, frame: bytes) -> bool:
-        """Sends a whole frame of a oneway request. False: surely not sent."""
+        """Sends a whole frame of a oneway request, which no signer sees. False: surely not sent."""
         connection = self._connections.get(address)
         if connection is None or connection.is_closing():
             found = await self._connection(address, self._connect_timeout_ms / 1000)
@@ -174,6 +178,8 @@ class RemotingClient:
         while opaque in pending:
             opaque = next(_opaques) & OPAQUE_MASK
         command.opaque = opaque
+        if self._signer is not None:
+            self._signer(command, address)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RemotingCommand | None] = loop.create_future()
         pending[opaque] = future

@@ -47,7 +47,9 @@ def send_message(
         hook = TraceHook()
         async with (
             route_explained(admin, namesrv_addr, topic),
-            Producer(namesrv_addr, "mqadmin", hooks=[hook] if traced else []) as producer,
+            Producer(
+                namesrv_addr, "mqadmin", hooks=[hook] if traced else [], credentials=admin.credentials
+            ) as producer,
         ):
             result = await producer.send(message, queue=queue, timeout_ms=timeout_ms)
         value = {
@@ -99,7 +101,7 @@ def consume_message(
         notes: list[str] = []
         async with (
             route_explained(admin, namesrv_addr, topic),
-            PullConsumer(namesrv_addr, group) as consumer,
+            PullConsumer(namesrv_addr, group, credentials=admin.credentials) as consumer,
         ):
             queues = await consumer.fetch_queues(topic)
             wanted = [queue for queue in queues if broker_name in (None, queue.broker_name)]

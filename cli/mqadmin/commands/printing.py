@@ -91,7 +91,7 @@ def print_messages(
         reads: list[QueueRead] = []
         async with (
             route_explained(admin, namesrv_addr, topic),
-            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+            PullConsumer(namesrv_addr, TOOLS_GROUP, credentials=admin.credentials) as consumer,
         ):
             for queue in sorted(await consumer.fetch_queues(topic)):
                 room = limit - sum(len(each.messages) for each in reads)
@@ -136,7 +136,7 @@ def print_messages_of_queue(
         tags: Counter[str] = Counter()
         async with (
             route_explained(admin, namesrv_addr, topic),
-            PullConsumer(namesrv_addr, TOOLS_GROUP) as consumer,
+            PullConsumer(namesrv_addr, TOOLS_GROUP, credentials=admin.credentials) as consumer,
         ):
             queue = await _queue(consumer, namesrv_addr, topic, broker_name, queue_id)
             read = await _read(consumer, queue, wanted, limit)

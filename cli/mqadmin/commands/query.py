@@ -128,7 +128,7 @@ async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[
     """Sends copies of the messages, see copy_of()."""
     value, lines = [], []
     timeout_ms = admin.timeout_ms or RESEND_TIMEOUT_MS
-    async with Producer(namesrv_addr, RESEND_GROUP) as producer:
+    async with Producer(namesrv_addr, RESEND_GROUP, credentials=admin.credentials) as producer:
         for old in messages:
             result = await producer.send(copy_of(old), timeout_ms=timeout_ms)
             sent = {
@@ -224,7 +224,7 @@ def query_by_offset(
     async def action(admin: AdminClient) -> Output:
         async with (
             route_explained(admin, namesrv_addr, topic),
-            PullConsumer(namesrv_addr, "TOOLS_CONSUMER") as consumer,
+            PullConsumer(namesrv_addr, "TOOLS_CONSUMER", credentials=admin.credentials) as consumer,
         ):
             result = await consumer.pull(MessageQueue(topic, broker_name, queue_id), offset, 1)
         messages = [message for message in result.messages if message.queue_offset == offset]

@@ -48,7 +48,7 @@ def check_send_rt(
     async def action(admin: AdminClient) -> Output:
         rows: list[tuple[str, int, bool, float]] = []
         errors: list[SendError] = []
-        async with Producer(namesrv_addr, "mqadmin") as producer:
+        async with Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer:
             for _ in range(amount):
                 outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
                 if isinstance(outcome, SendError):
@@ -85,7 +85,7 @@ def send_msg_status(
         brokers_of(info, [broker_name], namesrv_addr)  # refuses an unknown broker: no topic is created
         async with (
             route_explained(admin, namesrv_addr, broker_name),
-            Producer(namesrv_addr, "mqadmin") as producer,
+            Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer,
         ):
             await _timed(producer, broker_name, WARM_UP_BYTES, timeout_ms)
             for _ in range(count):
@@ -121,7 +121,7 @@ def cluster_rt(
         info = await admin.cluster_info(namesrv_addr)
         names = names_of_cluster(info, cluster, namesrv_addr) if cluster else []
         rows = []
-        async with Producer(namesrv_addr, "mqadmin") as producer:
+        async with Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer:
             for broker in brokers_of(info, names or sorted(info.broker_addr_table), namesrv_addr):
                 times: list[float] = []
                 failed = 0

@@ -16,6 +16,7 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Operation, Unknown, Wire
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 ADMIN_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_MS = 3_000
@@ -64,15 +65,24 @@ class ServerResult(Generic[T]):
 
 class AdminTransport:
     """Sends requests. `client`: a RemotingClient to share; without it this object owns one and closes it.
-    `timeout_ms`: for each request, instead of the defaults."""
+    `timeout_ms`: for each request, instead of the defaults. `credentials`: they sign all requests,
+    which also carry the proof that they are new."""
 
     def __init__(
-        self, client: RemotingClient | None = None, *, timeout_ms: int | None = None, tls: Tls = False
+        self,
+        client: RemotingClient | None = None,
+        *,
+        timeout_ms: int | None = None,
+        tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
+        check_shared(client, credentials)
         self._own_client = client is None
         connect_timeout_ms = min(timeout_ms or CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS)
-        self._client = client or RemotingClient(connect_timeout_ms=connect_timeout_ms, tls=tls)
-        self.timeout_ms = timeout_ms
+        self._client = client or RemotingClient(
+            connect_timeout_ms=connect_timeout_ms, tls=tls, signer=optional_signer(credentials, proof=True)
+        )
+        self.timeout_ms, self.credentials = timeout_ms, credentials
 
     async def __aenter__(self) -> Self:
         return self

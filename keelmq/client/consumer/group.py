@@ -44,6 +44,7 @@ from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials, optional_signer
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class GroupMember:
         orderly: bool = False,
         handle: Handle | None = None,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         """`handle`: the listener, for messages that an operator sends; None: the consumer polls."""
         self.group, self.settings = group, settings
@@ -92,7 +94,11 @@ class GroupMember:
         table.bind(NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         Inspection(self, namesrv_addr, handle, orderly=orderly).bind(table)
         self.client = RemotingClient(
-            table, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS, tls=tls
+            table,
+            on_closed=self._connection_lost,
+            drop_silent_ms=ATTEMPT_TIMEOUT_MS,
+            tls=tls,
+            signer=optional_signer(credentials),
         )
         self.routes = RouteCache(self.client, namesrv_addr, on_change=self._route_changed)
         self.monitor = BrokerMonitor(

@@ -24,6 +24,7 @@ from keelmq.client.message import MessageExt
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.remoting.operations.clients import CONSUME_TYPES
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials
 
 POLL_TIMEOUT_MS = 5_000
 POLL_MAX = 32
@@ -31,7 +32,7 @@ POLL_MAX = 32
 
 class LitePullConsumer:
     """Polls for messages. `auto_commit`: each poll marks the messages that were returned before as consumed.
-    False: only commit() does."""
+    False: only commit() does. `credentials`: all requests are signed with them."""
 
     def __init__(
         self,
@@ -41,10 +42,17 @@ class LitePullConsumer:
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group, self.auto_commit = group, auto_commit
         self._member = GroupMember(
-            namesrv_addr, group, settings or ConsumerSettings(), self, consume_type=CONSUME_TYPES[0], tls=tls
+            namesrv_addr,
+            group,
+            settings or ConsumerSettings(),
+            self,
+            consume_type=CONSUME_TYPES[0],
+            tls=tls,
+            credentials=credentials,
         )
         self._arrived = asyncio.Event()
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []

@@ -24,6 +24,7 @@ from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.remoting.client import RemotingClient
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
@@ -31,7 +32,8 @@ __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStat
 class PullConsumer:
     """Reads queues by offset. `client`: a RemotingClient to share; without it the consumer owns one and
     closes it. `probe_interval_ms`: after this long without a response, a broker with waiting pulls gets a
-    small request, to find out whether it hangs. `tls`: see Producer."""
+    small request, to find out whether it hangs. `tls`: see Producer. `credentials`: all requests are
+    signed with them."""
 
     def __init__(
         self,
@@ -41,10 +43,14 @@ class PullConsumer:
         client: RemotingClient | None = None,
         probe_interval_ms: int = PROBE_INTERVAL_MS,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
+        check_shared(client, credentials)
         self.group = group
         self._own_client = client is None
-        self._client = client or RemotingClient(drop_silent_ms=ATTEMPT_TIMEOUT_MS, tls=tls)
+        self._client = client or RemotingClient(
+            drop_silent_ms=ATTEMPT_TIMEOUT_MS, tls=tls, signer=optional_signer(credentials)
+        )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
         self._monitor = BrokerMonitor(
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms

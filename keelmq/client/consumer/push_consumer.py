@@ -34,6 +34,7 @@ from keelmq.client.producer.sender import Sender
 from keelmq.remoting.operations.clients import CONSUME_TYPES
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.contexts import ClientTls, Tls
+from keelmq.security.signer import Credentials
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
@@ -41,7 +42,7 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 class PushConsumer:
     """Calls `listener` with messages. `orderly`: one listener call at a time for each queue, in order,
     across all members of the group (queue locks at the brokers). Broadcasting, filters and limits:
-    ConsumerSettings. `tls`: see Producer."""
+    ConsumerSettings. `tls`: see Producer. `credentials`: all requests are signed with them."""
 
     def __init__(
         self,
@@ -53,12 +54,13 @@ class PushConsumer:
         settings: ConsumerSettings | None = None,
         hooks: Iterable[ClientHook] = (),
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
         consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService
         tls = ClientTls.of(tls)
-        self._hooks = Hooks(hooks, namesrv_addr, tls)
+        self._hooks = Hooks(hooks, namesrv_addr, tls, credentials)
         self._sink = consume_service(listener, group, settings, self._hooks, None)
         self._member = GroupMember(
             namesrv_addr,
@@ -69,6 +71,7 @@ class PushConsumer:
             orderly=orderly,
             handle=self._sink.handle,
             tls=tls,
+            credentials=credentials,
         )
         member = self._member
         self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -52,6 +52,7 @@ from keelmq.remoting.operations.clients import HeartbeatData, ProducerData
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 __all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
 
@@ -70,7 +71,7 @@ class Producer:
     slow answers or failures (sendLatencyFaultEnable). `instance_name`: replaces the process id in the client
     id. `route_poll_interval_ms`: how often an idle producer refreshes its routes; it does so at once after
     losing a master. `close_timeout_ms`: how long close() waits for pending sends. `tls`: True, or
-    TlsSettings to verify the servers, or to show a certificate."""
+    TlsSettings to verify the servers, or to show a certificate. `credentials`: sign all requests."""
 
     _topics: Collection[str] = ()
     """Topics whose routes are requested before the first message."""
@@ -89,15 +90,20 @@ class Producer:
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.group = group
-        self._close_timeout_ms = close_timeout_ms
+        check_shared(client, credentials)
+        self.group, self._close_timeout_ms = group, close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
         self._requests = Requests(self._pushed)
         self._own_client = client is None
         self._client = client or RemotingClient(
-            self._pushed, on_closed=self._connection_lost, drop_silent_ms=ATTEMPT_TIMEOUT_MS, tls=tls
+            self._pushed,
+            on_closed=self._connection_lost,
+            drop_silent_ms=ATTEMPT_TIMEOUT_MS,
+            tls=tls,
+            signer=optional_signer(credentials),
         )
         self._routes = RouteCache(self._client, namesrv_addr, on_change=self._route_changed)
         self._monitor = BrokerMonitor(self._client, self._routes, cuts_replaced=False)
@@ -110,21 +116,16 @@ class Producer:
             data=self._heartbeat,
             addresses=lambda: self._routes.addresses(masters_only=True),
         )
+        doubted, settled = self._monitor.routes_doubted, self._membership.all_know
         self._route_poll = RoutePoll(
-            self._routes,
-            doubted=self._monitor.routes_doubted,
-            settled=self._membership.all_know,
-            poll_ms=route_poll_interval_ms,
-            also=self._topics,
+            self._routes, doubted=doubted, settled=settled, poll_ms=route_poll_interval_ms, also=self._topics
         )
         self._background = TaskSet()
-        self._introduced = False
-        self._hooks = Hooks(hooks, namesrv_addr, self._client.tls)
+        self._hooks = Hooks(hooks, namesrv_addr, self._client.tls, credentials)
         self._compress_over_bytes = compress_over_bytes
-        self._unique_keys: Iterator[str] = unique_keys()
-        self._slots = asyncio.Semaphore(in_flight_max)
+        self._unique_keys, self._slots = unique_keys(), asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
-        self._closed = False
+        self._introduced = self._closed = False
 
     async def __aenter__(self) -> Self:
         return self

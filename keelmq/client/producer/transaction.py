@@ -37,6 +37,7 @@ from keelmq.remoting.operations.transactions import (
     EndTransactionRequest,
 )
 from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.signer import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class TransactionProducer(Producer):
         route_poll_interval_ms: int = ROUTE_POLL_MS,
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self._check, self._topics = check, tuple(topics)
         super().__init__(
@@ -126,6 +128,7 @@ class TransactionProducer(Producer):
             route_poll_interval_ms=route_poll_interval_ms,
             close_timeout_ms=close_timeout_ms,
             tls=tls,
+            credentials=credentials,
         )
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 

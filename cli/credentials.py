@@ -1,0 +1,79 @@
+"""The credentials of a command: from a file, the environment, or RocketMQ's tools.yml. No option takes a
+secret, because every user of a machine can read the command lines of its processes."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from keelmq.security.core.plain_acl import BadPlainAcl
+from keelmq.security.plain_acl_files import load_yaml
+from keelmq.security.signer import Credentials
+
+ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE = "KEELMQ_ACCESS_KEY", "KEELMQ_SECRET_KEY"
+HOME_VARIABLE = "ROCKETMQ_HOME"
+TOOLS_FILE = Path("conf") / "tools.yml"
+FILE_BYTES_MAX = 65_536
+
+
+class BadCredentials(ValueError):
+    """The text says which file or variable is wrong. It never has a secret in it."""
+
+
+def checked_credentials(file: Path | None) -> Credentials | None:
+    """Returns what a command's requests are signed with. BadParameter: the file or the variables are
+    wrong."""
+    try:
+        return find_credentials(file, os.environ)
+    except BadCredentials as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Credentials | None:
+    """Returns the credentials of `file`, or of the environment, or of $ROCKETMQ_HOME/conf/tools.yml; None:
+    there are none. Raises BadCredentials."""
+    if file is not None:
+        return read_credentials(file)
+    access_key, secret_key = environ.get(ACCESS_KEY_VARIABLE, ""), environ.get(SECRET_KEY_VARIABLE, "")
+    if access_key or secret_key:
+        if not (access_key and secret_key):
+            raise BadCredentials(f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} are needed together")
+        return _made(access_key, secret_key, None, "the environment")
+    home = environ.get(HOME_VARIABLE, "")
+    tools = Path(home) / TOOLS_FILE
+    return read_credentials(tools) if home and tools.is_file() else None
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Returns the accessKey, secretKey and securityToken of a YAML file like RocketMQ's tools.yml. Raises
+    BadCredentials: it cannot be read, has no keys, or others may read it."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise BadCredentials(f"cannot read {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise BadCredentials(f"{path} has a secret in it and mode {mode:o}: chmod 600 {path}")
+    if len(data) > FILE_BYTES_MAX:
+        raise BadCredentials(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        value: Any = load_yaml(data, str(path))
+    except BadPlainAcl as error:
+        raise BadCredentials(str(error)) from None
+    if not isinstance(value, Mapping) or not value.get("accessKey") or not value.get("secretKey"):
+        raise BadCredentials(f"{path} needs accessKey and secretKey")
+    token = value.get("securityToken")
+    return _made(
+        str(value["accessKey"]), str(value["secretKey"]), None if token is None else str(token), str(path)
+    )
+
+
+def _made(access_key: str, secret_key: str, token: str | None, where: str) -> Credentials:
+    try:
+        return Credentials(access_key, secret_key, token)
+    except ValueError as error:
+        raise BadCredentials(f"{where}: {error}") from None

@@ -1,0 +1,355 @@
+"""mqadmin: users and access control lists of brokers (ACL 2.0)."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.mqadmin.layouts import auth as layouts
+from cli.mqadmin.shell import Action, DoesNotExist, OptionalNamesrvAddr, Output, command
+from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_target, showing
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+
+Username = Annotated[str, typer.Option("-u", "--username", help="Name of the user")]
+Password = Annotated[
+    str | None,
+    typer.Option(
+        "-p",
+        "--password",
+        help="Other users of this machine see it in the list of processes: prefer --passwordFile",
+    ),
+]
+PasswordFile = Annotated[
+    Path | None, typer.Option("--passwordFile", help="File with the password in its first line")
+]
+UserType = Annotated[str | None, typer.Option("-t", "--userType", help="Super or Normal")]
+Subject = Annotated[str, typer.Option("-s", "--subject", help="User:name")]
+Resources = Annotated[
+    str, typer.Option("-r", "--resources", help="Such as Topic:orders,Topic:order*,Group:*, or * for all")
+]
+Actions = Annotated[
+    str, typer.Option("-a", "--actions", help="Such as Pub,Sub; also All, Create, Update, Delete, Get, List")
+]
+Decision = Annotated[str, typer.Option("-d", "--decision", help="Allow or Deny")]
+SourceIp = Annotated[
+    str | None, typer.Option("-i", "--sourceIp", help="Addresses or CIDR blocks (default: everywhere)")
+]
+FromBroker = Annotated[str, typer.Option("-f", "--fromBroker", help="Copy from this broker, host:port")]
+ToBroker = Annotated[str, typer.Option("-t", "--toBroker", help="To this broker, host:port")]
+
+
+def password_from(password: str | None, file: Path | None) -> str | None:
+    """Returns the password of -p or of the file; None: neither is given. BadParameter: both, or no file."""
+    if password is not None and file is not None:
+        raise typer.BadParameter("give -p or --passwordFile, not both")
+    if file is None:
+        return password
+    try:
+        return (file.read_text(encoding="utf-8").splitlines() or [""])[0]
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise typer.BadParameter(f"cannot read {file}: {why}") from None
+
+
+@command("createUser")
+def create_user(
+    username: Username,
+    password: Password = None,
+    password_file: PasswordFile = None,
+    user_type: UserType = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Create a user. Without -p and --passwordFile it asks for the password."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    secret = password_from(password, password_file)
+    if secret is None:
+        secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
+    user = UserInfo(username=username, password=secret, user_type=user_type)
+    return changing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.create_user(each, user),
+        f"create user {username}",
+    )
+
+
+@command("updateUser")
+def update_user(
+    username: Username,
+    password: Password = None,
+    password_file: PasswordFile = None,
+    user_type: UserType = None,
+    status: Annotated[str | None, typer.Option("-s", "--userStatus", help="enable or disable")] = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Change a user's password, type or status. --passwordFile - asks for the new password."""
+    check_target(broker_addr, cluster_name, namesrv_addr)
+    if str(password_file) == "-" and password is None:
+        secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        secret = password_from(password, password_file)
+    if secret is None and user_type is None and status is None:
+        raise typer.BadParameter("give -p, --passwordFile, -t or -s")
+    user = UserInfo(username=username, password=secret, user_type=user_type, user_status=status)
+    return changing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.update_user(each, user),
+        f"update user {username}",
+    )
+
+
+@command("deleteUser")
+def delete_user(
+    username: Username,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Delete a user and its ACL."""
+
+    async def ask(admin: AdminClient, address: str) -> None:
+        if await admin.user(address, username) is None:
+            raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
+        await admin.delete_user(address, username)
+
+    return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete user {username}")
+
+
+@command("getUser")
+def get_user(
+    username: Username,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Show one user, without the password."""
+
+    async def ask(admin: AdminClient, address: str) -> Sequence[UserInfo]:
+        found = await admin.user(address, username)
+        if found is None:
+            raise absent("getUser", address, f"user {username} does not exist")
+        return [found]
+
+    return showing(broker_addr, cluster_name, namesrv_addr, ask, layouts.users)
+
+
+@command("listUser")
+def list_users(
+    part: Annotated[str | None, typer.Option("-f", "--filter", help="Part of the names")] = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """List the users, without their passwords."""
+    return showing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.users(each, part),
+        layouts.users,
+    )
+
+
+@command("copyUser")
+def copy_users(
+    from_broker: FromBroker,
+    to_broker: ToBroker,
+    usernames: Annotated[
+        str | None, typer.Option("-u", "--usernames", help="Only these, name,name (default: all)")
+    ] = None,
+) -> Action:
+    """Copy users from a broker to another. KeelMQ's brokers return no passwords; those users are not
+    copied."""
+    wanted = parts(usernames)
+
+    async def copy(admin: AdminClient, user: UserInfo) -> None:
+        if not user.password:
+            remark = f"{from_broker} does not return the password of {user.username}: create the user there"
+            raise AdminError("copyUser", to_broker, remark, ResponseCode.NO_PERMISSION)
+        existing = await admin.user(to_broker, user.username or "")
+        await (admin.create_user if existing is None else admin.update_user)(to_broker, user)
+
+    async def action(admin: AdminClient) -> Output:
+        found = await admin.users(from_broker)
+        chosen = [each for each in found if not wanted or each.username in wanted]
+        missing = [name for name in wanted if name not in {each.username for each in chosen}]
+        return await copied(
+            [(each.username or "", copy(admin, each)) for each in chosen], missing, "user", to_broker
+        )
+
+    return action
+
+
+def policy_of(resources: str, actions: str, decision: str, source_ip: str | None) -> list[PolicyInfo]:
+    """Returns the Custom policy of the flags, an entry for each resource."""
+    entries = [
+        PolicyEntryInfo(
+            resource=each,
+            actions=parts(actions),
+            source_ips=parts(source_ip) if source_ip is not None else None,
+            decision=decision,
+        )
+        for each in parts(resources)
+    ]
+    return [PolicyInfo(policy_type="Custom", entries=entries)]
+
+
+@command("createAcl")
+def create_acl(
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision,
+    source_ip: SourceIp = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Grant or deny a user actions on resources; adds to the ACL that it has."""
+    acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
+    return changing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.create_acl(each, acl),
+        f"create acl of {subject}",
+    )
+
+
+@command("updateAcl")
+def update_acl(
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision,
+    source_ip: SourceIp = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Replace the entries of these resources in a user's ACL."""
+    acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
+    return changing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.update_acl(each, acl),
+        f"update acl of {subject}",
+    )
+
+
+@command("deleteAcl")
+def delete_acl(
+    subject: Subject,
+    resource: Annotated[
+        str | None, typer.Option("-r", "--resource", help="Only this resource (default: the whole ACL)")
+    ] = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Delete a user's ACL, or its entries of one resource."""
+
+    async def ask(admin: AdminClient, address: str) -> None:
+        if await admin.acl(address, subject) is None:
+            raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
+        await admin.delete_acl(address, subject, resource)
+
+    return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete acl of {subject}")
+
+
+@command("getAcl")
+def get_acl(
+    subject: Subject,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """Show a user's ACL."""
+
+    async def ask(admin: AdminClient, address: str) -> Sequence[AclInfo]:
+        found = await admin.acl(address, subject)
+        if found is None:
+            raise absent("getAcl", address, f"{subject} has no ACL")
+        return [found]
+
+    return showing(broker_addr, cluster_name, namesrv_addr, ask, layouts.acls)
+
+
+@command("listAcl")
+def list_acls(
+    subject: Annotated[str | None, typer.Option("-s", "--subject", help="Part of the subjects")] = None,
+    resource: Annotated[str | None, typer.Option("-r", "--resource", help="Part of the resources")] = None,
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
+) -> Action:
+    """List the ACLs."""
+    return showing(
+        broker_addr,
+        cluster_name,
+        namesrv_addr,
+        lambda admin, each: admin.acls(each, subject, resource),
+        layouts.acls,
+    )
+
+
+@command("copyAcl")
+def copy_acls(
+    from_broker: FromBroker,
+    to_broker: ToBroker,
+    subjects: Annotated[
+        str | None, typer.Option("-s", "--subjects", help="Only these, User:a,User:b (default: all)")
+    ] = None,
+) -> Action:
+    """Copy ACLs from a broker to another, whose entries of the same resources are replaced."""
+    wanted = parts(subjects)
+
+    async def action(admin: AdminClient) -> Output:
+        found = await admin.acls(from_broker)
+        chosen = [each for each in found if not wanted or each.subject in wanted]
+        missing = [name for name in wanted if name not in {each.subject for each in chosen}]
+        work = [(each.subject or "", admin.create_acl(to_broker, each)) for each in chosen]
+        return await copied(work, missing, "acl of", to_broker)
+
+    return action
+
+
+async def copied(
+    work: Sequence[tuple[str, Awaitable[None]]], missing: Sequence[str], what: str, to_broker: str
+) -> Output:
+    """Awaits each copy and returns a row for each name."""
+    errors = await asyncio.gather(*(each for _, each in work), return_exceptions=True)
+    rows: list[dict[str, Any]] = []
+    lines, problems = [], [f"{what} {name} does not exist: nothing was copied" for name in missing]
+    for (name, _), error in zip(work, errors, strict=True):
+        if error is not None and not isinstance(error, AdminError):
+            raise error
+        rows.append({"name": name, "ok": error is None, "error": None if error is None else str(error)})
+        if error is None:
+            lines.append(f"copy {what} {name} to {to_broker} success.")
+        else:
+            problems.append(str(error))
+    code = 1 if problems and not lines else None
+    return Output(rows, "\n".join(lines), tuple(problems), exit_code=code)
+
+
+def absent(request: str, address: str, remark: str) -> DoesNotExist:
+    """Returns the error for a user or an ACL that is not there."""
+    return DoesNotExist(request, address, remark, ResponseCode.QUERY_NOT_FOUND)
+
+
+def parts(text: str | None) -> list[str]:
+    """Returns the parts of a list, which commas separate."""
+    return [each.strip() for each in (text or "").split(",") if each.strip()]

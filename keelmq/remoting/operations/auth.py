@@ -1,0 +1,102 @@
+"""Requests of ACL 2.0: users (3001-3005) and access control lists (3006-3010).
+
+Source: RocketMQ 5.3.3 CreateUserRequestHeader and the like, UserInfo, AclInfo. Blank and unknown values are
+judged by the broker, not by these models, so that it can answer in RocketMQ's words."""
+
+from pydantic import Field
+
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+
+
+class UserRequest(Wire):
+    """Header of 3001 to 3004."""
+
+    username: str = ""
+
+
+class ListUsersRequest(Wire):
+    """Header of 3005. filter: a part of the name; None: all users."""
+
+    filter: str | None = None
+
+
+class UserInfo(Wire):
+    """Body of 3001 and 3002, response body of 3004, member of the one of 3005. password: the secret key; our
+    brokers never return it. user_type: Super or Normal; user_status: enable or disable."""
+
+    username: str | None = None
+    password: str | None = Field(default=None, repr=False)
+    user_type: str | None = None
+    user_status: str | None = None
+
+
+class AclRequest(Wire):
+    """Header of 3006, 3007 and 3009. subject: User:name."""
+
+    subject: str = ""
+
+
+class DeleteAclRequest(Wire):
+    """Header of 3008. policy_type: Custom or Default; None: both. resource: None: the whole policy."""
+
+    subject: str = ""
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class ListAclsRequest(Wire):
+    """Header of 3010. Parts of subjects and resources; None: all."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None
+
+
+class PolicyEntryInfo(Wire):
+    """One line of a policy. resource: `*`, Type:name, Type:prefix* or Type:*, where Type is Topic, Group,
+    Cluster or Namespace. source_ips: None: from everywhere. decision: Allow or Deny."""
+
+    resource: str | None = None
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Wire):
+    """policy_type: Custom or Default; entries of Default count where none of Custom matches."""
+
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] | None = None
+
+
+class AclInfo(Wire):
+    """Body of 3006 and 3007, response body of 3009, member of the one of 3010."""
+
+    subject: str | None = None
+    policies: list[PolicyInfo] | None = None
+
+
+AUTH_CREATE_USER = Operation(
+    RequestCode.AUTH_CREATE_USER, "authCreateUser", UserRequest, Empty, request_body=UserInfo
+)
+AUTH_UPDATE_USER = Operation(
+    RequestCode.AUTH_UPDATE_USER, "authUpdateUser", UserRequest, Empty, request_body=UserInfo
+)
+AUTH_DELETE_USER = Operation(RequestCode.AUTH_DELETE_USER, "authDeleteUser", UserRequest, Empty)
+AUTH_GET_USER = Operation(
+    RequestCode.AUTH_GET_USER, "authGetUser", UserRequest, Empty, response_body=UserInfo
+)
+AUTH_LIST_USER = Operation(
+    RequestCode.AUTH_LIST_USER, "authListUser", ListUsersRequest, Empty, response_body=list[UserInfo]
+)
+AUTH_CREATE_ACL = Operation(
+    RequestCode.AUTH_CREATE_ACL, "authCreateAcl", AclRequest, Empty, request_body=AclInfo
+)
+AUTH_UPDATE_ACL = Operation(
+    RequestCode.AUTH_UPDATE_ACL, "authUpdateAcl", AclRequest, Empty, request_body=AclInfo
+)
+AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", DeleteAclRequest, Empty)
+AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, Empty, response_body=AclInfo)
+AUTH_LIST_ACL = Operation(
+    RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, Empty, response_body=list[AclInfo]
+)
