@@ -56,7 +56,7 @@ NEXT_STEPS: dict[int | None, str] = {
 """Keyed by the answer's code; None: no server answered."""
 BLACK_LIST = "keys on the black list can be changed only in the configuration file, with a restart"
 UNKNOWN_CHANGE = "it may have happened: check before you repeat it"
-READS = ("get", "query", "search", "view", "explain", "export", "check", "pull")
+READS = ("get", "query", "search", "view", "explain", "export", "check", "pull", "authGet", "authList")
 """Prefixes of the names of operations that change nothing."""
 RETRY_PREFIX = "%RETRY%"
 """Of a consumer group's retry topic, whose route leads to the brokers that have the group."""

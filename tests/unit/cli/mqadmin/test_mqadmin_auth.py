@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.mqadmin.main import app
+from cli.mqadmin.shell import is_read
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Operation, Reply
 from keelmq.remoting.operations import auth as wire
@@ -191,3 +192,10 @@ def test_credentials_sign_and_prove(world: World, tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "chmod 600" in refused.stderr
     assert "12345678" not in refused.output
+
+
+def test_lists_are_reads() -> None:
+    """A list that got no answer has changed nothing."""
+    assert [each.name for each in OPERATIONS if is_read(each.name)] == [
+        "authGetUser", "authListUser", "authGetAcl", "authListAcl",
+    ]  # fmt: skip
