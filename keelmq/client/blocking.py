@@ -8,14 +8,13 @@ One thread with an event loop serves all clients of a process; it starts with th
 the last. Any thread may call them. Do not use them inside a coroutine: a call would block its event loop.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from keelmq.client.blocking_base import Blocking, ClientClosed
+from keelmq.client.blocking_base import Blocking, ClientClosed, settle
 from keelmq.client.cluster.queue_reader import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
 from keelmq.client.cluster.routes import ROUTE_POLL_MS
 from keelmq.client.consumer.lite_pull_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
@@ -80,7 +79,7 @@ class _Sender(Blocking[P]):
 
         async def start() -> None:
             task = await client.send_async(message, key=key, timeout_ms=timeout_ms)
-            task.add_done_callback(partial(_settle, result))
+            task.add_done_callback(partial(settle, result))
 
         self._run(start())
         return result
@@ -396,14 +395,3 @@ class BlockingPushConsumer(_Member[PushConsumer]):
             ),
             lambda: ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}"),
         )
-
-
-def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
-    if not future.set_running_or_notify_cancel():
-        return  # its owner cancelled it
-    if task.cancelled():
-        future.set_exception(CancelledError())
-    elif (error := task.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(task.result())

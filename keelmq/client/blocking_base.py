@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
+from keelmq.client.core.send_result import SendResult
 from keelmq.client.loop_thread import clients_thread
 from keelmq.client.producer.producer import Producer
 
@@ -166,3 +167,15 @@ def _forked() -> None:
 
 _clients: "weakref.WeakSet[Blocking[Any]]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
+
+
+def settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
+    """Ends `future` as the task ended."""
+    if not future.set_running_or_notify_cancel():
+        return  # its owner cancelled it
+    if task.cancelled():
+        future.set_exception(CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
