@@ -84,6 +84,7 @@ class FakePeer:
         self.connection_id = connection_id
         self.address = "10.0.0.1:4660"
         self.address_bytes = BORN_HOST
+        self.is_tls, self.certificate_names = False, ()
         self.sent: list[bytes] = []
         self.closing = False
 

@@ -244,6 +244,9 @@ async def test_a_silent_slave_leaves_after_the_lag_limit(tmp_path: Path) -> None
         await master.lead(1)
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "join")
+        master.put()
+        # While it writes the epoch in a thread, the slave pauses its transport itself.
+        await until(lambda: slave.service.last_epoch == 1, "the epoch is on the slave's disk")
         transport = link_of(slave.service)
         transport.pause_reading()
         started = time.monotonic()
