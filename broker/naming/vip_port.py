@@ -35,6 +35,7 @@ NOT_THERE: Final = frozenset(
 def without_pulls(table: OperationTable) -> OperationTable:
     """Returns the operations of the fast port."""
     fast = OperationTable()
+    fast.access, fast.audit = table.access, table.audit
     fast.handlers = {code: bound for code, bound in table.handlers.items() if code not in NOT_THERE}
     fast.fast_path = {code: fast_path for code, fast_path in table.fast_path.items() if code not in NOT_THERE}
     return fast

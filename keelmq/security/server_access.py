@@ -1,0 +1,100 @@
+"""ServerAccess: the check of access.py as a server's Access. One for each program; its ports share it.
+
+It reads the clock, asks AccessControl, turns a refusal into the response that clients know, and counts
+refusals for /metrics."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from keelmq.remoting.operation import Caller, CommandError, Peer, Request
+from keelmq.runtime.clock import wall_ms
+from keelmq.security.core.access import (
+    NO_USERNAME,
+    UNKNOWN_SUBJECT,
+    WRONG_SIGNATURE,
+    AccessControl,
+    AccessRequest,
+    Granted,
+    Refused,
+)
+
+REASONS: Final = ("unsigned", "signature", "user", "throttled", "member", "rights", "other")
+_PARTS: Final = (
+    (NO_USERNAME, "unsigned"),
+    ("No accessKey is configured", "unsigned"),
+    (WRONG_SIGNATURE, "signature"),
+    ("Check signature failed", "signature"),
+    ("is not found.", "user"),
+    ("is disabled.", "user"),
+    ("No acl config for", "user"),
+    ("too many failed authentications", "throttled"),
+    ("is for members of this cluster only", "member"),
+    ("the proof of a member", "member"),
+    (UNKNOWN_SUBJECT, "rights"),
+    ("has no permission to access", "rights"),
+)
+"""Texts of refusals, and the reason that /metrics counts them under."""
+
+
+def ip_of(address: str) -> str:
+    """Returns the IP of "host:port" or "[host]:port", without the zone of a link-local one. A text without a
+    port is returned as it is: it matches no source IP."""
+    host, colon, _ = address.rpartition(":")
+    return host.strip("[]").partition("%")[0] if colon else address
+
+
+def reason_of(remark: str) -> str:
+    """Returns one of REASONS."""
+    return next((reason for text, reason in _PARTS if text in remark), "other")
+
+
+class ServerAccess:
+    """Access of an OperationTable. Owned by the event loop's thread. `clock`: wall clock in ms, since clients
+    write its time into their proofs."""
+
+    def __init__(self, control: AccessControl, *, clock: Callable[[], int] = wall_ms) -> None:
+        self.control = control
+        self.refusals: Counter[str] = Counter()
+        """How many requests were refused, by reason."""
+        self._clock = clock
+
+    def admit(self, request: Request, peer: Peer) -> Caller:
+        """Returns the user of the request. Raises CommandError."""
+        peer_ip = ip_of(peer.address)
+        asked = AccessRequest(
+            request.code,
+            request.version,
+            request.ext_fields,
+            request.body,
+            peer_ip,
+            peer.connection_id,
+            peer.is_tls,
+            peer.certificate_names,
+        )
+        granted = self.control.check(asked, self._clock())
+        if isinstance(granted, Refused):
+            self.refuse(granted)
+        return UserCaller(self, granted, peer_ip)
+
+    def refuse(self, refused: Refused) -> NoReturn:
+        """Counts a refusal and raises it as CommandError."""
+        self.refusals[reason_of(refused.remark)] += 1
+        raise CommandError(refused.code, refused.remark)
+
+
+class UserCaller(Caller):
+    """A user whose request was admitted; `user` is empty if nobody was asked."""
+
+    def __init__(self, access: ServerAccess, granted: Granted, peer_ip: str) -> None:
+        self.user = granted.username
+        self.is_member = granted.is_member
+        self._access, self._granted, self._peer_ip = access, granted, peer_ip
+
+    def check_topic(self, topic: str) -> None:
+        """Raises CommandError unless the user may do with this topic what the request does. Requests without
+        look-ups were checked as a whole by admit()."""
+        for lookup in self._granted.lookups:
+            checked = self._access.control.check_topic(self._granted, lookup, topic, self._peer_ip)
+            if isinstance(checked, Refused):
+                self._access.refuse(checked)
