@@ -56,7 +56,7 @@ async def test_a_healthy_cluster_and_a_broken_one(tmp_path: Path) -> None:
         assert said(healthy, "failed") == []
         assert [check for check, _ in said(healthy, "warning")] == ["config.addresses"]  # all on 127.0.0.1
         texts = [text for _, text in said(healthy, "ok")]
-        assert sum("itself, which runs" in text for text in texts) == 6
+        assert sum("itself, which is running" in text for text in texts) == 6
         assert "3 of 3 replicas in sync, 2 needed (minInSyncReplicas)" in texts
 
         code, by_name_servers = await doctor("-n", cluster.namesrv_addr)  # finds the controllers by itself
