@@ -220,7 +220,7 @@ def over_from(lease: Lease, transfer_targets: set[int], spoke_ms: dict[int, int]
     return next((at for at in range(0, END_MS, 100) if lease.is_over(at, transfer_targets, links)), END_MS)
 
 
-class TestHeirs:
+class TestTransferTargets:
     def test_a_master_without_transfer_targets_needs_nobody(self) -> None:
         lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
         assert over_from(lease, set(), {}) == END_MS

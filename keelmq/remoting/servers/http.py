@@ -44,7 +44,7 @@ from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
 from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import PortTls
-from keelmq.runtime.tls.gate import TlsPort
+from keelmq.runtime.tls.port import TlsPort
 from keelmq.runtime.tls.transport import AnyProtocol
 
 GRACEFUL_SHUTDOWN_S = 1

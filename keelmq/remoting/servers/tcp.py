@@ -13,7 +13,7 @@ from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import ServerTls
-from keelmq.runtime.tls.gate import TlsPort
+from keelmq.runtime.tls.port import TlsPort
 
 logger = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ from keelmq.remoting.operations.controller import (
 )
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import OVER_LIMIT, STALLED, WriteBuffers
-from keelmq.runtime.tls import gate as gate_module
+from keelmq.runtime.tls import port as port_module
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.runtime.tls.files import CertificateFiles, key_names
-from keelmq.runtime.tls.gate import EVICTED, FAILED, HANDSHAKES, PLAIN_REFUSED, TIMED_OUT, TlsPort
+from keelmq.runtime.tls.port import EVICTED, FAILED, HANDSHAKES, PLAIN_REFUSED, TIMED_OUT, TlsPort
 from tests.support.raft_certificates import Authority
 from tests.support.server_parts import (
     FAST_PATH_CODE,
@@ -562,15 +562,15 @@ def test_a_paused_peer_gets_all_when_it_reads_again(new_loop: Any, authority: Au
 
 
 async def test_a_plain_connection_has_no_layer(authority: Authority, monkeypatch: MonkeyPatch) -> None:
-    """After its first read nothing of the gate is called again."""
+    """After its first read nothing of the port is called again."""
     reads: list[int] = []
-    updated = gate_module.BufferedGate.buffer_updated
+    updated = port_module.BufferedWaiting.buffer_updated
 
-    def counted(self: gate_module.BufferedGate, nbytes: int) -> None:
+    def counted(self: port_module.BufferedWaiting, nbytes: int) -> None:
         reads.append(nbytes)
         updated(self, nbytes)
 
-    monkeypatch.setattr(gate_module.BufferedGate, "buffer_updated", counted)
+    monkeypatch.setattr(port_module.BufferedWaiting, "buffer_updated", counted)
     async with server(tls=server_tls(authority)) as of, raw_peer(of) as peer:
         for n in range(5):
             assert (await peer.ask(fast_path(n, b"a"))).body == b"a"

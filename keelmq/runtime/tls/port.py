@@ -53,7 +53,7 @@ class TlsPort:
     ) -> None:
         self.tls, self.make_protocol, self.name, self.scratch = tls, make_protocol, name, scratch
         self.first_byte_ms, self.handshake_ms, self.waiting_max = first_byte_ms, handshake_ms, waiting_max
-        self.waiting: dict[Gate, None] = {}
+        self.waiting: dict[WaitingConnection, None] = {}
         """In the order of their arrival."""
         self.counts: Counter[str] = Counter()
         self.told = RateLimitedLogger(logger)
@@ -61,28 +61,28 @@ class TlsPort:
 
     def accepted(self) -> AnyProtocol:
         """Returns the protocol of a new connection: the factory of loop.create_server()."""
-        return StreamGate(self) if self.scratch is None else BufferedGate(self, self.scratch)
+        return StreamWaiting(self) if self.scratch is None else BufferedWaiting(self, self.scratch)
 
-    def enter(self, gate: "Gate") -> None:
+    def enter(self, connection: "WaitingConnection") -> None:
         if len(self.waiting) >= self.waiting_max:
             oldest = next(iter(self.waiting))
             self.refuse(oldest, EVICTED, f"{self.waiting_max} connections wait for a handshake")
-        self.waiting[gate] = None
+        self.waiting[connection] = None
 
-    def refuse(self, gate: "Gate", kind: str, why: str) -> None:
+    def refuse(self, connection: "WaitingConnection", kind: str, why: str) -> None:
         """Aborts a waiting connection. `kind` is counted."""
         self.counts[kind] += 1
-        self.told.tell(now_ms(), "%s: closed %s: %s", self.name, gate.address, why)
-        gate.abort()
+        self.told.tell(now_ms(), "%s: closed %s: %s", self.name, connection.address, why)
+        connection.abort()
 
     def close(self) -> None:
         """Aborts all that wait, and all that come."""
         self.is_closed = True
-        for gate in list(self.waiting):
-            gate.abort()
+        for connection in list(self.waiting):
+            connection.abort()
 
 
-class Gate:
+class WaitingConnection:
     """A connection until it is known what it speaks and, with TLS, until the end of its handshake."""
 
     def __init__(self, port: TlsPort) -> None:
@@ -210,8 +210,8 @@ class Gate:
         )
 
 
-class BufferedGate(Gate, asyncio.BufferedProtocol):
-    """Before a BufferedProtocol. Several gates share one buffer: nothing stays in it between two calls."""
+class BufferedWaiting(WaitingConnection, asyncio.BufferedProtocol):
+    """Before a BufferedProtocol. They share one buffer: nothing stays in it between two calls."""
 
     def __init__(self, port: TlsPort, scratch: memoryview) -> None:
         super().__init__(port)
@@ -224,7 +224,7 @@ class BufferedGate(Gate, asyncio.BufferedProtocol):
         self.first(bytes(self._scratch[:nbytes]))
 
 
-class StreamGate(Gate, asyncio.Protocol):
+class StreamWaiting(WaitingConnection, asyncio.Protocol):
     """Before a Protocol."""
 
     def data_received(self, data: bytes) -> None:
