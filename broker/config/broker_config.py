@@ -18,6 +18,7 @@ from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.runtime.tls.settings import TlsConfig
+from keelmq.security.config import SecurityConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -69,9 +70,10 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig):
+class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig, SecurityConfig):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
+    DEFAULTS: ClassVar[tuple[str, ...]] = (*SecurityConfig.DEFAULTS, "broker.conf")
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
 

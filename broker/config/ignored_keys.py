@@ -55,9 +55,6 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
 """Patterns of keys that are ignored whatever their value is, and why."""
 
 ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
-    "aclEnable": ("false", "users and access rules do not exist here yet"),
-    "authenticationEnabled": ("false", "users and access rules do not exist here yet"),
-    "authorizationEnabled": ("false", "users and access rules do not exist here yet"),
     "useTLS": ("false", "tls.server.mode and tls.enable decide about TLS"),
     "enableDLegerCommitLog": ("false", _DLEDGER),
     "duplicationEnable": ("false", "there is no duplication mode"),

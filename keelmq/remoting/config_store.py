@@ -157,11 +157,16 @@ def _sources(
     config: StoredConfig, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the source of each key, by the rules of load_config() and with_stored()."""
-    found = setting_sources(path if path is not None and path.exists() else None, environ, overrides)
+    found = setting_sources(
+        type(config),
+        path=path if path is not None and path.exists() else None,
+        environ=environ,
+        overrides=overrides,
+    )
     stored = store_path(config, path)
     if stored is not None and stored != path and stored.exists():
         given = {key for key in found if key in overrides or ENVIRON_PREFIX + key in environ}
-        kept = setting_sources(stored, {}, {})
+        kept = setting_sources(path=stored, environ={}, overrides={})
         found |= {key: source for key, source in kept.items() if key not in given}
     return found
 

@@ -1,7 +1,8 @@
 """Reads RocketMQ's key=value configuration into frozen models; an error names the line and the remedy.
 
-Order: file, then environment (KEELMQ_<camelCaseKey>), then overrides (--set key=value); the last one wins.
-An unknown key is an error: a typo must not start a server with a default.
+Order: defaults below securityPath, then file, then environment (KEELMQ_<camelCaseKey>), then overrides
+(--set key=value); the last one wins. An unknown key is an error: a typo must not start a server with a
+default.
 """
 
 import difflib
@@ -9,12 +10,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
 ENVIRON_PREFIX = "KEELMQ_"
+SECURITY_PATH = "securityPath"
+SECURITY_FILE = "security.conf"
+"""Defaults for every program, below securityPath."""
 SHOWN_CHARACTERS = 200
 
 
@@ -67,6 +71,9 @@ class Config(BaseModel):
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", validate_default=True
     )
 
+    DEFAULTS: ClassVar[tuple[str, ...]] = ()
+    """Names of the files below securityPath with defaults of this model, the weakest first."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_no_path(cls, value: object, info: ValidationInfo) -> object:
@@ -102,7 +109,7 @@ def load_config(
     settings: dict[str, _Setting] = {}
     known = sorted({key for model in models for key in _keys(model)})
     unknown: list[str] = []
-    for key, setting in _settings(path, environ, overrides):
+    for key, setting in _settings(path, environ, overrides, models):
         if key in known:
             settings[key] = setting
             continue
@@ -122,7 +129,7 @@ def passed_over(
     """Returns the keys that load_config accepts without any effect, by the reason. Raises ConfigError."""
     known = {key for model in models for key in _keys(model)}
     found: dict[str, list[str]] = {}
-    for key, setting in _settings(path, environ, overrides):
+    for key, setting in _settings(path, environ, overrides, models):
         foreign = _foreign(models, key, setting) if key not in known else None
         if foreign is not None and key not in found.setdefault(foreign.why, []):
             found[foreign.why].append(key)
@@ -135,10 +142,10 @@ def _foreign(models: Iterable[type[Config]], key: str, setting: _Setting) -> For
 
 
 def setting_sources(
-    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+    *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the source of each key that is set, by load_config's rules. Raises ConfigError."""
-    return {key: setting.source for key, setting in _settings(path, environ, overrides)}
+    return {key: setting.source for key, setting in _settings(path, environ, overrides, models)}
 
 
 def parse_settings(text: str, source: str) -> dict[str, str]:
@@ -186,15 +193,40 @@ def _keys(model: type[Config]) -> set[str]:
 
 
 def _settings(
-    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
-) -> Iterator[tuple[str, _Setting]]:
-    if path is not None:
-        yield from _file_settings(path)
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    models: Iterable[type[Config]] = (),
+) -> list[tuple[str, _Setting]]:
+    """Returns the settings of all sources, the weakest first. models: whose defaults are read."""
+    found = [] if path is None else list(_file_settings(path))
     for name in sorted(environ):
         if name.startswith(ENVIRON_PREFIX):
-            yield name.removeprefix(ENVIRON_PREFIX), _Setting(environ[name], f"environment {name}")
-    for key, value in overrides.items():
-        yield key, _Setting(value, f"--set {key}")
+            found.append((name.removeprefix(ENVIRON_PREFIX), _Setting(environ[name], f"environment {name}")))
+    found += [(key, _Setting(value, f"--set {key}")) for key, value in overrides.items()]
+    return [*_defaults_below(dict(found).get(SECURITY_PATH), models), *found]
+
+
+def _defaults_below(
+    security_path: _Setting | None, models: Iterable[type[Config]]
+) -> Iterator[tuple[str, _Setting]]:
+    """Yields the settings of the files that the models name. ${securityPath} in a value is the directory, so
+    that it can be moved."""
+    if security_path is None or not security_path.value:
+        return
+    directory = Path(security_path.value).expanduser()
+    for name in dict.fromkeys(each for model in models for each in model.DEFAULTS):
+        if not (directory / name).exists():
+            if name == SECURITY_FILE:
+                raise ConfigError(
+                    f"securityPath = {security_path.value!r} in {security_path.source}: there is no "
+                    f"{directory / name}; `keelmq init-security` makes it"
+                )
+            continue
+        for key, setting in _file_settings(directory / name):
+            if key == SECURITY_PATH:
+                raise ConfigError(f"{setting.source}: {SECURITY_PATH} belongs into the program's own file")
+            yield key, _Setting(setting.value.replace("${securityPath}", str(directory)), setting.source)
 
 
 def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
@@ -262,6 +294,7 @@ def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting])
 
 def _shown(model: type[Config], key: str, value: str) -> str:
     for name, field in model.model_fields.items():
-        if (field.alias or name) == key and (field.annotation is SecretStr or "secret" in key.lower()):
+        is_secret = SecretStr in (field.annotation, *get_args(field.annotation))
+        if (field.alias or name) == key and (is_secret or "secret" in key.lower()):
             return "**********"
     return value

@@ -11,7 +11,6 @@ good state."""
 import hashlib
 import logging
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ import msgspec
 from keelmq.runtime.durable_file import backup_of, replace_file
 from keelmq.security.core.acls import Acl, InvalidAcl, parse_acl, subject_of
 from keelmq.security.core.users import InvalidUser, User, parse_stored_user
+from keelmq.security.private_file import read_private
 
 FILE_BYTES_MAX: Final = 16_777_216
 PRIVATE: Final = 0o600
@@ -35,10 +35,9 @@ class BadUsersFile(ValueError):
 class UsersFile:
     """UsersAndAcls of one directory. Absent files are empty ones."""
 
-    def __init__(self, directory: Path, *, allow_readable_by_others: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self.users_path = directory / "users.json"
         self.acls_path = directory / "acls.json"
-        self._allow_readable_by_others = allow_readable_by_others
         self._users: dict[str, User] = {}
         self._acls: dict[str, Acl] = {}
         self._hashes: tuple[bytes, bytes] | None = None
@@ -92,18 +91,11 @@ class UsersFile:
 
     def _read(self, path: Path) -> bytes:
         try:
-            with path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                if mode & 0o077 and not self._allow_readable_by_others:
-                    raise BadUsersFile(
-                        f"{path} has secrets in it and mode {mode:o}: others may open it; chmod 600 {path}"
-                    )
-                data = file.read(FILE_BYTES_MAX + 1)
+            return read_private(path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return b""
-        if len(data) > FILE_BYTES_MAX:
-            raise BadUsersFile(f"{path} has more than {FILE_BYTES_MAX} bytes")
-        return data
+        except ValueError as error:
+            raise BadUsersFile(f"{path} {error}") from None
 
     # -- changing ----------------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 import ipaddress
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, SecretStr, model_validator
 
 from keelmq.remoting.telemetry import TelemetryConfig
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import SECURITY_FILE, ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ _PEER = re.compile(r"^(?P<id>[^-\s]+)-(?P<host>[^\s:]+|\[[0-9a-fA-F:]+\]):(?P<po
 
 class ControllerConfig(TelemetryConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
+
+    DEFAULTS: ClassVar[tuple[str, ...]] = (SECURITY_FILE, "controller.conf")
 
     controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
     controller_d_leger_peers: str = Field(

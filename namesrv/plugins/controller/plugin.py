@@ -155,7 +155,10 @@ class ControllerPlugin:
         context.scrapes.append(self._scrapes)
         path = context.config_path
         self._sources = setting_sources(
-            path if path is not None and path.exists() else None, context.environ, context.overrides
+            ControllerConfig,
+            path=path if path is not None and path.exists() else None,
+            environ=context.environ,
+            overrides=context.overrides,
         )
         update = UPDATE_CONTROLLER_CONFIG
         context.settings.append(

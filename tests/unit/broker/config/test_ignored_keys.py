@@ -44,14 +44,13 @@ def test_what_changes_nothing_may_stay_and_is_named(tmp_path: Path) -> None:
     assert found["one event loop does all the work"] == [
         "sendMessageThreadPoolNums", "pullThreadPoolQueueCapacity", "waitTimeMillsInSendQueue"
     ]  # fmt: skip
-    assert sum(map(len, found.values())) == 12
+    assert sum(map(len, found.values())) == 11
     assert all(why for why in found)
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("aclEnable=true", "aclEnable = 'true' in .* line 1: users and access rules do not exist"),
         ("haMasterAddress=a:10912", "a slave needs enableControllerMode=true"),
         ("storeType=defaultRocksDB", "no RocksDB"),
         ("enableDLegerCommitLog=true", "enableControllerMode is the way"),
@@ -68,7 +67,7 @@ def test_what_asks_for_more_than_there_is_stops_the_broker(line: str, says: str,
 
 def test_it_cannot_be_set_while_the_broker_runs() -> None:
     config = BrokerConfig()
-    for key in ("sendMessageThreadPoolNums", "aclEnable"):
+    for key in ("sendMessageThreadPoolNums", "useTLS"):
         with pytest.raises(ConfigError, match=f"{key} has no effect here: "):
             with_settings(config, {key: "1"}, "the request")
 
