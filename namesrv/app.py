@@ -24,6 +24,8 @@ from keelmq.runtime.config import Config
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
+from keelmq.security.program import ProgramSecurity
+from keelmq.security.user_store import NoUsers
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
 from namesrv.core.liveness import BrokerKey, HeartbeatTable, RouteKey
 from namesrv.core.routes import RouteTable
@@ -33,6 +35,7 @@ from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext, Settings
+from namesrv.users import binder_of, load_users
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -88,7 +91,14 @@ class Namesrv:
         )
         self.tls, self.client_tls = server_tls(config), client_tls(config)
         self._tasks = TaskSet()
-        self._notifier = MinIdNotifier(self.client_tls)
+        self.users = load_users(config)
+        self.security = ProgramSecurity(
+            config,
+            self.users or NoUsers(),
+            cluster_name=config.authorization_cluster,
+            poll_users=None if self.users is None else self.users.poll,
+        )
+        self._notifier = MinIdNotifier(self.client_tls, self.security.signer)
         self._registrations = Registrations(
             self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
         )
@@ -102,6 +112,9 @@ class Namesrv:
             ConfigAdmin(self.settings),
         ):
             handlers.bind(self.table)
+        self._bind_users = binder_of(self.users, self.security)
+        self._bind_users(self.table)
+        self.table.access = self.security.access
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.requests = RequestCounts()
         self.requests.watch(self.table)
@@ -159,6 +172,7 @@ class Namesrv:
             if self._http is not None:
                 await self._http.serve()
             self._tasks.start("certificates of our ports", self.tls.run)
+            self._tasks.start("accounts", self.security.run)
         except BaseException as error:
             await stop_after(self.stop, error)
             raise
@@ -253,6 +267,8 @@ class Namesrv:
             http_address=lambda: self.http_address,
             tls=self.tls,
             client_tls=self.client_tls,
+            security=self.security,
+            bind_users=self._bind_users,
             settings=[
                 Settings(
                     "mqnamesrv",

@@ -10,6 +10,7 @@ import logging
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operations.route import NOTIFY_MIN_BROKER_ID_CHANGE, MinBrokerIdChangeRequest
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Signer
 from namesrv.core.values import MinIdChange
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,8 @@ IN_FLIGHT_MAX = 4_096
 class MinIdNotifier:
     """Event loop only."""
 
-    def __init__(self, tls: ClientTls | None = None) -> None:
-        self._tls = tls
+    def __init__(self, tls: ClientTls | None = None, signer: Signer | None = None) -> None:
+        self._tls, self._signer = tls, signer
         self._client: RemotingClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -55,6 +56,6 @@ class MinIdNotifier:
 
     async def _send(self, address: str, header: MinBrokerIdChangeRequest) -> None:
         if self._client is None:
-            self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS, tls=self._tls)
+            self._client = RemotingClient(connect_timeout_ms=TIMEOUT_MS, tls=self._tls, signer=self._signer)
         if not await self._client.oneway(address, NOTIFY_MIN_BROKER_ID_CHANGE, header):
             log.info("%s could not be notified of its group's new lowest broker id", address)

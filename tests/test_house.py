@@ -65,7 +65,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "admission",
         "metadata",
         "config",
-        "clients",
+        "clients security",
         "put",
         "delay timers transactions",
         "handlers",

@@ -10,11 +10,6 @@ from keelmq.remoting.codes import RequestCode as Code
 _FOR_CLIENTS: Final = "is a request to consumers: send a broker 222 (reset offsets) or 223 (consumer status)"
 _NO_ROCKSDB: Final = "there is no RocksDB here"
 _NO_COLD_DATA: Final = "reads of old messages are not limited here; how the log is read is set by 2004"
-_NO_ACL: Final = (
-    "users and access rules (ACL) are not supported yet: whoever reaches the broker's ports may do all, "
-    "so let only your own networks reach them"
-)
-
 UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.RESET_CONSUMER_CLIENT_OFFSET: _FOR_CLIENTS,
     Code.GET_CONSUMER_STATUS_FROM_CLIENT: _FOR_CLIENTS,
@@ -28,4 +23,4 @@ UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _NO_COLD_DATA,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: _NO_COLD_DATA,
     Code.POP_ROLLBACK: f"{_NO_ROCKSDB}: checkpoints of pops are in the revive topic",
-} | dict.fromkeys(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1), _NO_ACL)
+}

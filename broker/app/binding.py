@@ -28,6 +28,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
+from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from broker.timers.service import TimerService
@@ -37,6 +38,8 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.runtime.clock import now_ms
+from keelmq.security.program import ProgramSecurity
+from keelmq.security.user_requests import UserRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class ServedParts:
     gate: SendGate
     pending: PendingReplies
     metadata: Metadata
+    users: BrokerUsers
+    security: ProgramSecurity
     clients: Clients
     stats: BrokerStats
     retention: RetentionService
@@ -70,6 +75,7 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
     """Returns the table, the handlers of the data path, and the services that the handlers hand messages to.
     Called in the event loop's thread."""
     config, store, metadata, table = parts.config, parts.store, parts.metadata, OperationTable()
+    table.access = parts.security.access
     writer = MessageWriter(
         store,
         parts.gate,
@@ -132,7 +138,7 @@ def _never() -> bool:
 
 
 def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerContext) -> None:
-    """Topics, groups, offsets, and what tools ask about clients and their progress."""
+    """Topics, groups, offsets, users, and what tools ask about clients and their progress."""
     config, metadata, store, registry = parts.config, parts.metadata, parts.store, parts.clients.registry
     MetadataHandlers(
         metadata,
@@ -146,6 +152,11 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
         metadata, store, registry, config.broker_name, tps=parts.stats.tps, address=parts.address
     ).bind(table)
     ConsumerCalls(parts.clients, store).bind(table)
+    UserRequests(
+        parts.users,
+        member=parts.security.member_name,
+        forward=ChangesAtMaster(parts.gate, context.forward_to_master).forward,
+    ).bind(table)
 
 
 def _bind_admin(

@@ -132,6 +132,8 @@ class Broker(BrokerParts):
                 gate=self.gate,
                 pending=self.pending,
                 metadata=self.metadata,
+                users=self.users,
+                security=self.security,
                 clients=self.clients,
                 stats=self.stats,
                 retention=self.retention,
@@ -191,6 +193,7 @@ class Broker(BrokerParts):
     def _start_background(self) -> None:
         assert self._services is not None
         self._tasks.start("certificates of our ports", self.tls.run)
+        self._tasks.start("accounts", self.security.run)
         self._tasks.start("flush", lambda: flush_forever(self.store, self.config.flush_interval_commit_log))
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)

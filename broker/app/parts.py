@@ -28,6 +28,7 @@ from broker.core.role import Role
 from broker.metadata.topics import PERM_WRITE
 from broker.naming.route_registration import RouteRegistration
 from broker.put.send_commands import SendCommand
+from broker.security.users import BrokerUsers
 from broker.stats.service import BrokerStats
 from broker.store.log.group_commit import GroupCommit
 from keelmq.remoting.client import RemotingClient
@@ -39,6 +40,8 @@ from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
+from keelmq.security.program import ProgramSecurity, first_users
+from keelmq.security.signer import optional_signer
 
 
 class BrokerParts:
@@ -101,6 +104,7 @@ class BrokerParts:
             on_closed=self._connection_lost,
             drop_silent_ms=config.controller_heart_beat_timeout_mills,
             tls=self.client_tls,
+            signer=optional_signer(config.member_credentials, proof=True),
         )
         self._routes = RouteRegistration(
             self._client,
@@ -128,6 +132,9 @@ class BrokerParts:
             config, self.topics, on_queue=self._replicated_queue, on_sync_fault=self._sync_failed
         )
         self.metadata = make_metadata(config, self.topics, self.gate, self.store)
+        self.users = BrokerUsers(self.metadata)
+        self.security = ProgramSecurity(config, self.users, cluster_name=config.broker_cluster_name)
+        self.metadata.first_users = first_users(config)
         self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)
         self.commit: GroupCommit | None = None
         if config.sync_flush:

@@ -12,6 +12,8 @@ from typing import Final
 from broker.clients.client_requests import ClientRequests
 from broker.clients.core.registry import Client
 from broker.clients.service import Clients
+from broker.message.checked_topic import checked_topic
+from broker.message.record import decode
 from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
 from keelmq.remoting.codes import RequestCode, ResponseCode
@@ -26,6 +28,7 @@ from keelmq.remoting.operations.clients import (
     ConsumerStatusRequest,
 )
 from keelmq.remoting.queue_map import QueueKey, dump_queue_maps, load_queue_map
+from keelmq.security.core.member_proof import unsigned
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,9 @@ class ConsumerCalls:
         record = record_at(self._store, offset) if offset >= 0 else None
         if record is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"there is no message {digits!r} here")
+        if call.caller.checks_topics:
+            found = decode(record)
+            call.caller.check_topic(checked_topic(found.topic, found.properties))
         return await self._ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, call, bytes(record))
 
     async def get_status(self, header: ConsumerStatusRequest, call: Call) -> Reply:
@@ -125,6 +131,6 @@ class ConsumerCalls:
         if client.version < VERSION_MIN:
             remark = f"the consumer <{header.client_id}> is too old for that: {client.version}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        question = RemotingCommand(code, 0, 0, None, dict(call.ext_fields), body)
+        question = RemotingCommand(code, 0, 0, None, unsigned(call.ext_fields), body)
         answer = await self._requests.ask(peer, question)
         return Reply(code=answer.code, remark=answer.remark, body=answer.body)

@@ -6,6 +6,8 @@ QueryMessageProcessor, AdminBrokerProcessor.
 
 from typing import Final
 
+from broker.message.checked_topic import checked_topic
+from broker.message.record import decode
 from broker.put.handler_context import HandlerContext
 from broker.store.querying import earliest_time, find_by_key, offset_by_time, record_at
 from keelmq.remoting.codes import ResponseCode
@@ -72,6 +74,9 @@ class QueryHandlers:
             raise CommandError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}"
             )
+        if call.caller.checks_topics:
+            record = decode(view)
+            call.caller.check_topic(checked_topic(record.topic, record.properties))
         return Reply(body=bytes(view))
 
     async def search_offset(self, header: SearchOffsetRequest, call: Call) -> OffsetResponse:

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.send_gate import PutRefused
+from broker.message.checked_topic import checked_topic
 from broker.message.inner_batch import split
 from broker.message.properties import with_properties
 from broker.message.record import Record, decode, offset_message_id, property_value
@@ -46,6 +47,9 @@ class SendBackHandler:
         after the last try (36). Raises CommandError if group, topic or record are missing, or writes are
         refused."""
         gate = self._context.gate
+        if call.caller.checks_topics:
+            record = self._record_at(header.offset, header.origin_msg_id)
+            call.caller.check_topic(checked_topic(record.topic, record.properties))
         if not gate.writable and await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
             return Reply()
         gate.require_durability()

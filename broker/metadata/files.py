@@ -29,11 +29,13 @@ T = TypeVar("T")
 
 
 class MetadataFile:
-    """One file and its backup. `what` names it in logs and errors: "the topic table"."""
+    """One file and its backup. `what` names it in logs and errors: "the topic table". private: it has
+    secrets."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, what: str, *, private: bool = False) -> None:
         self.path = path
         self.what = what
+        self._private = private
         self._turn = 0
         self._saved_turn = 0
         self._lock = threading.Lock()
@@ -81,7 +83,7 @@ class MetadataFile:
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            replace_file(self.path, document(value).encode())
+            replace_file(self.path, document(value).encode(), private=self._private)
             self._saved_turn = turn
             return True
 

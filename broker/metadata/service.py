@@ -8,7 +8,7 @@ replicated when every replica whose log acknowledgements count has it (docs/adr/
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from broker.metadata.store import JournaledStore, MetadataStore, version_of
 from broker.metadata.timers import TimerProgressTable
 from broker.metadata.topics import TopicTable
 from broker.metadata.truncation_history import TruncationHistory
+from broker.metadata.users import AclTable, UserTable, create_first
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, LocalProtocolError
 from keelmq.remoting.operations.broker_metadata import (
@@ -37,6 +38,8 @@ from keelmq.remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
 )
 from keelmq.runtime.clock import now_ms
+from keelmq.security.core.acls import Acl
+from keelmq.security.core.users import User
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +77,17 @@ class Metadata:
         self.timers = TimerProgressTable(directory / "timerProgress.json")
         self.request_modes = RequestModeTable(directory / "messageRequestMode.json")
         self.queue_ends = QueueEndTable(directory / "queueEnds.json")
+        self.users = UserTable(directory / "users.json")
+        self.acls = AclTable(directory / "acls.json")
         self.stores: dict[str, MetadataStore[Any]] = {
             store.name: store
             for store in (
                 self.topics, self.groups, self.offsets, self.delays, self.timers, self.request_modes,
-                self.queue_ends,
+                self.queue_ends, self.users, self.acls,
             )
         }  # fmt: skip
         self.files: tuple[FileStore[Any], ...] = (
-            self.topics, self.groups, self.request_modes, self.queue_ends,
+            self.topics, self.groups, self.request_modes, self.queue_ends, self.users, self.acls,
         )  # fmt: skip
         """Tables that are written in the background."""
         self.journaled: tuple[JournaledStore[Any], ...] = (self.offsets, self.delays, self.timers)
@@ -103,6 +108,8 @@ class Metadata:
         for store in self.stores.values():
             store.watchers.append(self._changed)
         self.topics.on_auto_create = self._hold
+        self.first_users: Sequence[tuple[User, Acl | None]] = ()
+        """Created at the beginning of a term, while there is no user at all."""
 
     def load(self) -> None:
         """Reads all tables, topics first. Raises StoreError if a file is damaged."""
@@ -142,6 +149,7 @@ class Metadata:
         self._term = Term(
             epoch, {name: store.table for name, store in self.stores.items()}, now_ms=self._clock()
         )
+        create_first(self.first_users, self.users, self.acls)
         self._changed_notifier.notify_all()
 
     def begin_alone(self) -> None:
@@ -150,6 +158,7 @@ class Metadata:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start does it again
             logger.error("cannot write %s: %s", self.topics.path, error)
+        create_first(self.first_users, self.users, self.acls)
         self._clamp()
 
     def end_term(self) -> None:

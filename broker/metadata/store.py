@@ -45,10 +45,12 @@ class MetadataStore(ABC, Generic[Row]):
     name: ClassVar[str]
     what: ClassVar[str]
     rows_max: ClassVar[int] = 100_000
+    is_private: ClassVar[bool] = False
+    """Whether the rows have secrets: only this user may open the file then."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         self.table: Table[Row] = Table()
-        self.file = MetadataFile(path, self.what)
+        self.file = MetadataFile(path, self.what, private=self.is_private)
         self.watchers: list[Callable[[], None]] = []
         """Called after every new version."""
         self._clock = clock

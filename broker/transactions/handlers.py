@@ -6,6 +6,7 @@ Source: RocketMQ 5.3.3 EndTransactionProcessor.
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
+from broker.message.checked_topic import checked_topic
 from broker.message.record import Record, decode, parse, property_value
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
@@ -53,6 +54,8 @@ class EndTransactionHandler:
             remark = f"commitOrRollback {header.commit_or_rollback} is not one of 0, {COMMIT}, {ROLLBACK}"
             raise _mismatch(remark)
         context, gate = self._context, self._context.gate
+        if call.caller.checks_topics:
+            _check_topic(call, self._half_at(header))
         if not gate.writable and await ask_master(
             context, END_TRANSACTION, header, otherwise=ResponseCode.SLAVE_NOT_AVAILABLE
         ):
@@ -82,6 +85,7 @@ class EndTransactionHandler:
         record = None if view is None else decode(view)
         if record is None or record.topic != GIVEN_UP_TOPIC:
             raise _mismatch(f"{header.msg_id} is not a message of {GIVEN_UP_TOPIC}")
+        _check_topic(call, record)
         stored = self._transactions.resume(record)
         if isinstance(stored, PutRefused):
             raise CommandError(*stored)
@@ -106,6 +110,10 @@ class EndTransactionHandler:
         if property_value(record.properties, b"PGROUP") != header.producer_group.encode("utf-8", "replace"):
             raise _mismatch(f"the half message is not from producer group {header.producer_group}")
         return record
+
+
+def _check_topic(call: Call, record: Record) -> None:
+    call.caller.check_topic(checked_topic(record.topic, record.properties))
 
 
 def _mismatch(remark: str) -> CommandError:

@@ -101,6 +101,11 @@ class Caller:
 
     user: str = ""
     """Name of the user or of the certificate; "": nobody was asked."""
+    is_member: bool = False
+    """Whether it is a member of this cluster: a broker, a name server or a controller."""
+
+    checks_topics: bool = False
+    """Whether check_topic() may refuse anything: handlers find the topic first then."""
 
     def check_topic(self, topic: str) -> None:
         """Called by handlers of requests that do not name their topic (code 37, views by offset), before

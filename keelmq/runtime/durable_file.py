@@ -14,8 +14,11 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def replace_file(path: Path, data: bytes, *, keep_backup: bool = True, durable: bool = True) -> None:
-    """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode.
+def replace_file(
+    path: Path, data: bytes, *, keep_backup: bool = True, durable: bool = True, private: bool = False
+) -> None:
+    """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode. private: the
+    mode is 600 before and after.
 
     durable False: nothing is synced, so a power failure may leave the old content, or an empty file. Raises
     OSError; the old content is still there then (unless only the last step failed, syncing the directory).
@@ -24,13 +27,16 @@ def replace_file(path: Path, data: bytes, *, keep_backup: bool = True, durable: 
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     try:
-        with aside.open("wb") as file:
+        if private:  # one that is left over may be readable by others
+            aside.unlink(missing_ok=True)
+        with open(aside, "wb", opener=_private_opener if private else None) as file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         if path.exists():
-            shutil.copymode(path, aside)
+            if not private:
+                shutil.copymode(path, aside)
             if keep_backup:
                 _keep_backup(path)
         os.replace(aside, path)
@@ -48,6 +54,10 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def _keep_backup(path: Path) -> None:

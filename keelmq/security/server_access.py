@@ -89,6 +89,7 @@ class UserCaller(Caller):
     def __init__(self, access: ServerAccess, granted: Granted, peer_ip: str) -> None:
         self.user = granted.username
         self.is_member = granted.is_member
+        self.checks_topics = bool(granted.lookups)
         self._access, self._granted, self._peer_ip = access, granted, peer_ip
 
     def check_topic(self, topic: str) -> None:

@@ -10,20 +10,18 @@ good state."""
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from keelmq.runtime.durable_file import backup_of, replace_file
+from keelmq.runtime.durable_file import replace_file
 from keelmq.security.core.acls import Acl, InvalidAcl, parse_acl, subject_of
 from keelmq.security.core.users import InvalidUser, User, parse_stored_user
 from keelmq.security.private_file import read_private
 
 FILE_BYTES_MAX: Final = 16_777_216
-PRIVATE: Final = 0o600
 
 log = logging.getLogger(__name__)
 
@@ -136,16 +134,8 @@ class UsersFile:
 
 
 def _replace_private(path: Path, data: bytes) -> None:
-    """Replaces a file that only its owner may open. replace_file() writes to `<name>.tmp` and keeps the
-    modes of files that are there, so both are made private before a secret is in them."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    aside.unlink(missing_ok=True)
-    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-    replace_file(path, data)
-    # A deleted user's secret must not stay in the version before.
-    backup_of(path).unlink(missing_ok=True)
+    """No version before is kept: a deleted user's secret must not stay in it."""
+    replace_file(path, data, keep_backup=False, private=True)
 
 
 def _encode(value: Mapping[str, Any]) -> bytes:

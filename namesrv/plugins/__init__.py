@@ -15,6 +15,7 @@ from keelmq.remoting.operation import Operation, OperationTable
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.runtime.config import Config, ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
+from keelmq.security.program import ProgramSecurity
 from namesrv.core.liveness import BrokerKey, LastSeen, RouteKey
 
 __all__ = [
@@ -125,6 +126,8 @@ class PluginContext:
     http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP port, once it is bound
     tls: ServerTls | None = None  # for a plugin's own port
     client_tls: ClientTls | None = None  # for its connections to others; None: they are plain
+    security: ProgramSecurity | None = None  # the check of requests, and the signer of a plugin's own
+    bind_users: Callable[[OperationTable], None] | None = None  # requests that change users and ACLs
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
     settings: list[Settings] = field(default_factory=list)

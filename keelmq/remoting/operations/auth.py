@@ -10,9 +10,11 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class UserRequest(Wire):
-    """Header of 3001 to 3004."""
+    """Header of 3001 to 3004. forwarded (ours): set by a broker that received the request and is
+    not master."""
 
     username: str = ""
+    forwarded: bool | None = None
 
 
 class ListUsersRequest(Wire):
@@ -32,17 +34,20 @@ class UserInfo(Wire):
 
 
 class AclRequest(Wire):
-    """Header of 3006, 3007 and 3009. subject: User:name."""
+    """Header of 3006, 3007 and 3009. subject: User:name. forwarded: see UserRequest."""
 
     subject: str = ""
+    forwarded: bool | None = None
 
 
 class DeleteAclRequest(Wire):
-    """Header of 3008. policy_type: Custom or Default; None: both. resource: None: the whole policy."""
+    """Header of 3008. policy_type: Custom or Default; None: both. resource: None: the whole policy.
+    forwarded: see UserRequest."""
 
     subject: str = ""
     policy_type: str | None = None
     resource: str | None = None
+    forwarded: bool | None = None
 
 
 class ListAclsRequest(Wire):

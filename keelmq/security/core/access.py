@@ -153,7 +153,8 @@ class AccessControl:
         ext_fields = request.ext_fields if request.ext_fields is not None else _NO_FIELDS
         try:
             by_plain = None
-            if self._plain is not None:
+            # A member proves itself by its own signature, whatever accounts there are.
+            if self._plain is not None and ext_fields.get(ACCESS_KEY) not in settings.member_users:
                 by_plain = self._check_plain(self._plain, request, rule, ext_fields, now_ms)
             by_user = self._check_user(request, rule, ext_fields, now_ms)
             if by_user is None or by_plain is None:
@@ -239,7 +240,7 @@ class AccessControl:
         )
         needs_user = settings.authentication_enabled and code not in settings.authentication_whitelist
         username, is_member = "", False
-        if needs_user or needs_member:
+        if needs_user or needs_member or ext_fields.get(ACCESS_KEY) in settings.member_users:
             username = self._authenticate(request, rule, ext_fields, now_ms)
             is_member = username in settings.member_users
         elif settings.authentication_enabled:

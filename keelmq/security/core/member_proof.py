@@ -17,12 +17,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from keelmq.security.core.signature import ACCESS_KEY, SIGNATURE, ExtFields
+from keelmq.security.core.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, ExtFields
 
 PROOF: Final = "0KeelMQProof"
 WINDOW_MS: Final = 30_000
 NONCES_MAX: Final = 200_000
 NONCE_BYTES: Final = 16
+PERSONAL: Final = frozenset({PROOF, ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 _FORM: Final = re.compile(r"(\d{1,10}):(\d{13}):([0-9a-f]{32}):([0-9a-f]{64})", re.ASCII)
 
@@ -48,6 +49,12 @@ def with_proof(
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes")
     digest = digest_of(ext_fields, body, recipient)
     return {**ext_fields, PROOF: f"{code}:{now_ms:013d}:{nonce.hex()}:{digest}"}
+
+
+def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
+    """Returns the ext fields without what proves who has sent them, for a request that goes on to somebody
+    else, who could send it again."""
+    return {name: value for name, value in ext_fields.items() if name not in PERSONAL}
 
 
 class MemberProofs:

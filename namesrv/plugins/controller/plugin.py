@@ -94,6 +94,8 @@ class ControllerPlugin:
         )
         self._make_handlers(context)
         self.table = OperationTable()
+        if context.security is not None:
+            self.table.access = context.security.access
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         self._add_to(context)
@@ -124,15 +126,20 @@ class ControllerPlugin:
             self.replicator,
             self.liveness_view,
         )
+        signer = None if context.security is None else context.security.signer
         self.heartbeats = HeartbeatHandler(
             settings, context.liveness, context.clock, self.elections.broker_became_active
         )
         self.admin = AdminHandlers(
-            settings, proposer, replicator, self.elections, view, tls=context.client_tls
+            settings, proposer, replicator, self.elections, view, tls=context.client_tls, signer=signer
         )
         metadata = MetadataHandler(settings, replicator, self._http_address)
         self.members = MemberHandlers(
-            replicator, metadata.metadata, self.notifier.notify_all, tls=context.client_tls
+            replicator,
+            metadata.metadata,
+            self.notifier.notify_all,
+            tls=context.client_tls,
+            signer=signer,
         )
         self._handlers = (
             ElectionHandlers(settings, proposer, replicator, view, self.tally, context.clock),
@@ -146,11 +153,14 @@ class ControllerPlugin:
     def _add_to(self, context: PluginContext) -> None:
         """Adds operations, views, metrics and settings. Heartbeats are accepted over TCP only."""
         http_table = OperationTable()
+        http_table.access = self.table.access
         for table in (self.table, http_table):
             for handlers in self._handlers:
                 handlers.bind(table)
             self.requests.watch(table)
         self.heartbeats.bind(self.table)
+        if context.bind_users is not None:
+            context.bind_users(self.table)
         context.http += [http_table, self._views_router]
         context.scrapes.append(self._scrapes)
         path = context.config_path

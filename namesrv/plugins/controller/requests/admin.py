@@ -23,6 +23,7 @@ from keelmq.remoting.operation import (
 from keelmq.remoting.operations import controller as wire
 from keelmq.runtime.config import to_properties
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Signer
 from namesrv.plugins.controller.config import BROKERS_MAX
 from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
 from namesrv.plugins.controller.core.history import past_elections
@@ -51,11 +52,12 @@ class AdminHandlers:
         elections: Elections,
         liveness_view: LivenessView,
         tls: ClientTls | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._config, self._proposer, self._replicator = config, proposer, replicator
         self._elections, self._liveness_view = elections, liveness_view
         self._client: RemotingClient | None = None  # to the controller that leads
-        self._tls = tls
+        self._tls, self._signer = tls, signer
 
     def bind(self, table: OperationTable) -> None:
         """Binds settings (1009, 1010), cleaning (1011), past elections (29012) and state (29013, 29014)."""
@@ -114,7 +116,7 @@ class AdminHandlers:
 
     def _leader_client(self) -> RemotingClient:
         if self._client is None:
-            self._client = RemotingClient(tls=self._tls)
+            self._client = RemotingClient(tls=self._tls, signer=self._signer)
         return self._client
 
     async def get_config(self, request: Empty, call: Call) -> Reply:

@@ -15,6 +15,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
 from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import Signer
 from namesrv.plugins.controller.config import Address, is_loopback, parse_peers
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
 from namesrv.plugins.controller.raft.api import ChangeOutcome, ChangeRefused, NotActive, Replicator
@@ -38,10 +39,11 @@ class MemberHandlers:
         metadata: Callable[[], wire.ControllerMetadata],
         notify_brokers: Callable[[], None],
         tls: ClientTls | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._replicator, self._metadata, self._notify_brokers = replicator, metadata, notify_brokers
         self._client: RemotingClient | None = None  # to a new controller
-        self._tls = tls
+        self._tls, self._signer = tls, signer
 
     def bind(self, table: OperationTable) -> None:
         """Binds KeelMQ's addController (29021), removeController (29022) and transferLeader (29023)."""
@@ -108,7 +110,9 @@ class MemberHandlers:
         """
         where = address_text(address)
         if self._client is None:
-            self._client = RemotingClient(connect_timeout_ms=IDENTIFY_TIMEOUT_MS, tls=self._tls)
+            self._client = RemotingClient(
+                connect_timeout_ms=IDENTIFY_TIMEOUT_MS, tls=self._tls, signer=self._signer
+            )
         outcome = await self._client.call(
             where, wire.GET_METADATA_INFO, Empty(), timeout_ms=IDENTIFY_TIMEOUT_MS
         )

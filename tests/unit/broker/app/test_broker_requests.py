@@ -52,8 +52,6 @@ async def test_what_is_not_served_says_why(tmp_path: Path, client: RemotingClien
             outcome = await client.call(broker.address, Operation(code, "x", Empty, Empty), Empty())
             assert isinstance(outcome, Failed) and outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert outcome.remark == f" request type {code} not supported"
-    for code in range(3001, 3011):
-        assert "ACL" in UNSUPPORTED_REQUESTS[code] and "networks" in UNSUPPORTED_REQUESTS[code]
 
 
 # -- hints -------------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+"""ProgramSecurity: the check that all ports of one program share, made of its configuration; it follows the
+files of accounts."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.config import ConfigError
+from keelmq.security.config import SecurityConfig, codes_of
+from keelmq.security.core.access import AccessControl, AccessSettings, UsersAndAcls
+from keelmq.security.core.acls import Acl, InvalidAcl
+from keelmq.security.core.member_proof import MemberProofs
+from keelmq.security.core.migration import migrate
+from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl
+from keelmq.security.core.users import InvalidUser, User
+from keelmq.security.plain_acl_files import PlainAclFiles
+from keelmq.security.server_access import ServerAccess
+from keelmq.security.signer import Signer, optional_signer
+from keelmq.security.user_store import WithMember
+
+POLL_S: Final = 1.0
+"""A change of a file counts after this time at most."""
+
+log = logging.getLogger(__name__)
+
+
+class ProgramSecurity:
+    """`access` None: everybody is served. The constructor raises ConfigError."""
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        users: UsersAndAcls,
+        *,
+        cluster_name: str,
+        poll_users: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], int] = wall_ms,
+    ) -> None:
+        """cluster_name: in Cluster:<name> of ACLs. poll_users: takes changes of files that have the users."""
+        self._poll_users = poll_users
+        self.member = config.member_credentials
+        """What this program signs its own requests with."""
+        self._plain_files: PlainAclFiles | None = None
+        plain = _load(self._files(config)) if config.acl_enable else None
+        self.access: ServerAccess | None = None
+        if config.security_on:
+            control = AccessControl(
+                WithMember(users, self.member),
+                _settings(config, cluster_name, self.member_name),
+                plain=plain,
+                proofs=MemberProofs(not_before_ms=clock()),
+            )
+            self.access = ServerAccess(control, clock=clock)
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs this program's own requests; None: they are not signed."""
+        return optional_signer(self.member, proof=True)
+
+    @property
+    def member_name(self) -> str | None:
+        """The user that members sign as."""
+        return None if self.member is None else self.member.access_key
+
+    async def run(self) -> None:
+        """Follows the files. Returns if there are none."""
+        while self._plain_files is not None or self._poll_users is not None:
+            await asyncio.sleep(POLL_S)
+            if self._plain_files is not None:
+                self._plain_files.poll(self._set_plain)
+            if self._poll_users is not None:
+                await self._poll_users()
+
+    def _files(self, config: SecurityConfig) -> PlainAclFiles:
+        directory = config.plain_acl_path
+        self._plain_files = PlainAclFiles(directory / "plain_acl.yml", directory / "acl")
+        return self._plain_files
+
+    def _set_plain(self, plain: PlainAcl) -> None:
+        if self.access is not None:
+            self.access.control.set_plain(plain)
+
+
+def first_users(config: SecurityConfig) -> list[tuple[User, Acl | None]]:
+    """Returns the users and ACLs that are created while there is no user at all: initAuthenticationUser, and
+    the accounts of ACL 1.0. Raises ConfigError."""
+    init_user = config.init_user
+    found: list[tuple[User, Acl | None]] = [] if init_user is None else [(init_user, None)]
+    if config.migrate_auth_from_v1_enabled:
+        directory = config.plain_acl_path
+        plain = _load(PlainAclFiles(directory / "plain_acl.yml", directory / "acl"))
+        try:
+            found += migrate(plain, {user.username for user, _ in found})
+        except (InvalidUser, InvalidAcl) as error:
+            raise ConfigError(f"migrateAuthFromV1Enabled: {directory}: {error}") from None
+    return found
+
+
+def _load(files: PlainAclFiles) -> PlainAcl:
+    try:
+        return files.load()
+    except (BadPlainAcl, OSError) as error:
+        raise ConfigError(f"aclPath: {error}") from None
+
+
+def _settings(config: SecurityConfig, cluster_name: str, member: str | None) -> AccessSettings:
+    return AccessSettings(
+        authentication_enabled=config.authentication_enabled,
+        authorization_enabled=config.authorization_enabled,
+        authentication_whitelist=codes_of(config.authentication_whitelist),
+        authorization_whitelist=codes_of(config.authorization_whitelist),
+        stateful_authentication=config.is_stateful,
+        stateful_expired_ms=config.stateful_authentication_cache_expired_second * 1_000,
+        stateful_cache_max=config.stateful_authentication_cache_max_num,
+        decision_cache_max=config.stateful_authorization_cache_max_num,
+        cluster_name=cluster_name,
+        members_required=config.authentication_enabled or config.has_members,
+        member_users=frozenset() if member is None else frozenset({member}),
+        member_certificates=config.member_certificates,
+        proof_required=config.member_proof_required,
+    )
