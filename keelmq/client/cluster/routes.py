@@ -73,7 +73,8 @@ class TopicRoute:
 
 
 class RouteError(Exception):
-    """No route: the topic is unknown (code 17), or no name server answered (code None)."""
+    """No route: the topic is unknown (code 17), the name servers refuse this client (code 16), or none
+    answered (code None)."""
 
     def __init__(self, remark: str, code: int | None = None) -> None:
         super().__init__(remark)
@@ -296,7 +297,7 @@ class RouteCache:
         """Returns None if no name server knows the topic. Each is tried, since one that has just started
         knows no topic. RouteError: none answered."""
         remarks: list[str] = []
-        unknown_topic = False
+        unknown_topic, denials = False, 0
         for _ in self._name_servers:
             address = self._name_servers[self._current]
             outcome = await self._client.call(
@@ -311,6 +312,7 @@ class RouteCache:
                 case Failed(code=ResponseCode.TOPIC_NOT_EXIST):
                     unknown_topic = True
                 case Failed(code=code, remark=remark):
+                    denials += code == ResponseCode.NO_PERMISSION
                     remarks.append(f"{address}: {code} {remark}")
                 case Unknown(remark=remark):
                     remarks.append(f"{address}: {remark}")
@@ -319,4 +321,7 @@ class RouteCache:
             self._current = (self._current + 1) % len(self._name_servers)
         if unknown_topic:
             return None
-        raise RouteError("no name server answered (" + "; ".join(remarks) + ")")
+        told = "; ".join(remarks)
+        if denials == len(self._name_servers):
+            raise RouteError(f"no route for this client ({told})", ResponseCode.NO_PERMISSION)
+        raise RouteError(f"no name server answered ({told})")

@@ -23,6 +23,9 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+DENIALS_MAX = 3
+"""NO_PERMISSION ends a send after this many attempts, as RocketMQ's producers end all: another broker may
+permit it, but time does not."""
 STORED_CODES = frozenset(
     {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT}
 )
@@ -46,6 +49,7 @@ class PendingSend:
     max_reconsume_times: int | None = None
     attempts: int = 0
     uncertain: int = 0
+    denials: int = 0
     in_doubt: bool = False  # an attempt was sent and has no response yet
     last_broker: str = ""
     last_address: str = ""
@@ -55,6 +59,11 @@ class PendingSend:
     def fail(self, kind: SendErrorKind, remark: str) -> None:
         """Records why the latest attempt failed."""
         self.problem, self.remark = kind, remark
+
+    def sends_again(self, code: int) -> bool:
+        """Returns whether another attempt may succeed after this code, and counts it."""
+        self.denials += code == ResponseCode.NO_PERMISSION
+        return code in RETRY_CODES and self.denials < DENIALS_MAX
 
     def error(self) -> SendError:
         """Returns the SendError of the whole send; UNKNOWN if any attempt may be stored."""

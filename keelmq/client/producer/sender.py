@@ -17,7 +17,7 @@ from keelmq.client.core.queue_choice import FaultTable, QueueChooser, queue_of_k
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendErrorKind, SendResult, SendStatus
 from keelmq.client.core.traces import DEFAULT_REGION
-from keelmq.client.producer.send_attempt import RETRY_CODES, STORED_CODES, PendingSend
+from keelmq.client.producer.send_attempt import STORED_CODES, PendingSend
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
@@ -172,6 +172,8 @@ class Sender:
             await self._monitor.route(pending_send.topic, fresh=True, of_send=True)
         except RouteError as error:
             pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
+            if error.code == ResponseCode.NO_PERMISSION:
+                raise pending_send.error() from None
 
     async def _target(
         self, pending_send: PendingSend, choice: Choice, *, only: str = ""
@@ -182,6 +184,8 @@ class Sender:
             route = await self._routes.find(pending_send.topic, borrow=True)
         except RouteError as error:
             pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
+            if error.code == ResponseCode.NO_PERMISSION:
+                raise pending_send.error() from None
             return None, None
         if choice is None:
             queue = self._any_queue(route, pending_send, only)
@@ -287,7 +291,7 @@ class Sender:
                     pending_send.fail(SendErrorKind.REFUSED, remark)
                     self._monitor.unreachable(queue, sends_again=True)
                 else:
-                    again = code in RETRY_CODES
+                    again = pending_send.sends_again(code)
                     name, topic = queue.broker_name, pending_send.topic
                     self._monitor.refused(address, name, topic, started_ms, code, sends_again=again)
                     if not again:
