@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.command_line import checked_addresses
-from cli.mqadmin.shell import Action, Output, exit_code_of, explain, per_server
+from cli.mqadmin.shell import Action, DoesNotExist, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
@@ -122,15 +122,27 @@ def changing(
     ask: Callable[[AdminClient, str], Awaitable[Any]],
     done: str,
 ) -> Action:
-    """Returns the action of a change at a broker (-b) or at every master of a cluster (-c)."""
+    """Returns the action of a change at a broker (-b), or at every master of a cluster and every name server
+    that keeps users (-c): clients sign what they ask of name servers, too."""
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
         said = await on_each(admin, target, lambda each: ask(admin, each))
+        if cluster_name is not None:
+            name_servers = Target(tuple(parse_addresses(str(namesrv_addr))))
+            also = await on_each(admin, name_servers, lambda each: ask(admin, each))
+            said += [each for each in also if each.error is None or not _keeps_none(each.error)]
         return changed(said, target, lambda each: f"{done} at {each} success.")
 
     return action
+
+
+def _keeps_none(error: Exception) -> bool:
+    """Returns whether a server keeps no users, or not this one."""
+    return isinstance(error, DoesNotExist) or (
+        isinstance(error, AdminError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    )
 
 
 def showing(
