@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash lock
+.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -30,3 +30,11 @@ crash:
 # Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh
+# What an installed KeelMQ is made of, as CycloneDX JSON in build/; make sbom OUTPUT=FILE (SECURITY.md)
+sbom: supply
+	.venv/bin/python tools/sbom.py $(if $(OUTPUT),--output $(OUTPUT))
+# Error 1: a locked package has a known vulnerability; Error 3: no database reachable, nothing was checked (SECURITY.md)
+vulnerabilities: supply
+	.venv/bin/python tools/vulnerabilities.py
+supply:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run supply'

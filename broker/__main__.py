@@ -15,8 +15,16 @@ from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.config_store import Given, with_stored
 from keelmq.runtime import program
-from keelmq.runtime.config import ConfigError, load_config, passed_over, to_properties
+from keelmq.runtime.config import (
+    ConfigError,
+    load_config,
+    passed_over,
+    secret_keys,
+    setting_sources,
+    to_properties,
+)
 from keelmq.runtime.stop_steps import StopError
+from keelmq.security.private_file import exposed_settings
 
 PROGRAM = "mqbroker"
 
@@ -33,6 +41,7 @@ def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tu
     """Returns the configuration and where it came from. From weak to strong: NAMESRV_ADDR, the file, changes
     at run time, KEELMQ_*, flags. ConfigError."""
     overrides = program.overrides_of(arguments.overrides)
+    program.refuse_visible_secrets(overrides, BrokerConfig)
     if arguments.namesrv_addr is not None:
         overrides["namesrvAddr"] = arguments.namesrv_addr
     config = _load(Given(arguments.config, environ, overrides))
@@ -80,6 +89,11 @@ def run(argv: list[str]) -> int:
             BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
         ).items():
             logging.getLogger(__name__).info("without effect here: %s (%s)", ", ".join(keys), why)
+        sources = setting_sources(
+            BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
+        )
+        for problem in exposed_settings(secret_keys(BrokerConfig), sources):
+            logging.getLogger(__name__).warning("%s", problem)
         program.raise_open_files_limit()
         with program.runner() as runner:
             runner.run(serve(Broker(config, given)))

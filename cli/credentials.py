@@ -49,15 +49,23 @@ def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Credentia
 
 def read_credentials(path: Path) -> Credentials:
     """Returns the accessKey, secretKey and securityToken of a YAML file like RocketMQ's tools.yml. Raises
-    BadCredentials: it cannot be read, has no keys, or others may read it."""
+    BadCredentials: it cannot be read, has no keys, or anybody may change it. Warns on stderr if others may
+    read it: RocketMQ ships its tools.yml so, and it must work here as it is."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise BadCredentials(f"cannot read {path}: {error.strerror}") from None
+    if mode & 0o002:
+        raise BadCredentials(
+            f"{path} has a secret in it and mode {mode:o}: anybody may change it; chmod 600 {path}"
+        )
     if mode & 0o077:
-        raise BadCredentials(f"{path} has a secret in it and mode {mode:o}: chmod 600 {path}")
+        typer.echo(
+            f"warning: {path} has a secret in it and mode {mode:o}: others may read it; chmod 600 {path}",
+            err=True,
+        )
     if len(data) > FILE_BYTES_MAX:
         raise BadCredentials(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     try:

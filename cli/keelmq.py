@@ -13,7 +13,7 @@ from cli import analytics
 from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.repair import repair
-from cli.tls_options import CaOption, CertificateOption, KeyOption, PasswordOption, TlsOption, use_tls
+from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
@@ -47,10 +47,9 @@ def options(
     tls_ca: CaOption = None,
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
-    tls_key_password: PasswordOption = None,
 ) -> None:
     """KeelMQ: demonstrate fail-over, check, repair and measure it."""
-    use_tls("keelmq", tls, tls_ca, tls_cert, tls_key, tls_key_password)
+    use_tls("keelmq", tls, tls_ca, tls_cert, tls_key)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The TLS options of mqadmin and keelmq: for all connections that the command opens."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,6 @@ from keelmq.remoting.client import connect_with
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.runtime.tls.files import Names
-
-IN_SHELL = Names("--tls-cert", "--tls-key", "MQADMIN_TLS_KEY_PASSWORD", "--tls-ca")
 
 TlsOption = Annotated[
     bool,
@@ -30,19 +29,17 @@ CertificateOption = Annotated[
 KeyOption = Annotated[
     Path | None, typer.Option("--tls-key", envvar="MQADMIN_TLS_KEY", metavar="FILE", help="Its key, PEM")
 ]
-PasswordOption = Annotated[
-    str | None, typer.Option("--tls-key-password", envvar="MQADMIN_TLS_KEY_PASSWORD", hidden=True)
-]
-"""By the environment only in the help: arguments are in the list of processes."""
+PASSWORD_VARIABLE = "MQADMIN_TLS_KEY_PASSWORD"
+"""There is no option for it: arguments are in the list of processes."""
+IN_SHELL = Names("--tls-cert", "--tls-key", PASSWORD_VARIABLE, "--tls-ca")
 
 
-def use_tls(
-    program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None, password: str | None
-) -> None:
+def use_tls(program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Exits with 1 and one line if a file cannot be used."""
     if not tls and ca is None and certificate is None and key is None:
         connect_with(None)
         return
+    password = os.environ.get(PASSWORD_VARIABLE)
     settings = TlsSettings(ca, certificate, key, password, names=IN_SHELL)
     try:
         connect_with(ClientTls.of(settings))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.config import ConfigError, load_config, to_properties
+from keelmq.runtime.config import ConfigError, load_config, secret_keys, setting_sources, to_properties
 from keelmq.runtime.program import (
     LOG_FORMAT,
     LOG_TIME_FORMAT,
@@ -17,11 +17,13 @@ from keelmq.runtime.program import (
     overrides_of,
     raise_open_files_limit,
     refuse,
+    refuse_visible_secrets,
     runner,
     say_ready,
     stop_event,
 )
 from keelmq.runtime.stop_steps import StopError
+from keelmq.security.private_file import exposed_settings
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import load_plugin
@@ -60,11 +62,15 @@ def build(
     names = [CONTROLLER_PLUGIN] if controller_only or _wants_controller(path, environ, overrides) else []
     plugins = [load_plugin(name) for name in names]
     models = [model for plugin in plugins for model in plugin.config_models()]
+    refuse_visible_secrets(overrides, NamesrvConfig, *models)
     config, *rest = load_config(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
     assert isinstance(config, NamesrvConfig)
     config = with_stored(config, path, environ, overrides)
     if arguments.print_config:
         return "".join(to_properties(each) for each in (config, *rest))
+    sources = setting_sources(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
+    for problem in exposed_settings(secret_keys(NamesrvConfig, *models), sources):
+        logging.getLogger(__name__).warning("%s", problem)
     choices = []
     for plugin in plugins:
         count = len(plugin.config_models())

@@ -77,6 +77,9 @@ class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig, Secur
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
 
+    config_black_list: str = Field(
+        "configBlackList;brokerConfigPath", description="keys that requests must not change"
+    )
     broker_cluster_name: str = Field(
         "DefaultCluster", min_length=1, description="cluster this group belongs to"
     )

@@ -31,7 +31,7 @@ from cli.mqadmin.commands import (
     trace,
 )
 from cli.mqadmin.shell import app
-from cli.tls_options import CaOption, CertificateOption, KeyOption, PasswordOption, TlsOption, use_tls
+from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
 
 MODULES = (
@@ -76,10 +76,9 @@ def options(
     tls_ca: CaOption = None,
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
-    tls_key_password: PasswordOption = None,
 ) -> None:
     """RocketMQ's admin commands against KeelMQ."""
-    use_tls("mqadmin", tls, tls_ca, tls_cert, tls_key, tls_key_password)
+    use_tls("mqadmin", tls, tls_ca, tls_cert, tls_key)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ class Given:
     """The sources of a configuration: the -c file, the environment, and --set."""
 
     path: Path | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # may have secrets in it
     overrides: Mapping[str, str] = field(default_factory=dict)
 
 

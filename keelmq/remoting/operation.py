@@ -18,7 +18,14 @@ class Wire(BaseModel):
     """Base of all models on the wire: snake_case here, camelCase there; unknown fields are ignored, known
     ones checked, and "7" is accepted for 7."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        # A body may have a password in it, and an error's text may be logged.
+        hide_input_in_errors=True,
+    )
 
 
 class Empty(Wire):

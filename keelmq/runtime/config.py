@@ -68,7 +68,13 @@ class Config(BaseModel):
     """Base of every program's settings: camelCase keys, frozen, unknown keys refused."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", validate_default=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        # A traceback shows the text of the error, which would have a secret in it.
+        hide_input_in_errors=True,
     )
 
     DEFAULTS: ClassVar[tuple[str, ...]] = ()
@@ -188,6 +194,16 @@ def _text(value: object) -> str:
     return str(value)
 
 
+def secret_keys(*models: type[Config]) -> set[str]:
+    """Returns the keys whose value is a secret: it is masked wherever settings are shown."""
+    return {
+        field.alias or name
+        for model in models
+        for name, field in model.model_fields.items()
+        if SecretStr in (field.annotation, *get_args(field.annotation))
+    }
+
+
 def _keys(model: type[Config]) -> set[str]:
     return {field.alias or name for name, field in model.model_fields.items()}
 
@@ -293,8 +309,5 @@ def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting])
 
 
 def _shown(model: type[Config], key: str, value: str) -> str:
-    for name, field in model.model_fields.items():
-        is_secret = SecretStr in (field.annotation, *get_args(field.annotation))
-        if (field.alias or name) == key and (is_secret or "secret" in key.lower()):
-            return "**********"
-    return value
+    is_secret = key in secret_keys(model) or "secret" in key.lower()
+    return "**********" if is_secret else value

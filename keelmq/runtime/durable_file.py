@@ -27,9 +27,11 @@ def replace_file(
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     try:
-        if private:  # one that is left over may be readable by others
+        # Secrets of a file with mode 600 must not be readable until the new file gets that mode.
+        starts_private = private or path.exists()
+        if starts_private:  # one that is left over may be readable by others
             aside.unlink(missing_ok=True)
-        with open(aside, "wb", opener=_private_opener if private else None) as file:
+        with open(aside, "wb", opener=_private_opener if starts_private else None) as file:
             file.write(data)
             if durable:
                 file.flush()

@@ -8,11 +8,11 @@ import importlib.metadata
 import resource
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
 
 DISTRIBUTION = "keelmq"
 OPEN_FILES_WANTED = 65_536
@@ -69,6 +69,16 @@ def overrides_of(pairs: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--set {pair!r} is not KEY=VALUE")
         overrides[key.strip()] = value.strip()
     return overrides
+
+
+def refuse_visible_secrets(overrides: Mapping[str, str], *models: type[Config]) -> None:
+    """Raises ConfigError if --set has a secret: every user of a machine can read the command lines of its
+    processes."""
+    for key in sorted(secret_keys(*models) & overrides.keys()):
+        raise ConfigError(
+            f"--set {key} shows a secret to every user of this machine, in the list of processes: write the "
+            f"key into the file of -c (chmod 600), or set {ENVIRON_PREFIX}{key}, and choose a new secret"
+        )
 
 
 def runner() -> asyncio.Runner:

@@ -1,7 +1,9 @@
-"""Files with secrets in them: read only if nobody else can."""
+"""Files with secrets in them: read only if nobody else can, or with a warning where RocketMQ's files must
+work as they are."""
 
 import os
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 OTHERS = 0o007
@@ -15,12 +17,40 @@ def read_private(path: Path, limit: int) -> bytes:
     A file of our own must be ours alone. One of root's, as orchestrators mount secrets, may be readable by
     its group."""
     with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        mode = stat.S_IMODE(status.st_mode)
-        is_mounted = status.st_uid == 0 and os.geteuid() != 0
-        if mode & (OTHERS if is_mounted else OTHERS | GROUP):
-            raise ValueError(f"has secrets in it and mode {mode:o}: others may open it; chmod 600 {path}")
+        if problem := _problem(os.fstat(file.fileno()), path):
+            raise ValueError(problem)
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"has more than {limit} bytes")
     return data
+
+
+def exposed(path: Path) -> str | None:
+    """Returns what is wrong with the mode of a file with secrets; None: nothing, or there is no such file."""
+    try:
+        problem = _problem(path.stat(), path)
+    except OSError:
+        return None
+    return None if problem is None else f"{path} {problem}"
+
+
+def exposed_settings(secret_keys: Iterable[str], sources: Mapping[str, str]) -> Iterator[str]:
+    """Yields a warning for each configuration file that has a secret in it and that others may open. sources:
+    of setting_sources()."""
+    files = dict.fromkeys(
+        file
+        for key in sorted(secret_keys)
+        for file, is_file, _line in [sources.get(key, "").rpartition(" line ")]
+        if is_file
+    )
+    for file in files:
+        if problem := exposed(Path(file)):
+            yield problem
+
+
+def _problem(status: os.stat_result, path: Path) -> str | None:
+    mode = stat.S_IMODE(status.st_mode)
+    is_mounted = status.st_uid == 0 and os.geteuid() != 0
+    if mode & (OTHERS if is_mounted else OTHERS | GROUP):
+        return f"has secrets in it and mode {mode:o}: others may open it; chmod 600 {path}"
+    return None

@@ -209,6 +209,12 @@ class ControllerConfig(TelemetryConfig):
             return None
         return TlsFiles(certificate, key, trust)
 
+    @property
+    def key_files(self) -> tuple[Path, ...]:
+        """Files of the raft port that only this program should be able to read."""
+        paths = (self.controller_raft_secret_file, self.controller_raft_tls_key_path)
+        return tuple(path for path in paths if path is not None)
+
     def read_certificates(self) -> "CertificateInfo | None":
         """Returns the raft port's certificate; None: none is configured. Raises ConfigError: a file is
         invalid."""

@@ -16,6 +16,7 @@ from keelmq.runtime.config import Config, ConfigError, setting_sources
 from keelmq.runtime.histogram import BOUNDS_US
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
+from keelmq.security.private_file import exposed
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
@@ -179,8 +180,9 @@ class ControllerPlugin:
 
     async def start(self) -> None:
         """Raises ConfigError: a port is in use, or the directory belongs to another member."""
-        for line in self.config.warnings():
-            logger.warning("%s", line)
+        for line in (*self.config.warnings(), *map(exposed, self.config.key_files)):
+            if line is not None:
+                logger.warning("%s", line)
         await self._server.start()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.resume)

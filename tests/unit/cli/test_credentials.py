@@ -32,7 +32,7 @@ def test_the_file_then_the_environment_then_tools_yml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "says"),
     [
-        (TEXT, 0o644, "mode 644: chmod 600"),
+        (TEXT, 0o606, "mode 606: anybody may change it; chmod 600"),
         ("accessKey: rocketmq2\n", 0o600, "needs accessKey and secretKey"),
         ("- secretKey: 12345678\n", 0o600, "needs accessKey and secretKey"),
         ("secretKey: [12345678\n", 0o600, "mine.yml"),
@@ -44,6 +44,18 @@ def test_bad_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
         find_credentials(written(tmp_path / "mine.yml", text, mode), {})
     assert says in str(caught.value)
     assert "12345678" not in str(caught.value)
+
+
+def test_rocketmqs_tools_yml_works_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """RocketMQ ships it with mode 644."""
+    file = written(tmp_path / "tools.yml", TEXT, 0o644)
+    assert find_credentials(file, {}) == Credentials("rocketmq2", "12345678")
+    said = capsys.readouterr()
+    assert f"others may read it; chmod 600 {file}" in said.err and "12345678" not in said.err
+    assert said.out == ""
+    file.chmod(0o600)
+    assert find_credentials(file, {}) is not None
+    assert capsys.readouterr().err == ""
 
 
 def test_an_absent_file(tmp_path: Path) -> None:

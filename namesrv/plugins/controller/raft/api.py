@@ -84,7 +84,8 @@ class RaftSettings:
     members: Mapping[str, tuple[str, int]]
     directory: Path  # journal, vote, snapshot and lock; never used by another member
     cluster_id: str
-    secret: bytes | None = None  # shared key of all members, at least SECRET_BYTES_MIN random bytes
+    # Shared key of all members, at least SECRET_BYTES_MIN random bytes.
+    secret: bytes | None = field(default=None, repr=False)
     tls: TlsFiles | None = None  # instead of the key: mutual TLS 1.3
     insecure: bool = False  # plain frames; only when every member address is loopback
     listen_host: str | None = (

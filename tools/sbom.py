@@ -1,0 +1,149 @@
+"""Writes a CycloneDX bill of materials: what an installed KeelMQ is made of.
+
+That is the locked packages of requirements/run.txt with the hashes that an installation checks, the sources
+of the compiled modules, and the scripts of others in the web pages. Packages that only the build needs have
+the scope "excluded". Two runs on one checkout write the same bytes.
+
+Run it by `make sbom`, which installs requirements/supply.txt first.
+"""
+
+import argparse
+import hashlib
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.contact import OrganizationalEntity
+from cyclonedx.model.license import LicenseExpression
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from locked import Locked, read_lock
+from packageurl import PackageURL
+from vendor import PACKAGES, SHA256
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from hatch_build import FLAGS  # noqa: E402 - of the checkout, and not a package
+
+LEAF_PACKAGES = ("keelmq", "broker")
+
+
+def bill(root: Path = ROOT) -> Bom:
+    """Returns the bill of materials of the checkout."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    product = Component(
+        name=project["name"],
+        version=project["version"],
+        type=ComponentType.APPLICATION,
+        bom_ref=project["name"],
+        licenses=[LicenseExpression(project["license"])],
+        supplier=OrganizationalEntity(name="The KeelMQ maintainers"),
+    )
+    bom = Bom()
+    bom.metadata.component = product
+    locked = read_lock("run")
+    packages = {each.name: package(each, is_for_build=each.name in build_only(locked)) for each in locked}
+    direct = [packages[each.name] for each in locked if any(_is_root(name) for name in each.parents)]
+    extra = [*vendored_scripts(), *leaf_sources(root)]
+    for component in (*packages.values(), *extra):
+        bom.components.add(component)
+    bom.register_dependency(product, [*direct, *extra])
+    for each in packages:
+        needs = [packages[other.name] for other in locked if each in other.parents]
+        bom.register_dependency(packages[each], needs)
+    # Without a clock and random numbers: the same checkout has the same bill.
+    bom.metadata.timestamp = None  # type: ignore[assignment]
+    refs = sorted(f"{each.bom_ref} {each.hashes}" for each in bom.components)
+    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, "\n".join([f"keelmq {product.version}", *refs]))
+    return bom
+
+
+def _is_root(parent: str) -> bool:
+    return parent.startswith(("keelmq ", "-r "))
+
+
+def build_only(locked: list[Locked]) -> set[str]:
+    """Returns the packages that builds need and a running program does not."""
+    running = {each.name for each in locked if any(name.startswith("keelmq ") for name in each.parents)}
+    while more := {each.name for each in locked if running & set(each.parents)} - running:
+        running |= more
+    return {each.name for each in locked} - running
+
+
+def package(locked: Locked, *, is_for_build: bool) -> Component:
+    """Returns a package of requirements/run.txt, with a hash for each file that an installation accepts."""
+    marker = [] if locked.marker is None else [Property(name="keelmq:marker", value=locked.marker)]
+    return Component(
+        name=locked.name,
+        version=locked.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"pypi:{locked.name}",
+        purl=PackageURL("pypi", None, locked.name, locked.version),
+        scope=ComponentScope.EXCLUDED if is_for_build else ComponentScope.REQUIRED,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=each) for each in locked.hashes],
+        properties=marker,
+    )
+
+
+def vendored_scripts() -> Iterator[Component]:
+    """Yields the scripts and styles of keelmq/web/static/vendor, and the packages that they are from."""
+    for name, sha256 in sorted(SHA256.items()):
+        if name.endswith((".js", ".css")):
+            yield Component(
+                name=name,
+                type=ComponentType.FILE,
+                bom_ref=f"file:keelmq/web/static/vendor/{name}",
+                scope=ComponentScope.REQUIRED,
+                hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
+            )
+    for each in sorted(PACKAGES):
+        name, _, version = each.rpartition("@")
+        yield Component(
+            name=name,
+            version=version,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"npm:{name}",
+            purl=PackageURL("npm", None, name, version),
+            scope=ComponentScope.REQUIRED,
+        )
+
+
+def leaf_sources(root: Path) -> Iterator[Component]:
+    """Yields the sources of the compiled modules: the C compiler gets what Cython makes of these files."""
+    types = sorted(path for package in LEAF_PACKAGES for path in (root / package).rglob("*.pxd"))
+    for path in (each for twin in types for each in (twin.with_suffix(".py"), twin)):
+        name = str(path.relative_to(root))
+        yield Component(
+            name=name,
+            type=ComponentType.FILE,
+            bom_ref=f"file:{name}",
+            scope=ComponentScope.REQUIRED,
+            hashes=[
+                HashType(alg=HashAlgorithm.SHA_256, content=hashlib.sha256(path.read_bytes()).hexdigest())
+            ],
+            properties=[Property(name="keelmq:compiler-flags", value=" ".join(FLAGS))],
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "keelmq.cdx.json")
+    output = parser.parse_args().output
+    text = JsonV1Dot6(bill()).output_as_string(indent=2) + "\n"
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if problem is not None:
+        sys.exit(f"sbom: not CycloneDX 1.6: {problem}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text)
+    sys.stdout.write(f"{output}\n")
+
+
+if __name__ == "__main__":
+    main()
