@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient, split_address
 from keelmq.runtime.clock import wall_ms
+from keelmq.security.signer import Credentials, optional_signer
 
 ROUNDS = 4
 """Requests that depend on each other's answers; each may take the whole time limit."""
@@ -48,9 +49,12 @@ class HttpAnswer:
 
 
 class Reach:
-    def __init__(self, timeout_ms: int) -> None:
+    """`credentials`: they sign all requests."""
+
+    def __init__(self, timeout_ms: int, credentials: Credentials | None = None) -> None:
         self.timeout_ms = timeout_ms
-        self._client = RemotingClient(connect_timeout_ms=timeout_ms)
+        signer = optional_signer(credentials, proof=True)
+        self._client = RemotingClient(connect_timeout_ms=timeout_ms, signer=signer)
         self._admin = AdminClient(self._client, timeout_ms=timeout_ms)
         self._deadline = asyncio.get_running_loop().time() + ROUNDS * timeout_ms / 1000
         self._names: dict[str, asyncio.Task[list[str]]] = {}
