@@ -17,6 +17,7 @@ from keelmq.remoting.config_store import Given, with_stored
 from keelmq.runtime import program
 from keelmq.runtime.config import ConfigError, load_config, passed_over, to_properties
 from keelmq.runtime.stop_steps import StopError
+from keelmq.security.open_network import warn_of_open_ports
 
 PROGRAM = "mqbroker"
 
@@ -52,6 +53,8 @@ async def serve(broker: Broker) -> None:
     """Runs until SIGTERM or SIGINT. A second signal ends the wait for the hand-over."""
     stop, stop_now = program.stop_events(2)
     async with broker:
+        bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
+        warn_of_open_ports(logging.getLogger(__name__), PROGRAM, broker.config, [bound])
         program.say_ready(f"{PROGRAM} {broker.status.describe()}")
         await stop.wait()
         logging.getLogger(__name__).info("stopping")
