@@ -171,7 +171,7 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
         **{f"{ADMIN}/http-{role}.token": token + "\n" for role, token in tokens.items()},
     }
     for name, text in texts.items():
-        _write(directory / name, text)
+        write_private(directory / name, text)
     for path in directory.rglob("*"):
         if path.is_file():
             path.chmod(PRIVATE_FILE)
@@ -267,7 +267,8 @@ def _hashed(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _write(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Creates a file that only its owner may open. Raises OSError, also if it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
         file.write(text)
 

@@ -27,6 +27,7 @@ from cli.doctor.machine import Port
 from cli.doctor.port_certificates import check_port_certificates
 from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
+from cli.doctor.security import check_security
 from cli.doctor.verdict import verdict
 from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
@@ -121,6 +122,7 @@ async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
     found += machine.check_secrets(loaded)
     found += check_certificates(loaded)
     found += check_port_certificates(loaded)
+    found += check_security(loaded)
     found += config_files.environment(os.environ, loaded)
     async with Reach(wanted.timeout_ms, wanted.credentials) as reach:
         found += await _this_machine(reach, loaded, here=wanted.here)

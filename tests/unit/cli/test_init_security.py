@@ -156,7 +156,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "raft.key")
 
-    monkeypatch.setattr(init_security, "_write", full)
+    monkeypatch.setattr(init_security, "write_private", full)
     assert "raft.key: No space left on device" in run(tmp_path / "new", code=1)
     assert "No space left" in run(tmp_path / "s", "--force", code=1)
     assert contents(tmp_path / "s") == before
