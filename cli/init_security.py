@@ -156,8 +156,7 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
     administrator = User(ADMINISTRATOR, password, UserType.SUPER)
     tokens = {"administer": _secret(), "read": _secret()}
     texts = {
-        "security.conf": _lines(_common(wanted)),
-        "broker.conf": _lines(_broker(password)),
+        "security.conf": _lines(_common(password)),
         "namesrv.conf": _lines(_namesrv(wanted)),
         "controller.conf": _lines(_controller()),
         "users.json": json.dumps({"users": [administrator.stored()]}, indent=2) + "\n",
@@ -194,13 +193,16 @@ def member_name(cluster: str) -> str:
     return f"member.{cluster}"
 
 
-def _common(wanted: Wanted) -> Iterable[str]:
+def _common(password: str) -> Iterable[str]:
+    user = json.dumps({"username": ADMINISTRATOR, "password": password}, separators=(",", ":"))
     return (
         "# Defaults of every program with securityPath; its own file overrides them. docs/security.md",
         "",
         "# Requests must be signed by a user, whose ACL says what it may do.",
         "authenticationEnabled=true",
         "authorizationEnabled=true",
+        "# The first user, created while there is none. `mqadmin updateUser` changes its password, not this line.",
+        f"initAuthenticationUser={user}",
         "",
         "# What the servers of this cluster sign their own requests with.",
         f"innerClientAuthenticationCredentialsFile={_HERE}/member.json",
@@ -216,14 +218,6 @@ def _common(wanted: Wanted) -> Iterable[str]:
         f"tls.client.certPath={_HERE}/member.crt",
         f"tls.client.keyPath={_HERE}/member.key",
         f"tls.client.trustCertPath={_HERE}/ca.crt",
-    )
-
-
-def _broker(password: str) -> Iterable[str]:
-    user = json.dumps({"username": ADMINISTRATOR, "password": password}, separators=(",", ":"))
-    return (
-        "# The first user, created while the cluster has none; `mqadmin updateUser` changes its password.",
-        f"initAuthenticationUser={user}",
     )
 
 

@@ -74,7 +74,7 @@ def test_the_administrator(tmp_path: Path) -> None:
     users.load()
     (user,) = users.users()
     credentials = read_credentials(tmp_path / "s" / "admin" / "credentials.yml").credentials
-    first = json.loads(settings(tmp_path / "s" / "broker.conf")["initAuthenticationUser"])
+    first = json.loads(settings(tmp_path / "s" / "security.conf")["initAuthenticationUser"])
     assert user.is_super and user.is_enabled
     assert (user.username, user.password) == (credentials.access_key, credentials.secret_key)
     assert (first["username"], first["password"]) == (user.username, user.password)
