@@ -24,6 +24,7 @@ from keelmq.runtime.config import (
     to_properties,
 )
 from keelmq.runtime.stop_steps import StopError
+from keelmq.security.open_network import warn_of_open_ports
 from keelmq.security.private_file import exposed_settings
 
 PROGRAM = "mqbroker"
@@ -61,6 +62,8 @@ async def serve(broker: Broker) -> None:
     """Runs until SIGTERM or SIGINT. A second signal ends the wait for the hand-over."""
     stop, stop_now = program.stop_events(2)
     async with broker:
+        bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
+        warn_of_open_ports(logging.getLogger(__name__), PROGRAM, broker.config, [bound])
         program.say_ready(f"{PROGRAM} {broker.status.describe()}")
         await stop.wait()
         logging.getLogger(__name__).info("stopping")

@@ -109,10 +109,10 @@ def make(
         told.append(
             f"made {output}/ca.crt, and ca.key: whoever has that key can create members; keep it elsewhere"
         )
-    authority = _read_authority(output)
+    authority = read_authority(output)
     groups = {TOGETHER: members} if together else {member: [member] for member in members}
     for stem, names in groups.items():
-        until = _issue(authority, output, stem, [*names, *hosts], days, role)
+        until = issue(authority, output, stem, [*names, *hosts], days, role)
         told.append(
             f"made {output}/{stem}.crt, and {stem}.key, for {', '.join([*names, *hosts])}, until "
             f"{until:%Y-%m-%d}"
@@ -166,7 +166,8 @@ def new_authority(output: Path, days: float) -> None:
     _write_pair(output, "ca", certificate, key)
 
 
-def _read_authority(output: Path) -> Authority:
+def read_authority(output: Path) -> Authority:
+    """Returns the certificate authority of ca.crt and ca.key. Raises CertificatesError, OSError."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -183,8 +184,8 @@ def _read_authority(output: Path) -> Authority:
     return Authority(certificate, key)
 
 
-def _issue(
-    authority: Authority, output: Path, stem: str, names: list[str], days: int, role: Role
+def issue(
+    authority: Authority, output: Path, stem: str, names: Sequence[str], days: int, role: Role
 ) -> datetime:
     """Writes a certificate and its key; returns the end of its validity, at most that of the CA."""
     from cryptography import x509
@@ -195,7 +196,7 @@ def _issue(
     ca_ends, now = authority.certificate.not_valid_after_utc, datetime.now(UTC)
     if ca_ends <= now:
         raise CertificatesError(
-            f"{output}/ca.crt ended at {ca_ends:%Y-%m-%d}: move it and ca.key away to get a new CA"
+            f"the CA of {output} ended at {ca_ends:%Y-%m-%d}: move it and ca.key away to get a new CA"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])

@@ -1,54 +1,94 @@
 """The credentials of a command: from a file, the environment, or RocketMQ's tools.yml. No option takes a
-secret, because every user of a machine can read the command lines of its processes."""
+secret, because every user of a machine can read the command lines of its processes.
+
+    accessKey: admin
+    secretKey: "..."
+    securityToken: "..."                                       # optional
+    tls: {ca: ca.crt, certificate: admin.crt, key: admin.key}  # optional, relative to the file; ours
+
+A file with `tls` makes the command connect with TLS, unless the command line says how to."""
 
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from cli.tls_options import use_tls_of_file
+from keelmq.runtime.tls.contexts import TlsSettings
+from keelmq.runtime.tls.files import Names
 from keelmq.security.core.plain_acl import BadPlainAcl
 from keelmq.security.plain_acl_files import load_yaml
 from keelmq.security.signer import Credentials
 
 ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE = "KEELMQ_ACCESS_KEY", "KEELMQ_SECRET_KEY"
+FILE_VARIABLE = "KEELMQ_CREDENTIALS"
 HOME_VARIABLE = "ROCKETMQ_HOME"
 TOOLS_FILE = Path("conf") / "tools.yml"
 FILE_BYTES_MAX = 65_536
+
+
+CredentialsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--credentials",
+        metavar="FILE",
+        help="YAML file with accessKey and secretKey, and our tls (default: the file that KEELMQ_CREDENTIALS "
+        "names, else KEELMQ_ACCESS_KEY and KEELMQ_SECRET_KEY, else conf/tools.yml in ROCKETMQ_HOME)",
+    ),
+]
+_TLS_KEYS = ("ca", "certificate", "key")
+_IN_FILE = Names("tls.certificate", "tls.key", "MQADMIN_TLS_KEY_PASSWORD", "tls.ca")
 
 
 class BadCredentials(ValueError):
     """The text says which file or variable is wrong. It never has a secret in it."""
 
 
-def checked_credentials(file: Path | None) -> Credentials | None:
-    """Returns what a command's requests are signed with. BadParameter: the file or the variables are
-    wrong."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`tls`: how the file says to connect; None: it does not."""
+
+    credentials: Credentials
+    tls: TlsSettings | None = None
+
+
+def checked_credentials(program: str, file: Path | None) -> Credentials | None:
+    """Returns what a command's requests are signed with, and makes it connect as the file says.
+    BadParameter: the file or the variables are wrong."""
     try:
-        return find_credentials(file, os.environ)
+        found = find_credentials(file, os.environ)
     except BadCredentials as error:
         raise typer.BadParameter(str(error)) from None
+    if found is None:
+        return None
+    if found.tls is not None:
+        use_tls_of_file(program, found.tls)
+    return found.credentials
 
 
-def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Credentials | None:
+def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Found | None:
     """Returns the credentials of `file`, or of the environment, or of $ROCKETMQ_HOME/conf/tools.yml; None:
     there are none. Raises BadCredentials."""
+    if file is None and (named := environ.get(FILE_VARIABLE, "")):
+        file = Path(named).expanduser()
     if file is not None:
         return read_credentials(file)
     access_key, secret_key = environ.get(ACCESS_KEY_VARIABLE, ""), environ.get(SECRET_KEY_VARIABLE, "")
     if access_key or secret_key:
         if not (access_key and secret_key):
             raise BadCredentials(f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} are needed together")
-        return _made(access_key, secret_key, None, "the environment")
+        return Found(_made(access_key, secret_key, None, "the environment"))
     home = environ.get(HOME_VARIABLE, "")
     tools = Path(home) / TOOLS_FILE
     return read_credentials(tools) if home and tools.is_file() else None
 
 
-def read_credentials(path: Path) -> Credentials:
-    """Returns the accessKey, secretKey and securityToken of a YAML file like RocketMQ's tools.yml. Raises
+def read_credentials(path: Path) -> Found:
+    """Returns what a YAML file like RocketMQ's tools.yml has. Raises
     BadCredentials: it cannot be read, has no keys, or anybody may change it. Warns on stderr if others may
     read it: RocketMQ ships its tools.yml so, and it must work here as it is."""
     try:
@@ -75,9 +115,18 @@ def read_credentials(path: Path) -> Credentials:
     if not isinstance(value, Mapping) or not value.get("accessKey") or not value.get("secretKey"):
         raise BadCredentials(f"{path} needs accessKey and secretKey")
     token = value.get("securityToken")
-    return _made(
+    credentials = _made(
         str(value["accessKey"]), str(value["secretKey"]), None if token is None else str(token), str(path)
     )
+    return Found(credentials, _tls_of(value["tls"], path) if value.get("tls") is not None else None)
+
+
+def _tls_of(value: object, path: Path) -> TlsSettings:
+    """Relative paths start at the file, so that its directory can be copied."""
+    if not isinstance(value, Mapping) or not value.get("ca") or not value.keys() <= set(_TLS_KEYS):
+        raise BadCredentials(f"{path}: tls needs ca, and may have certificate and key; all are file names")
+    files = {key: path.parent / Path(str(each)).expanduser() for key, each in value.items()}
+    return TlsSettings(files["ca"], files.get("certificate"), files.get("key"), names=_IN_FILE)
 
 
 def _made(access_key: str, secret_key: str, token: str | None, where: str) -> Credentials:

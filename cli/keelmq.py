@@ -12,6 +12,7 @@ import typer
 from cli import analytics
 from cli.certificates import certificates
 from cli.doctor.command import doctor
+from cli.init_security import init_security
 from cli.repair import repair
 from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
@@ -124,6 +125,7 @@ def chaos(
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
 app.command("doctor")(doctor)
+app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
 

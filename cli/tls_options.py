@@ -36,11 +36,25 @@ IN_SHELL = Names("--tls-cert", "--tls-key", PASSWORD_VARIABLE, "--tls-ca")
 
 def use_tls(program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Exits with 1 and one line if a file cannot be used."""
-    if not tls and ca is None and certificate is None and key is None:
+    global _is_given
+    _is_given = tls or ca is not None or certificate is not None or key is not None
+    if not _is_given:
         connect_with(None)
         return
     password = os.environ.get(PASSWORD_VARIABLE)
-    settings = TlsSettings(ca, certificate, key, password, names=IN_SHELL)
+    _connect_with(program, TlsSettings(ca, certificate, key, password, names=IN_SHELL))
+
+
+def use_tls_of_file(program: str, settings: TlsSettings) -> None:
+    """The TLS of a credentials file, after use_tls(): its options win over the file. Exits as use_tls()."""
+    if not _is_given:
+        _connect_with(program, settings)
+
+
+_is_given = False
+
+
+def _connect_with(program: str, settings: TlsSettings) -> None:
     try:
         connect_with(ClientTls.of(settings))
     except ConfigError as error:

@@ -23,6 +23,7 @@ from keelmq.runtime.program import (
     stop_event,
 )
 from keelmq.runtime.stop_steps import StopError
+from keelmq.security.open_network import warn_of_open_ports
 from keelmq.security.private_file import exposed_settings
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
@@ -90,9 +91,18 @@ async def serve(server: Namesrv, program: str) -> None:
     """Runs until SIGTERM or SIGINT."""
     stop = stop_event()
     async with server:
+        warn_of_open_ports(logging.getLogger("namesrv"), program, server.config, _addresses(server))
         say_ready(_ready_line(server, program))
         await stop.wait()
         logging.getLogger("namesrv").info("stopping")
+
+
+def _addresses(server: Namesrv) -> list[str]:
+    """Returns host:port of every bound port that answers requests."""
+    bound = [server.address] if server.has_route_service else []
+    bound += [server.http_address] if server.http_address is not None else []
+    of_plugins = [plugin.health().get("address") for plugin in server.plugins]
+    return [f"{host}:{port}" for host, port in bound] + [str(each) for each in of_plugins if each]
 
 
 def _ready_line(server: Namesrv, program: str) -> str:

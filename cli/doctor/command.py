@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import checked_addresses, quiet_connection_log
+from cli.credentials import CredentialsOption, checked_credentials
 from cli.doctor import files as config_files
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
@@ -26,9 +27,11 @@ from cli.doctor.machine import Port
 from cli.doctor.port_certificates import check_port_certificates
 from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
+from cli.doctor.security import check_security
 from cli.doctor.verdict import verdict
 from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.security.signer import Credentials
 
 TIMEOUT_DEFAULT_MS = 1_200
 """Per request; at most four depend on each other, so dead hosts take less than 5 s."""
@@ -44,6 +47,7 @@ class Wanted:
     controllers: tuple[str, ...]
     here: bool
     timeout_ms: int
+    credentials: Credentials | None = None
 
 
 def doctor(
@@ -76,6 +80,7 @@ def doctor(
     timeout_ms: Annotated[
         int, typer.Option("--timeout", min=50, help="Time limit of each request, ms")
     ] = TIMEOUT_DEFAULT_MS,
+    credentials: CredentialsOption = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only warnings and failures")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
 ) -> None:
@@ -93,6 +98,7 @@ def doctor(
         tuple(parse_addresses(controller_addr)) if controller_addr else (),
         here,
         timeout_ms,
+        checked_credentials("keelmq", credentials),
     )
     quiet_connection_log()
     began = time.monotonic()
@@ -116,8 +122,9 @@ async def examine(wanted: Wanted, *, offline: bool = False) -> list[Finding]:
     found += machine.check_secrets(loaded)
     found += check_certificates(loaded)
     found += check_port_certificates(loaded)
+    found += check_security(loaded)
     found += config_files.environment(os.environ, loaded)
-    async with Reach(wanted.timeout_ms) as reach:
+    async with Reach(wanted.timeout_ms, wanted.credentials) as reach:
         found += await _this_machine(reach, loaded, here=wanted.here)
         if not offline:
             found += await _cluster(reach, wanted, loaded)

@@ -8,7 +8,14 @@ from pathlib import Path
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.findings import Finding, failed, ok, warning
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, load_config, parse_settings
+from keelmq.runtime.config import (
+    ENVIRON_PREFIX,
+    OF_TOOLS,
+    Config,
+    ConfigError,
+    load_config,
+    parse_settings,
+)
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
@@ -134,7 +141,7 @@ def _remarks(file: ConfigFile) -> list[Finding]:
 
 def environment(environ: Mapping[str, str], files: Sequence[ConfigFile]) -> list[Finding]:
     """Warns of KEELMQ_* variables, which override the files of programs started from this shell."""
-    names = sorted(name for name in environ if name.startswith(ENVIRON_PREFIX))
+    names = sorted(name for name in environ if name.startswith(ENVIRON_PREFIX) and name not in OF_TOOLS)
     if not names or not files:
         return []
     text = "set in this environment, and override the files; not checked"

@@ -12,6 +12,8 @@ CHECKS = {
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
     "config.secret": "the key or the certificates of the raft port exist, are valid and private",
     "config.tls": "the files of the tls.* keys load, are private, and do not expire soon",
+    "config.security": "ports that other machines reach are closed to strangers, and secrets are private",
+    "config.passwords": "no password is a known or short one, and no user has the secret of the members",
     "machine.ports": "the ports are free, or in use by the program that they are for",
     "machine.directories": "directories are writable, have free space, and belong to this broker",
     "machine.open-files": "the limit of open files is high enough (one per connection)",

@@ -20,11 +20,14 @@ from typing import Any, Self, TypeVar
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient, split_address
+from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
+from keelmq.security.signer import Credentials, optional_signer
 
 ROUNDS = 4
 """Requests that depend on each other's answers; each may take the whole time limit."""
 HTTP_BYTES_MAX = 4 << 20
+SIGN = " (requests must be signed there: --credentials FILE)"
 
 T = TypeVar("T")
 
@@ -48,9 +51,13 @@ class HttpAnswer:
 
 
 class Reach:
-    def __init__(self, timeout_ms: int) -> None:
+    """`credentials`: they sign all requests."""
+
+    def __init__(self, timeout_ms: int, credentials: Credentials | None = None) -> None:
         self.timeout_ms = timeout_ms
-        self._client = RemotingClient(connect_timeout_ms=timeout_ms)
+        self._is_signing = credentials is not None
+        signer = optional_signer(credentials, proof=True)
+        self._client = RemotingClient(connect_timeout_ms=timeout_ms, signer=signer)
         self._admin = AdminClient(self._client, timeout_ms=timeout_ms)
         self._deadline = asyncio.get_running_loop().time() + ROUNDS * timeout_ms / 1000
         self._names: dict[str, asyncio.Task[list[str]]] = {}
@@ -83,7 +90,8 @@ class Reach:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
         except AdminError as error:
             code = f"{error.code_name}, " if error.code else ""
-            raise Silent(f"{code}{_reason(error.remark)}") from None
+            hint = "" if self._is_signing or error.code != ResponseCode.NO_PERMISSION else SIGN
+            raise Silent(f"{code}{_reason(error.remark)}{hint}") from None
 
     async def get(self, address: str, path: str) -> HttpAnswer:
         """Returns the answer to an HTTP GET. Raises Silent."""

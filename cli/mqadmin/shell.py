@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from cli.command_line import checked_addresses, quiet_connection_log
-from cli.credentials import checked_credentials
+from cli.credentials import CredentialsOption, checked_credentials
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
@@ -143,14 +143,6 @@ class DoesNotExist(AdminError):
 Action = Callable[[AdminClient], Awaitable[Output]]
 
 _AS_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of RocketMQ's layout")]
-_CREDENTIALS = Annotated[
-    Path | None,
-    typer.Option(
-        "--credentials",
-        help="YAML file with accessKey and secretKey (default: KEELMQ_ACCESS_KEY and KEELMQ_SECRET_KEY, else "
-        "conf/tools.yml in ROCKETMQ_HOME)",
-    ),
-]
 _TIMEOUT = Annotated[
     int | None,
     typer.Option("--timeout", min=1, help="ms per request (default 5000; controllers 3000)"),
@@ -176,7 +168,7 @@ def command(
     `repeats`: adds -i. `every_s`: adds -i with this default, in seconds."""
     common: list[tuple[str, Any, Any]] = [
         ("timeout_ms", None, _TIMEOUT),
-        ("credentials", None, _CREDENTIALS),
+        ("credentials", None, CredentialsOption),
         ("as_json", False, _AS_JSON),
     ]
     if every_s is not None:
@@ -206,7 +198,7 @@ def command(
                 as_json=as_json,
                 timeout_ms=timeout_ms,
                 interval_s=interval_s or None,
-                credentials=checked_credentials(credentials),
+                credentials=checked_credentials("mqadmin", credentials),
             )
 
         own = [

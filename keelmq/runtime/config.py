@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, Validati
 from pydantic.alias_generators import to_camel
 
 ENVIRON_PREFIX = "KEELMQ_"
+OF_TOOLS = frozenset({"KEELMQ_CREDENTIALS", "KEELMQ_ACCESS_KEY", "KEELMQ_SECRET_KEY"})
+"""Variables of mqadmin and keelmq. A program started from the same shell has nothing to do with them."""
 SECURITY_PATH = "securityPath"
 SECURITY_FILE = "security.conf"
 """Defaults for every program, below securityPath."""
@@ -217,7 +219,7 @@ def _settings(
     """Returns the settings of all sources, the weakest first. models: whose defaults are read."""
     found = [] if path is None else list(_file_settings(path))
     for name in sorted(environ):
-        if name.startswith(ENVIRON_PREFIX):
+        if name.startswith(ENVIRON_PREFIX) and name not in OF_TOOLS:
             found.append((name.removeprefix(ENVIRON_PREFIX), _Setting(environ[name], f"environment {name}")))
     found += [(key, _Setting(value, f"--set {key}")) for key, value in overrides.items()]
     return [*_defaults_below(dict(found).get(SECURITY_PATH), models), *found]

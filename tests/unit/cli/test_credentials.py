@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.credentials import BadCredentials, find_credentials
+from cli.credentials import BadCredentials, Found, find_credentials
 from keelmq import Credentials
+from keelmq.runtime.tls.contexts import TlsSettings
 
 TEXT = "accessKey: rocketmq2\nsecretKey: 12345678\n"
 
@@ -22,9 +23,11 @@ def test_the_file_then_the_environment_then_tools_yml(tmp_path: Path) -> None:
     written(tmp_path / "conf" / "tools.yml")
     home = {"ROCKETMQ_HOME": str(tmp_path)}
     both = {**home, "KEELMQ_ACCESS_KEY": "a", "KEELMQ_SECRET_KEY": "s"}
-    assert find_credentials(file, both) == Credentials("rocketmq2", "12345678", "t")
-    assert find_credentials(None, both) == Credentials("a", "s")
-    assert find_credentials(None, home) == Credentials("rocketmq2", "12345678")
+    assert find_credentials(file, both) == Found(Credentials("rocketmq2", "12345678", "t"))
+    assert find_credentials(None, both) == Found(Credentials("a", "s"))
+    assert find_credentials(None, home) == Found(Credentials("rocketmq2", "12345678"))
+    named = {**both, "KEELMQ_CREDENTIALS": str(file)}
+    assert find_credentials(None, named) == find_credentials(file, {})
     assert find_credentials(None, {"ROCKETMQ_HOME": str(tmp_path / "other")}) is None
     assert find_credentials(None, {}) is None
 
@@ -37,6 +40,9 @@ def test_the_file_then_the_environment_then_tools_yml(tmp_path: Path) -> None:
         ("- secretKey: 12345678\n", 0o600, "needs accessKey and secretKey"),
         ("secretKey: [12345678\n", 0o600, "mine.yml"),
         ("x" * 70_000, 0o600, "is larger than 65536 bytes"),
+        (TEXT + "tls: true\n", 0o600, "mine.yml: tls needs ca"),
+        (TEXT + "tls: {certificate: a.crt}\n", 0o600, "mine.yml: tls needs ca"),
+        (TEXT + "tls: {ca: ca.crt, password: 12345678}\n", 0o600, "mine.yml: tls needs ca"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
@@ -49,7 +55,7 @@ def test_bad_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
 def test_rocketmqs_tools_yml_works_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """RocketMQ ships it with mode 644."""
     file = written(tmp_path / "tools.yml", TEXT, 0o644)
-    assert find_credentials(file, {}) == Credentials("rocketmq2", "12345678")
+    assert find_credentials(file, {}).credentials == Credentials("rocketmq2", "12345678")
     said = capsys.readouterr()
     assert f"others may read it; chmod 600 {file}" in said.err and "12345678" not in said.err
     assert said.out == ""
@@ -66,3 +72,15 @@ def test_an_absent_file(tmp_path: Path) -> None:
 def test_half_of_the_environment() -> None:
     with pytest.raises(BadCredentials, match="are needed together"):
         find_credentials(None, {"KEELMQ_SECRET_KEY": "12345678"})
+
+
+def test_tls_of_the_file_is_relative_to_it(tmp_path: Path) -> None:
+    text = TEXT + "tls: {ca: ca.crt, certificate: /etc/a.crt, key: a.key}\n"
+    found = find_credentials(written(tmp_path / "admin" / "mine.yml", text), {})
+    assert found is not None and isinstance(found.tls, TlsSettings)
+    admin = tmp_path / "admin"
+    assert (found.tls.ca, found.tls.certificate, found.tls.key) == (
+        admin / "ca.crt",
+        Path("/etc/a.crt"),
+        admin / "a.key",
+    )

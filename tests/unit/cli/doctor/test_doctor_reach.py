@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.doctor.reach import ROUNDS, Reach, Silent
 from cli.keelmq import app
-from keelmq.remoting.operation import Empty
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import ANYBODY, Caller, CommandError, Empty, Peer, Request
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from keelmq.security.signer import Credentials
 from tests.support.admin_parts import hanging
 from tests.support.fake_cluster import Server
 
@@ -87,6 +89,28 @@ async def test_a_refusal_is_told_by_name() -> None:
     async with Server() as server, Reach(1_000) as reach:
         with pytest.raises(Silent, match="REQUEST_CODE_NOT_SUPPORTED"):
             await metadata(reach, server.address)
+
+
+class Strict:
+    """An Access that knows one user."""
+
+    def admit(self, request: Request, peer: Peer) -> Caller:
+        if request.ext_fields.get("AccessKey") != "admin":
+            raise CommandError(ResponseCode.NO_PERMISSION, "username cannot be null.")
+        return ANYBODY
+
+
+async def test_a_server_that_wants_signatures() -> None:
+    async def answer(_: Empty, __: object) -> ControllerMetadata:
+        return ControllerMetadata(group="g", controller_leader_address="x:1")
+
+    server = Server()
+    server.table.bind(GET_METADATA_INFO, answer)
+    server.table.access = Strict()
+    async with server, Reach(1_000) as stranger, Reach(1_000, Credentials("admin", "swordfish")) as reach:
+        assert (await metadata(reach, server.address)).group == "g"
+        with pytest.raises(Silent, match=r"NO_PERMISSION, username cannot be null\. .*--credentials FILE"):
+            await metadata(stranger, server.address)
 
 
 async def test_nobody_there() -> None:
@@ -204,7 +228,8 @@ def test_json(tmp_path: Path) -> None:
 def test_quiet_shows_what_is_not_ok(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(
-        f"brokerName=b\nlistenPort=0\nhttpPort=-1\nstorePathRootDir={tmp_path}\nmappedFileSizeCommitLog=65536\n"
+        f"brokerName=b\nbindAddress=127.0.0.1\nlistenPort=0\nhttpPort=-1\nstorePathRootDir={tmp_path}\n"
+        "mappedFileSizeCommitLog=65536\n"
     )
     code, stdout, _ = run("-c", str(path), "--offline", "-q")
     assert code == 0 and "ok  " not in stdout

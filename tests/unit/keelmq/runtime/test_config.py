@@ -117,3 +117,10 @@ def test_an_empty_path_is_never_the_current_directory() -> None:
     assert isinstance(config, PathConfig) and config.key_file is None
     with pytest.raises(ConfigError, match="directory = '' in --set directory: is empty: write a path"):
         load_config(PathConfig, path=None, environ={}, overrides={"directory": ""})
+
+
+def test_variables_of_the_tools_are_no_keys(conf: Path) -> None:
+    """A shell with credentials for mqadmin can start programs."""
+    of_tools = {"KEELMQ_CREDENTIALS": "f", "KEELMQ_ACCESS_KEY": "a", "KEELMQ_SECRET_KEY": "s"}
+    assert load(conf, of_tools) == load(conf)
+    assert "'CREDENTIAL'" in refused(conf, {"KEELMQ_CREDENTIAL": "f"})

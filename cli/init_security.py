@@ -1,0 +1,315 @@
+"""keelmq init-security: one directory with everything that closes a cluster.
+
+    DIR/                     what every server needs, mode 700; securityPath=DIR in its own file closes it
+      security.conf          keys of all programs; broker.conf, namesrv.conf, controller.conf: of one
+      ca.crt server.* member.*   certificates of the ports, and of the connections to other members
+      member.json users.json http-tokens raft.key
+    DIR/admin/               what an administrator needs: credentials.yml, a certificate, clear HTTP tokens
+    DIR/keep-offline/        the key of the CA
+
+Folders are not for servers: `scp DIR/*` and `kubectl create secret --from-file=DIR` leave them out. Nothing
+that exists is overwritten.
+"""
+
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.certificates import CertificatesError, Role, issue, new_authority, read_authority
+from keelmq.runtime.config import in_words
+from keelmq.security.core.users import User, UserType
+
+ADMIN, OFFLINE = "admin", "keep-offline"
+CREDENTIALS = "credentials.yml"
+ADMINISTRATOR, MEMBER = "admin", "keelmq-member"
+SECRET_BYTES = 24
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+
+_CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,48}")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
+_HERE = "${securityPath}"
+
+
+class InitSecurityError(Exception):
+    """Nothing was created; the text is one line that says why."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for. `days`, `ca_days`: validity of the certificates and of the CA."""
+
+    cluster: str
+    hosts: tuple[str, ...]
+    days: int = 365
+    ca_days: int = 3_650
+
+
+def init_security(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory to create; it must not exist, or be empty")
+    ],
+    cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="brokerClusterName")],
+    hosts: Annotated[
+        list[str],
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="A DNS name or IP address of a server, as clients connect to it; may be given several times",
+        ),
+    ],
+    days: Annotated[int, typer.Option("--days", min=1, help="Validity of a certificate, days")] = 365,
+    ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="Validity of the CA, days")] = 3_650,
+    force: Annotated[
+        bool, typer.Option("--force", help="Rename what is at DIR to DIR.<date>, and begin anew")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
+) -> None:
+    """Create certificates, users, secrets and settings: securityPath=DIR closes a cluster with them."""
+    # Absolute: the programs may be started elsewhere.
+    directory = Path(os.path.abspath(directory.expanduser()))
+    try:
+        wanted = Wanted(cluster, tuple(dict.fromkeys(hosts)), days, ca_days)
+        moved = create(directory, wanted, force=force)
+    except (InitSecurityError, CertificatesError, OSError) as error:
+        print(f"keelmq init-security: {in_words(error)}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    steps = next_steps(directory, wanted)
+    if as_json:
+        print(json.dumps(_as_value(directory, moved, steps), ensure_ascii=False))
+        return
+    if moved is not None:
+        print(f"moved what was there to {moved}")
+    print(f"created {directory}, which only its owner may open: copy it to each server without its folders")
+    print(f"  {ADMIN}/         for administrators: {CREDENTIALS}, HTTP tokens, a client certificate")
+    print(f"  {OFFLINE}/  the key of the CA: whoever has it can create members and servers")
+    for title, commands in steps:
+        print(f"\n# {title}")
+        print("\n".join(commands))
+
+
+def create(directory: Path, wanted: Wanted, *, force: bool = False) -> Path | None:
+    """Creates the directory; returns where one was moved that was there before. A failure leaves nothing
+    behind. Raises InitSecurityError, CertificatesError, OSError."""
+    _check(wanted)
+    moved = None
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if not force:
+            raise InitSecurityError(
+                f"{directory} exists and is not empty: nothing was changed; --force moves it away and begins "
+                "anew, which gives every user, member and server new secrets"
+            )
+        moved = directory.with_name(f"{directory.name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
+        directory.rename(moved)
+    existed = directory.exists()
+    directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+    directory.chmod(PRIVATE_DIRECTORY)
+    try:
+        _write_all(directory, wanted)
+    except BaseException:
+        for path in directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not existed:
+            directory.rmdir()
+        if moved is not None:
+            moved.rename(directory)
+        raise
+    return moved
+
+
+def _check(wanted: Wanted) -> None:
+    if not _CLUSTER.fullmatch(wanted.cluster):
+        raise InitSecurityError(
+            f"--cluster {wanted.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
+        )
+    for host in wanted.hosts:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise InitSecurityError(f"--host {host!r} is neither a DNS name nor an IP address (no port)")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _write_all(directory: Path, wanted: Wanted) -> None:
+    admin, offline = directory / ADMIN, directory / OFFLINE
+    for folder in (admin, offline):
+        folder.mkdir(mode=PRIVATE_DIRECTORY)
+    _certificates(directory, wanted)
+    password, member_secret = _secret(), _secret()
+    administrator = User(ADMINISTRATOR, password, UserType.SUPER)
+    tokens = {"administer": _secret(), "read": _secret()}
+    texts = {
+        "security.conf": _lines(_common(password)),
+        "namesrv.conf": _lines(_namesrv(wanted)),
+        "controller.conf": _lines(_controller()),
+        "users.json": json.dumps({"users": [administrator.stored()]}, indent=2) + "\n",
+        "member.json": json.dumps({"accessKey": MEMBER, "secretKey": member_secret}) + "\n",
+        "http-tokens": "".join(
+            f"{role} {ADMINISTRATOR if role == 'administer' else 'metrics'} sha256:{_hashed(token)}\n"
+            for role, token in tokens.items()
+        ),
+        "raft.key": _secret(32) + "\n",
+        f"{ADMIN}/{CREDENTIALS}": _credentials(password),
+        **{f"{ADMIN}/http-{role}.token": token + "\n" for role, token in tokens.items()},
+    }
+    for name, text in texts.items():
+        write_private(directory / name, text)
+    for path in directory.rglob("*"):
+        if path.is_file():
+            path.chmod(PRIVATE_FILE)
+
+
+def _certificates(directory: Path, wanted: Wanted) -> None:
+    """The CA's key is only in the folder that no server gets."""
+    admin, offline = directory / ADMIN, directory / OFFLINE
+    new_authority(offline, wanted.ca_days)
+    authority = read_authority(offline)
+    for folder in (directory, admin):
+        shutil.copyfile(offline / "ca.crt", folder / "ca.crt")
+    issue(authority, directory, "server", wanted.hosts, wanted.days, Role.SERVER)
+    issue(authority, directory, "member", [member_name(wanted.cluster)], wanted.days, Role.CLIENT)
+    issue(authority, admin, "admin", [f"admin.{wanted.cluster}"], wanted.days, Role.CLIENT)
+
+
+def member_name(cluster: str) -> str:
+    """Returns the name in the certificate that members show to each other."""
+    return f"member.{cluster}"
+
+
+def _common(password: str) -> Iterable[str]:
+    user = json.dumps({"username": ADMINISTRATOR, "password": password}, separators=(",", ":"))
+    return (
+        "# Defaults of every program with securityPath; its own file overrides them. docs/security.md",
+        "",
+        "# Requests must be signed by a user, whose ACL says what it may do.",
+        "authenticationEnabled=true",
+        "authorizationEnabled=true",
+        "# The first user, created while there is none. `mqadmin updateUser` changes its password, not this.",
+        f"initAuthenticationUser={user}",
+        "",
+        "# What the servers of this cluster sign their own requests with.",
+        f"innerClientAuthenticationCredentialsFile={_HERE}/member.json",
+        "",
+        "# TLS only, at the ports and between the servers. Both keep plain clients out: C++ 1.2 and Node.js",
+        "# clients have no TLS, for them set tls.server.mode=permissive.",
+        "tls.server.mode=enforcing",
+        f"tls.server.certPath={_HERE}/server.crt",
+        f"tls.server.keyPath={_HERE}/server.key",
+        f"tls.server.trustCertPath={_HERE}/ca.crt",
+        "tls.server.need.client.auth=optional",
+        "tls.enable=true",
+        f"tls.client.certPath={_HERE}/member.crt",
+        f"tls.client.keyPath={_HERE}/member.key",
+        f"tls.client.trustCertPath={_HERE}/ca.crt",
+    )
+
+
+def _namesrv(wanted: Wanted) -> Iterable[str]:
+    return (
+        "# users.json and acls.json are in this directory.",
+        f"authorizationCluster={wanted.cluster}",
+    )
+
+
+def _controller() -> Iterable[str]:
+    return (
+        "# How the controllers of a group know each other.",
+        f"controllerRaftSecretFile={_HERE}/raft.key",
+    )
+
+
+def _credentials(password: str) -> str:
+    """RocketMQ's mqadmin reads the same file (conf/tools.yml); it ignores `tls`."""
+    return "\n".join(
+        [
+            "# For mqadmin and keelmq: --credentials FILE, or KEELMQ_CREDENTIALS=FILE.",
+            f"accessKey: {ADMINISTRATOR}",
+            f'secretKey: "{password}"',  # quoted: YAML would read some as numbers
+            "tls: {ca: ca.crt, certificate: admin.crt, key: admin.key}",
+            "",
+        ]
+    )
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join([*lines, ""])
+
+
+def _secret(size: int = SECRET_BYTES) -> str:
+    """Hexadecimal: nothing in it means anything to a shell or to a properties file."""
+    return secrets.token_hex(size)
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Creates a file that only its owner may open. Raises OSError, also if it exists."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+        file.write(text)
+
+
+def next_steps(directory: Path, wanted: Wanted) -> list[tuple[str, Sequence[str]]]:
+    """Returns what the operator does next: titles with commands that can be pasted."""
+    here, loopback = shlex.quote(str(directory)), ("127.0.0.1", "::1", "localhost")
+    remote = [host for host in wanted.hosts if host not in loopback and not host.startswith("*")]
+    steps: list[tuple[str, Sequence[str]]] = []
+    if remote:
+        steps.append(
+            (
+                "on each server: the files of this directory, not its folders",
+                [
+                    line
+                    for host in remote
+                    for line in (
+                        f"ssh {host} mkdir -p -m 700 {here}",
+                        f"scp -p {here}/* {host}:{here}/",
+                    )
+                ],
+            )
+        )
+    steps += [
+        (
+            "one line in the file of each name server, controller and broker; then restart them",
+            [f"echo securityPath={here} >> namesrv.conf", f"echo securityPath={here} >> broker.conf"],
+        ),
+        (
+            "administrators",
+            [f"export KEELMQ_CREDENTIALS={here}/{ADMIN}/{CREDENTIALS}", "keelmq doctor -c broker.conf"],
+        ),
+        (
+            "when all servers have their files, take the key of the CA off this machine",
+            [f"(umask 077; tar -C {here} -cf {OFFLINE}.tar {OFFLINE}) && rm -r {here}/{OFFLINE}"],
+        ),
+    ]
+    return steps
+
+
+def _as_value(
+    directory: Path, moved: Path | None, steps: Sequence[tuple[str, Sequence[str]]]
+) -> dict[str, object]:
+    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return {
+        "directory": str(directory),
+        "moved": None if moved is None else str(moved),
+        "files": files,
+        "next": [{"title": title, "commands": list(commands)} for title, commands in steps],
+    }
