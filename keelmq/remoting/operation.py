@@ -98,6 +98,12 @@ class Peer(Protocol):
         """Queues an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
 
 
+class RememberingPeer(Peer, Protocol):
+    """A Peer that keeps what an Access remembers of its requests, for as long as it is connected."""
+
+    known_requests: Any
+
+
 Changes = dict[str, tuple[object, object]]
 """What a request has changed: name -> (old value, new value). No secrets."""
 
@@ -146,6 +152,14 @@ class Access(Protocol):
         """Returns who sends the request; called before its header is parsed. Raises CommandError if they
         may not, or are not who they say."""
         ...
+
+    def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
+        """Called with a request of the data path that admit() has just admitted."""
+
+    def admit_again(self, code: int, header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+        """Whether a request of the data path is like one that was admitted on this connection. header: JSON.
+        False: not known, so admit() decides. Has no effect, since it may be followed by admit()."""
+        return False
 
 
 class Audit(Protocol):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from keelmq.remoting.operation import Caller, CommandError, Peer, Request
+from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
 from keelmq.runtime.clock import wall_ms
 from keelmq.security.core.access import (
     NO_USERNAME,
@@ -18,6 +18,7 @@ from keelmq.security.core.access import (
     Granted,
     Refused,
 )
+from keelmq.security.core.known_requests import KnownRequests
 
 REASONS: Final = ("unsigned", "signature", "user", "throttled", "member", "rights", "other")
 _PARTS: Final = (
@@ -44,6 +45,19 @@ def ip_of(address: str) -> str:
     return host.strip("[]").partition("%")[0] if colon else address
 
 
+def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
+    return AccessRequest(
+        request.code,
+        request.version,
+        request.ext_fields,
+        request.body,
+        peer_ip,
+        peer.connection_id,
+        peer.is_tls,
+        peer.certificate_names,
+    )
+
+
 def reason_of(remark: str) -> str:
     """Returns one of REASONS."""
     return next((reason for text, reason in _PARTS if text in remark), "other")
@@ -62,20 +76,32 @@ class ServerAccess:
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns the user of the request. Raises CommandError."""
         peer_ip = ip_of(peer.address)
-        asked = AccessRequest(
-            request.code,
-            request.version,
-            request.ext_fields,
-            request.body,
-            peer_ip,
-            peer.connection_id,
-            peer.is_tls,
-            peer.certificate_names,
-        )
-        granted = self.control.check(asked, self._clock())
+        granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
             self.refuse(granted)
         return UserCaller(self, granted, peer_ip)
+
+    def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
+        """Requests of this kind are known to admit_again() from now on."""
+        if not isinstance(caller, UserCaller):
+            return
+        found = self.control.key_for_more(_asked(request, peer, ip_of(peer.address)), caller.granted)
+        if found is None:
+            return
+        key, resources = found
+        known, state = peer.known_requests, self.control.state
+        if not isinstance(known, KnownRequests) or known.state is not state:
+            known = peer.known_requests = KnownRequests(state)
+        known.add(request.code, request.ext_fields, resources, key)
+
+    def admit_again(self, code: int, header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+        """Whether the request is of a kind that was admitted on this connection, and its signature is right;
+        False: admit() decides. Has no other effect."""
+        known = peer.known_requests
+        if known is None or known.state is not self.control.state:
+            return False
+        kind = known.kinds.get(code)
+        return kind is not None and kind.has(header, body)
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""
@@ -90,12 +116,13 @@ class UserCaller(Caller):
         self.user = granted.username
         self.is_member = granted.is_member
         self.checks_topics = bool(granted.lookups)
-        self._access, self._granted, self._peer_ip = access, granted, peer_ip
+        self.granted = granted
+        self._access, self._peer_ip = access, peer_ip
 
     def check_topic(self, topic: str) -> None:
         """Raises CommandError unless the user may do with this topic what the request does. Requests without
         look-ups were checked as a whole by admit()."""
-        for lookup in self._granted.lookups:
-            checked = self._access.control.check_topic(self._granted, lookup, topic, self._peer_ip)
+        for lookup in self.granted.lookups:
+            checked = self._access.control.check_topic(self.granted, lookup, topic, self._peer_ip)
             if isinstance(checked, Refused):
                 self._access.refuse(checked)

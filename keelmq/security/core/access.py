@@ -28,7 +28,14 @@ from keelmq.security.core.contexts import (
 from keelmq.security.core.member_proof import PROOF, MemberProofs
 from keelmq.security.core.plain_acl import PlainAcl
 from keelmq.security.core.rules import RULES, UNKNOWN
-from keelmq.security.core.signature import ACCESS_KEY, SIGNATURE, ExtFields, verify
+from keelmq.security.core.signature import (
+    ACCESS_KEY,
+    SIGNATURE,
+    UNIQUE_KEY_QUERY,
+    ExtFields,
+    SecretKey,
+    verify,
+)
 from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.core.users import User
 
@@ -125,6 +132,7 @@ class AccessControl:
         self._proofs = proofs if proofs is not None else MemberProofs()
         self._throttle = throttle if throttle is not None else FailureThrottle()
         self._generation = users.generation
+        self._state = object()
         self._allowed: dict[tuple[object, ...], Granted] = {}
         """(user, code, address, fields of its resources) -> what was granted, without look-ups."""
         self._authenticated: dict[tuple[int, str], int] = {}
@@ -135,10 +143,34 @@ class AccessControl:
         """How many decisions, and how many pairs of connection and user."""
         return len(self._allowed), len(self._authenticated)
 
+    @property
+    def state(self) -> object:
+        """Another object after every change of users, ACLs and accounts."""
+        if self._generation != self._users.generation:
+            self._forget()
+        return self._state
+
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain
         self._allowed.clear()
+        self._state = object()
+
+    def key_for_more(
+        self, request: AccessRequest, granted: Granted
+    ) -> tuple[SecretKey, tuple[str, ...]] | None:
+        """Returns the key of the user, and the names of the ext fields that the request was granted for.
+        Further requests of this connection with this user, code and these fields need only a right signature,
+        as long as `state` is the same. None: they have to be checked as a whole."""
+        rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or _NO_FIELDS
+        if not self._settings.authentication_enabled or self._plain is not None or request.certificate_names:
+            return None
+        if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
+            return None
+        user = self._users.user(granted.username)
+        if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
+            return None
+        return user.secret, (ACCESS_KEY, *rule.fields)
 
     def check(self, request: AccessRequest, now_ms: int) -> Granted | Refused:
         """Time matters for proofs, the throttle and the stateful strategy: now_ms is a wall clock."""
@@ -185,6 +217,7 @@ class AccessControl:
         self._generation = self._users.generation
         self._allowed.clear()
         self._authenticated.clear()
+        self._state = object()
 
     # -- ACL 1.0 -----------------------------------------------------------------------------------------
 
