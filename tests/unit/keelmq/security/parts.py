@@ -13,6 +13,7 @@ PEER = "10.0.0.7"
 SECRETS = {"alice": "alice-secret", "root": "root-secret", "inner": "inner-secret", "gone": "gone-secret"}
 NOW_MS = 1_767_225_600_000
 V5 = 479
+SENDER = b"a sender"
 
 
 def acl_of(username: str, *lines: str, default: tuple[str, ...] = ()) -> Acl:
