@@ -3,12 +3,14 @@
 It reads the clock, asks AccessControl, turns a refusal into the response that clients know, and counts
 refusals for /metrics."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn
 
 from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.security.core.access import (
     NO_USERNAME,
     UNKNOWN_SUBJECT,
@@ -19,8 +21,14 @@ from keelmq.security.core.access import (
     Refused,
 )
 from keelmq.security.core.known_requests import KnownRequests
+from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 
-REASONS: Final = ("unsigned", "signature", "user", "throttled", "member", "rights", "other")
+logger = logging.getLogger(__name__)
+
+REASONS: Final = ("unsigned", "signature", "user", "throttled", "clock", "member", "rights", "other")
+LOGGED: Final = ("clock", "member")
+"""Reasons that an operator must see: the cluster itself is not right, or a stranger plays a member."""
+SKEW_PERIOD_MS: Final = 60_000
 _PARTS: Final = (
     (NO_USERNAME, "unsigned"),
     ("No accessKey is configured", "unsigned"),
@@ -30,6 +38,7 @@ _PARTS: Final = (
     ("is disabled.", "user"),
     ("No acl config for", "user"),
     ("too many failed authentications", "throttled"),
+    (CLOCKS, "clock"),
     ("is for members of this cluster only", "member"),
     ("the proof of a member", "member"),
     (UNKNOWN_SUBJECT, "rights"),
@@ -67,18 +76,38 @@ class ServerAccess:
     """Access of an OperationTable. Owned by the event loop's thread. `clock`: wall clock in ms, since clients
     write its time into their proofs."""
 
-    def __init__(self, control: AccessControl, *, clock: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self,
+        control: AccessControl,
+        *,
+        clock: Callable[[], int] = wall_ms,
+        proofs: MemberProofs | None = None,
+    ) -> None:
+        """proofs: those that `control` checks, to warn before clocks differ too much."""
         self.control = control
         self.refusals: Counter[str] = Counter()
         """How many requests were refused, by reason."""
-        self._clock = clock
+        self._clock, self._proofs = clock, proofs
+        self._log = RateLimitedLogger(logger)
+        self._skewed = RateLimitedLogger(logger, period_ms=SKEW_PERIOD_MS)
 
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns the user of the request. Raises CommandError."""
         peer_ip = ip_of(peer.address)
         granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
+            if reason_of(granted.remark) in LOGGED:
+                self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
             self.refuse(granted)
+        if granted.is_member and self._proofs is not None and self._proofs.is_skewed:
+            self._skewed.tell(
+                now_ms(),
+                "%s: its clock and this one differ by %.1f s; at %d s its requests are refused: %s",
+                peer.address,
+                self._proofs.skew_ms / 1000,
+                self._proofs.window_ms // 1000,
+                CLOCKS,
+            )
         return UserCaller(self, granted, peer_ip)
 
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:

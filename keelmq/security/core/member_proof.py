@@ -111,13 +111,18 @@ class MemberProofs:
     ) -> None:
         """own_address: host:port that other members know this server by; "": requests that name a recipient
         are for others. not_before_ms: when this program began: it does not know what was used before."""
-        self._window_ms, self._senders_max = window_ms, senders_max
+        self.window_ms, self._senders_max = window_ms, senders_max
         self._own_address = own_address
         self._not_before_ms = not_before_ms
         self._forgotten_ms = self._swept_ms = 0
         self._senders: dict[str, _Sender] = {}
         self.skew_ms = 0
         """By how much the clock of the last sender is behind this one's, and the time on the way."""
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the clock of the last sender is off by more than half of what is allowed."""
+        return abs(self.skew_ms) > self.window_ms / 2
 
     def __len__(self) -> int:
         """How many senders are remembered."""
@@ -143,11 +148,11 @@ class MemberProofs:
 
     def _use(self, sender: str, number: int, sent_ms: int, now_ms: int) -> str | None:
         self.skew_ms = now_ms - sent_ms
-        if abs(self.skew_ms) > self._window_ms:
+        if abs(self.skew_ms) > self.window_ms:
             when = "ago" if self.skew_ms > 0 else "in the future"
             return (
                 f"the request was sent {abs(self.skew_ms) / 1000:.1f} s {when} by the clock of this server, "
-                f"and {self._window_ms / 1000:g} s is the limit: {CLOCKS}"
+                f"and {self.window_ms / 1000:g} s is the limit: {CLOCKS}"
             )
         # A clock that was ahead when this program began must not refuse everybody until that time.
         self._not_before_ms = min(self._not_before_ms, now_ms)
@@ -157,7 +162,7 @@ class MemberProofs:
         if found is None:
             self._sweep(now_ms)
             if len(self._senders) >= self._senders_max:
-                return f"{self._senders_max} members and tools within {self._window_ms} ms: no room for more"
+                return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
             found = self._senders[sender] = _Sender(number)
         if (why := found.use(number)) is not None:
             return why
@@ -171,6 +176,6 @@ class MemberProofs:
             return
         self._swept_ms = now_ms
         for sender, found in list(self._senders.items()):
-            if found.latest_ms < now_ms - self._window_ms:
+            if found.latest_ms < now_ms - self.window_ms:
                 self._forgotten_ms = max(self._forgotten_ms, found.latest_ms)
                 del self._senders[sender]

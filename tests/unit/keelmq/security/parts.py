@@ -6,6 +6,7 @@ from typing import Any
 
 from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings
 from keelmq.security.core.acls import Acl, parse_acl
+from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.signature import signed
 from keelmq.security.core.users import User, UserStatus, UserType
 
@@ -70,10 +71,10 @@ def tables(*lines: str) -> Tables:
     return made
 
 
-def control(made: Tables, **settings: Any) -> AccessControl:
+def control(made: Tables, *, proofs: MemberProofs | None = None, **settings: Any) -> AccessControl:
     """Both switches on, unless the settings say otherwise."""
     both = {"authentication_enabled": True, "authorization_enabled": True, **settings}
-    return AccessControl(made, AccessSettings(**both))
+    return AccessControl(made, AccessSettings(**both), proofs=proofs)
 
 
 def request(
