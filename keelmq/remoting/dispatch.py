@@ -94,7 +94,8 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _again(self, code: int) -> AdmitAgain | None:
-        return None if self.table.access is None else partial(self.table.access.admit_again, code)
+        access = self.table.access
+        return None if access is None or access.is_open(code) else partial(access.admit_again, code)
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later

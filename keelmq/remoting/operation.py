@@ -153,6 +153,10 @@ class Access(Protocol):
         may not, or are not who they say."""
         ...
 
+    def is_open(self, code: int) -> bool:
+        """Whether requests of the data path with this code need no check, now and later."""
+        return False
+
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
         """Called with a request of the data path that admit() has just admitted."""
 

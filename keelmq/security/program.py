@@ -9,7 +9,8 @@ from typing import Final
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.security.config import SecurityConfig, codes_of
-from keelmq.security.core.access import AccessControl, AccessSettings, UsersAndAcls
+from keelmq.security.core.access import AccessControl, UsersAndAcls
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl, InvalidAcl
 from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.migration import migrate

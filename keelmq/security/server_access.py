@@ -110,6 +110,10 @@ class ServerAccess:
             )
         return UserCaller(self, granted, peer_ip)
 
+    def is_open(self, code: int) -> bool:
+        """Whether everybody may send it, whatever it says."""
+        return self.control.is_open(code)
+
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
         """Requests of this kind are known to admit_again() from now on."""
         if not isinstance(caller, UserCaller):

@@ -8,11 +8,11 @@ request. What was refused is never remembered: with RocketMQ's stateful strategy
 correct ones fail for a minute."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn, Protocol
 
-from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.codes import RequestCode
 from keelmq.security.core import plain_acl
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl, Action, subject_of
 from keelmq.security.core.authorize import Context, Denied, decide
 from keelmq.security.core.contexts import (
@@ -56,32 +56,6 @@ class UsersAndAcls(Protocol):
     def user(self, username: str) -> User | None: ...
 
     def acl(self, subject: str) -> Acl | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AccessSettings:
-    """member_users: sign for members of this cluster (innerClientAuthenticationCredentials).
-    member_certificates: names in client certificates of members. members_required: what only members may
-    send needs one of the two; if signatures are not checked at all, everything that administers does, too.
-
-    proof_required: requests of member_users need a proof (member_proof.py); False lets RocketMQ's brokers in.
-    proof_to_administer: requests of users that administer need it too, unless they come over TLS."""
-
-    authentication_enabled: bool = False
-    authorization_enabled: bool = False
-    authentication_whitelist: frozenset[int] = frozenset()
-    authorization_whitelist: frozenset[int] = frozenset()
-    stateful_authentication: bool = False
-    stateful_expired_ms: int = 60_000
-    stateful_cache_max: int = 10_000
-    decision_cache_max: int = 10_000
-    cluster_name: str = "DefaultCluster"
-    members_required: bool = False
-    member_users: frozenset[str] = frozenset()
-    member_certificates: frozenset[str] = frozenset()
-    proof_required: bool = True
-    proof_to_administer: bool = False
-    refused_code: int = ResponseCode.NO_PERMISSION
 
 
 class AccessRequest(NamedTuple):
@@ -143,6 +117,10 @@ class AccessControl:
         """How many decisions, and how many pairs of connection and user."""
         return len(self._allowed), len(self._authenticated)
 
+    def is_open(self, code: int) -> bool:
+        """Whether everybody may send it, whatever it says."""
+        return self._plain is None and self._settings.is_open(code)
+
     @property
     def state(self) -> object:
         """Another object after every change of users, ACLs and accounts."""
@@ -163,11 +141,13 @@ class AccessControl:
         Further requests of this connection with this user, code and these fields need only a right signature,
         as long as `state` is the same. None: they have to be checked as a whole."""
         rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or _NO_FIELDS
-        if not self._settings.authentication_enabled or self._plain is not None or request.certificate_names:
-            return None
+        by_user = self._settings.authentication_enabled
+        if by_user is (self._plain is not None):
+            return None  # none or both of them check signatures
         if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
             return None
-        user = self._users.user(granted.username)
+        accounts = self._plain.accounts.get if self._plain is not None else self._users.user
+        user = accounts(granted.username)
         if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
             return None
         return user.secret, (ACCESS_KEY, *rule.fields)

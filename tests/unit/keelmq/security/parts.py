@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings
+from keelmq.security.core.access import AccessControl, AccessRequest
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl, parse_acl
 from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.signature import signed

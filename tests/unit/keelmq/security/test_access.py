@@ -1,11 +1,13 @@
 """The check of a request as a whole: every switch alone and together, and what is remembered."""
 
 import base64
+from typing import Any
 
 import pytest
 
 from keelmq.remoting.codes import RequestCode as Code
-from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings, Granted, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Role
 from keelmq.security.core.member_proof import with_proof
@@ -34,6 +36,26 @@ def remark(found: Granted | Refused) -> str:
 def by_member(code: int, *, number: int = 0, sent_ms: int = NOW_MS, body: bytes = b"") -> AccessRequest:
     fields = with_proof(code, {"brokerName": "b"}, body, now_ms=sent_ms, sender=SENDER, number=number)
     return request(code, fields, body, user="inner")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "is_open"),
+    [
+        ({}, Code.SEND_MESSAGE_V2, True),
+        ({"members_required": True}, Code.SEND_MESSAGE_V2, True),
+        ({"members_required": True}, Code.BROKER_HEARTBEAT, False),
+        ({"members_required": True}, Code.UPDATE_BROKER_CONFIG, False),
+        ({"authentication_enabled": True}, Code.SEND_MESSAGE_V2, False),
+        ({"authorization_enabled": True}, Code.SEND_MESSAGE_V2, False),
+        ({"authentication_enabled": True, "authentication_whitelist": {310}}, 310, True),
+        ({"authorization_enabled": True, "authorization_whitelist": {310}}, 310, True),
+        ({"authorization_enabled": True, "authentication_whitelist": {310}}, 310, False),
+    ],
+)
+def test_what_is_open_whatever_it_says(settings: dict[str, Any], code: int, is_open: bool) -> None:
+    made = AccessSettings(**settings)
+    assert AccessControl(tables(), made).is_open(code) is is_open
+    assert not AccessControl(tables(), made, plain=PLAIN).is_open(code)
 
 
 def test_nothing_enabled_lets_everybody_in() -> None:

@@ -11,9 +11,10 @@ from keelmq.remoting.command import RemotingCommand, encode, response_frame
 from keelmq.remoting.connection import BATCHED_MIN
 from keelmq.remoting.operation import FastPath, OperationTable, Peer
 from keelmq.security.core import known_requests
-from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings, Granted, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.known_requests import DECODERS_MAX, GRANTED_MAX, KnownRequests
-from keelmq.security.core.plain_acl import PlainAcl
+from keelmq.security.core.plain_acl import PlainAcl, parse_plain_acl
 from keelmq.security.core.signature import SecretKey, signed
 from keelmq.security.core.users import User, UserStatus
 from keelmq.security.server_access import ServerAccess
@@ -79,6 +80,35 @@ async def test_the_second_request_is_not_checked_as_a_whole() -> None:
             assert (await peer.ask(send(opaque, i=f"properties {opaque}", body=b"%d" % opaque))).code == 0
     assert guarded.served == [0, 1, 2, 3, 4]
     assert guarded.control.whole == 1
+
+
+async def test_accounts_of_acl_1_are_remembered_too() -> None:
+    guarded = Guarded(authentication_enabled=False, authorization_enabled=False)
+    account = {"accessKey": "RocketMQ", "secretKey": "12345678", "topicPerms": ["t=PUB"]}
+    plain, _ = parse_plain_acl([("f", {"accounts": [account]})])
+    guarded.control.set_plain(plain)
+
+    def by_account(body: bytes = b"body", **fields: str) -> RemotingCommand:
+        return RemotingCommand(SEND, 1, ext_fields=signed("RocketMQ", "12345678", FIELDS | fields), body=body)
+
+    async with guarded.peer() as peer:
+        assert [(await peer.ask(by_account(b""))).code for _ in range(3)] == [0, 0, 0]
+        assert guarded.control.whole == 1
+        for wrong in (by_account(), by_account(b"", b="other")):
+            answer = await peer.ask(wrong)
+            assert answer.code == 16 and "AclException" in (answer.remark or "")
+        guarded.control.set_plain(PlainAcl())
+        assert (await peer.ask(by_account(b""))).code == 16
+
+
+async def test_without_a_check_everything_is_open_at_once() -> None:
+    """Only members are asked for: what clients send does not lose the fast path."""
+    guarded = Guarded(authentication_enabled=False, authorization_enabled=False, members_required=True)
+    async with guarded.peer() as peer:
+        for _ in range(3):
+            answer = await peer.ask(RemotingCommand(SEND, 1, ext_fields=dict(FIELDS), body=b"body"))
+            assert answer.code == 0
+    assert guarded.control.whole == 0
 
 
 async def test_each_signature_is_checked() -> None:
