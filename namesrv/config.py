@@ -9,6 +9,7 @@ from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import home_path
 from keelmq.runtime.tls.settings import TlsConfig
+from keelmq.security.audit.settings import AuditConfig
 from keelmq.security.config import SecurityConfig
 
 AT_RUN_TIME = frozenset(
@@ -26,7 +27,7 @@ AT_RUN_TIME = frozenset(
 """Keys that a request (318) can change; the others are read at start."""
 
 
-class NamesrvConfig(StoredConfig, TlsConfig, SecurityConfig):
+class NamesrvConfig(StoredConfig, TlsConfig, SecurityConfig, AuditConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*SecurityConfig.DEFAULTS, "namesrv.conf")

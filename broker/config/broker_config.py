@@ -18,6 +18,7 @@ from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.runtime.tls.settings import TlsConfig
+from keelmq.security.audit.settings import AuditConfig
 from keelmq.security.config import SecurityConfig
 
 LOOPBACK = "127.0.0.1"
@@ -70,7 +71,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig, SecurityConfig):
+class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, TlsConfig, SecurityConfig, AuditConfig):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*SecurityConfig.DEFAULTS, "broker.conf")
