@@ -5,36 +5,11 @@ refusals for /metrics."""
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from keelmq.remoting.operation import Caller, CommandError, Peer, Request
 from keelmq.runtime.clock import wall_ms
-from keelmq.security.core.access import (
-    NO_USERNAME,
-    UNKNOWN_SUBJECT,
-    WRONG_SIGNATURE,
-    AccessControl,
-    AccessRequest,
-    Granted,
-    Refused,
-)
-
-REASONS: Final = ("unsigned", "signature", "user", "throttled", "member", "rights", "other")
-_PARTS: Final = (
-    (NO_USERNAME, "unsigned"),
-    ("No accessKey is configured", "unsigned"),
-    (WRONG_SIGNATURE, "signature"),
-    ("Check signature failed", "signature"),
-    ("is not found.", "user"),
-    ("is disabled.", "user"),
-    ("No acl config for", "user"),
-    ("too many failed authentications", "throttled"),
-    ("is for members of this cluster only", "member"),
-    ("the proof of a member", "member"),
-    (UNKNOWN_SUBJECT, "rights"),
-    ("has no permission to access", "rights"),
-)
-"""Texts of refusals, and the reason that /metrics counts them under."""
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
 
 
 def ip_of(address: str) -> str:
@@ -44,18 +19,13 @@ def ip_of(address: str) -> str:
     return host.strip("[]").partition("%")[0] if colon else address
 
 
-def reason_of(remark: str) -> str:
-    """Returns one of REASONS."""
-    return next((reason for text, reason in _PARTS if text in remark), "other")
-
-
 class ServerAccess:
     """Access of an OperationTable. Owned by the event loop's thread. `clock`: wall clock in ms, since clients
     write its time into their proofs."""
 
     def __init__(self, control: AccessControl, *, clock: Callable[[], int] = wall_ms) -> None:
         self.control = control
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[Reason] = Counter()
         """How many requests were refused, by reason."""
         self._clock = clock
 
@@ -79,7 +49,7 @@ class ServerAccess:
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""
-        self.refusals[reason_of(refused.remark)] += 1
+        self.refusals[refused.reason] += 1
         raise CommandError(refused.code, refused.remark)
 
 
