@@ -8,13 +8,19 @@ from collections.abc import Awaitable, Callable
 from broker.ha.core.slave_link import Close, SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
 from broker.ha.ports import Clock, ReplicatedStore
-from broker.ha.slave_protocol import SlaveOwner, SlaveProtocol
+from broker.ha.security import HaSecurity, slave_hello
+from broker.ha.slave_protocol import HelloFactory, SlaveOwner, SlaveProtocol
 from broker.store.log.group_commit import GroupCommit
 from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.runtime.tls.dial import open_tls
+from keelmq.runtime.tls.transport import PLAIN_BYTES, TlsError
 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_MS = 1_000
+TLS_TIMEOUT_MS = 5_000
+"""Of connection and TLS handshake together."""
 RECONNECT = Backoff(first_ms=20, max_ms=300)
 """The pause between two attempts to connect. RocketMQ waits 5 s."""
 
@@ -38,6 +44,7 @@ class SlaveClient:
         clock: Clock,
         commit: GroupCommit | None,
         check_master: MasterCheck,
+        security: HaSecurity,
     ) -> None:
         """commit: the group commit; None without sync_flush. check_master: asked before every connection but
         the first, whose address the caller has just checked."""
@@ -50,12 +57,19 @@ class SlaveClient:
         self._settings, self._clock = settings, clock
         self._commit = commit
         self._check_master = check_master
+        self._security = security
+        self._speaks_plain = False  # to the next master; only with haPlainMaster
+        self._ciphertext = memoryview(bytearray(PLAIN_BYTES if security.client_tls is not None else 0))
         self._stopped = False
 
     @property
     def connected(self) -> bool:
         """The handshake is done and the master sends its log."""
         return self.protocol is not None and self.protocol.link.transferring
+
+    def follows(self, address: tuple[str, int], broker_id: int) -> bool:
+        """Returns whether it copies, or tries to, as this replica from this master."""
+        return (self.address, self.broker_id, self.fault) == (address, broker_id, None)
 
     async def run(self) -> None:
         """Connects, receives, and connects again. Returns after a fatal close: an operator must act."""
@@ -88,10 +102,11 @@ class SlaveClient:
 
     async def _one_connection(self) -> tuple[Close, bool]:
         """Returns why the connection ended, and whether it brought bytes of the log."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                _, protocol = await loop.create_connection(self._new_protocol, *self.address)
+            protocol = await self._connect()
+        except TlsError as error:
+            self.protocol = None
+            return Close(_tls_problem(error, self._security.client_tls)), False
         except (OSError, UnicodeError, TimeoutError) as error:
             self.protocol = None
             return Close(f"cannot connect: {error or 'timeout'}"), False
@@ -104,6 +119,21 @@ class SlaveClient:
         finally:
             protocol.close("the client stops")
             self.protocol = None
+            if self._security.plain_master and not protocol.link.transferring:
+                self._speaks_plain = not self._speaks_plain  # what this master understands is found out
+
+    async def _connect(self) -> SlaveProtocol:
+        """Returns the protocol of a new connection. Raises TlsError, OSError, UnicodeError, TimeoutError."""
+        tls = self._security.client_tls
+        async with asyncio.timeout((CONNECT_TIMEOUT_MS if tls is None else TLS_TIMEOUT_MS) / 1000):
+            if tls is None:
+                loop = asyncio.get_running_loop()
+                _, protocol = await loop.create_connection(self._new_protocol, *self.address)
+                return protocol
+            transport = await open_tls(tls, self._new_protocol, *self.address, self._ciphertext)
+        made = transport.protocol
+        assert isinstance(made, SlaveProtocol)
+        return made
 
     async def _prepare(self) -> str | None:
         """Before every connection: cuts off a partial record, and drops epochs that begin behind the log's
@@ -132,11 +162,25 @@ class SlaveClient:
             now_ms=self._clock(),
         )
         # kept at once: a round of the group commit may end before create_connection() returns
-        self.protocol = SlaveProtocol(link, self._store, self._owner, self._clock, self._commit)
+        self.protocol = SlaveProtocol(
+            link, self._store, self._owner, self._clock, self._commit, self._hello_factory()
+        )
         return self.protocol
+
+    def _hello_factory(self) -> HelloFactory | None:
+        group = self._security.group
+        if group is None or self._speaks_plain:
+            return None
+        return lambda transport, now_ms: slave_hello(group, self.broker_id, transport, now_ms)
 
     def stop(self) -> None:
         """Closes the connection. No byte is written to the log after this call."""
         self._stopped = True
         if self.protocol is not None:
             self.protocol.close("the role changes")
+
+
+def _tls_problem(error: TlsError, tls: ClientTls | None) -> str:
+    if error.__cause__ is None or tls is None:  # no error of OpenSSL: the connection was closed
+        return f"TLS handshake failed: {error} (is its haTlsMode disabled? haTlsEnable is set here)"
+    return tls.explain(str(error))

@@ -2,7 +2,8 @@
 
 Most of a large packet is read straight into the mapped CommitLog. Headers are read into a small buffer, with
 what follows them, so a small packet costs one system call and a copy of its few bytes. The effects of the
-SlaveLink are performed in its order, before the next bytes are parsed.
+SlaveLink are performed in its order, before the next bytes are parsed. With member credentials, the link
+begins when the master has proved its membership (core/hello.py).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from broker.ha.core.hello import HelloRefused, SlaveHello
 from broker.ha.core.slave_link import (
     Close,
     Confirm,
@@ -30,6 +32,13 @@ logger = logging.getLogger(__name__)
 CONTROL_BYTES = 4_096
 DIRECT_BYTES = 2_048
 """A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
+
+NO_PROOF = (
+    "the master closed the connection instead of proving its membership: are its member credentials the same "
+    "as ours? (haPlainMaster=true follows a master of RocketMQ)"
+)
+HelloFactory = Callable[[asyncio.Transport, int], SlaveHello]
+"""Makes the hello of a connection: (transport, now_ms)."""
 
 
 class SlaveOwner(Protocol):
@@ -59,8 +68,12 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         owner: SlaveOwner,
         clock: Clock,
         commit: GroupCommit | None,
+        new_hello: HelloFactory | None = None,
     ) -> None:
+        """commit: None without sync_flush. new_hello: None if the master need not prove anything."""
         self.link = link
+        self._new_hello = new_hello
+        self._hello: SlaveHello | None = None  # until the master has proved its membership
         self.ended: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._store, self._owner, self._clock = store, owner, clock
         self._transport: asyncio.Transport | None = None
@@ -74,7 +87,35 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
-        self._perform(self._clock())
+        if self._close is not None:
+            self._transport.abort()
+            return
+        now_ms = self._clock()
+        if self._new_hello is None:
+            self._perform(now_ms)
+            return
+        self._hello = self._new_hello(self._transport, now_ms)
+        try:
+            self._transport.write(self._hello.start())
+        except HelloRefused as refused:
+            self.close(str(refused))
+
+    def _take_hello(self, hello: SlaveHello, data: memoryview, now_ms: int) -> None:
+        try:
+            proof = hello.receive_data(data)
+        except HelloRefused as refused:
+            self.close(f"{refused}: are its member credentials the same as ours, and is it our master?")
+            return
+        if proof is None or self._transport is None or self._close is not None:
+            return
+        self._hello = None
+        self._transport.write(proof)
+        self._perform(now_ms)
+
+    @property
+    def is_proving(self) -> bool:
+        """Whether the master has not proved its membership yet, and has to."""
+        return self._hello is not None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         wanted = self.link.body_wanted
@@ -100,7 +141,9 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         now_ms = self._clock()
-        if self._is_direct and self._close is None:
+        if self._hello is not None:
+            self._take_hello(self._hello, self._control[:nbytes], now_ms)
+        elif self._is_direct and self._close is None:
             self._store.commit_log.received(nbytes)
             self.link.body_received(nbytes, now_ms)
             self._perform(now_ms)
@@ -143,8 +186,17 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         if fault := self._store.commit_log.sync_fault.text:
             self.close(f"cannot write here: {fault}")
             return
+        if self._hello is not None:
+            self._check_hello(self._hello, now_ms)
+            return
         self.link.tick(now_ms)
         self._perform(now_ms)
+
+    def _check_hello(self, hello: SlaveHello, now_ms: int) -> None:
+        try:
+            hello.check(now_ms)
+        except HelloRefused as refused:
+            self.close(str(refused))
 
     def flushed(self) -> None:
         """More of the log is on disk: it can be acknowledged."""
@@ -154,6 +206,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._perform(self._clock())
 
     def _perform(self, now_ms: int) -> None:
+        if self._hello is not None:
+            return
         next_effect = self.link.next_effect
         try:
             while (
@@ -264,6 +318,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._close is None:
-            self._close = Close(str(exc or "the master closed the connection"))
+            self._close = Close(
+                NO_PROOF if self.is_proving else str(exc or "the master closed the connection")
+            )
         if not self.ended.done():
             self.ended.set_result(self._close)
