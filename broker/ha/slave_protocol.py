@@ -34,8 +34,8 @@ DIRECT_BYTES = 2_048
 """A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
 
 NO_PROOF = (
-    "the master closed the connection instead of proving its membership: are its member credentials the same "
-    "as ours? (haPlainMaster=true follows a master of RocketMQ)"
+    "the master does not prove its membership: are its member credentials the same as ours? "
+    "haPlainMaster=true follows a master of RocketMQ"
 )
 HelloFactory = Callable[[asyncio.Transport, int], SlaveHello]
 """Makes the hello of a connection: (transport, now_ms)."""
@@ -104,7 +104,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         try:
             proof = hello.receive_data(data)
         except HelloRefused as refused:
-            self.close(f"{refused}: are its member credentials the same as ours, and is it our master?")
+            self.close(f"{NO_PROOF} ({refused})")
             return
         if proof is None or self._transport is None or self._close is not None:
             return
@@ -196,7 +196,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         try:
             hello.check(now_ms)
         except HelloRefused as refused:
-            self.close(str(refused))
+            self.close(f"{NO_PROOF} ({refused})")
 
     def flushed(self) -> None:
         """More of the log is on disk: it can be acknowledged."""

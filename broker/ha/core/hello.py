@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAGIC: Final = b"KMQH"
+TLS_FIRST_BYTE: Final = 0x16
 VERSION: Final = 1
 HEAD: Final = struct.Struct(">4sBBH")
 """magic(4) | version(1) | kind(1) | bodySize(2)."""
@@ -202,6 +203,8 @@ class MasterHello:
         """Returns bytes for the slave, or that it is admitted; None: more data is needed. Raises
         HelloRefused."""
         if self._hello is None and not self._decoder.has_data and data and data[0] != MAGIC[0]:
+            if data[0] == TLS_FIRST_BYTE:
+                raise HelloRefused(NOT_CONFIGURED, "it speaks TLS, and haTlsMode is disabled here")
             if not self._plain_allowed:
                 raise HelloRefused(NO_CREDENTIALS, "it does not prove its membership (haPlainSlaves)")
             return Admitted(None, data)
@@ -228,6 +231,10 @@ class MasterHello:
             raise HelloRefused(
                 WRONG_CREDENTIALS, f"its credentials are wrong (accessKey {hello.access_key[:100]!r})"
             )
+        if self._decoder.has_data:
+            raise HelloRefused(
+                WRONG_CREDENTIALS, "it answers before it is asked, so it repeats another hello"
+            )
         self._hello = hello
         return packet(CHALLENGE, self._nonce + self._proof(group, b"master", hello, self._nonce))
 
@@ -236,7 +243,7 @@ class MasterHello:
         if body is None:
             return None
         if not hmac.compare_digest(body, self._proof(group, b"slave", hello, self._nonce)):
-            raise HelloRefused(WRONG_CREDENTIALS, "it has repeated the hello of another connection")
+            raise HelloRefused(WRONG_CREDENTIALS, "it repeats the hello of another connection")
         return Admitted(hello.broker_id, self._decoder.rest())
 
     def _proof(self, group: Group, of: bytes, hello: Hello, master_nonce: bytes) -> bytes:
@@ -279,9 +286,9 @@ class SlaveHello:
             return None
         master_nonce, proof = body[:NONCE_BYTES], body[NONCE_BYTES:]
         if not hmac.compare_digest(proof, self._proof(b"master", master_nonce)):
-            raise HelloRefused(WRONG_CREDENTIALS, "the master's proof of its membership is wrong")
+            raise HelloRefused(WRONG_CREDENTIALS, "its proof is wrong")
         if self._decoder.has_data:
-            raise HelloRefused(MALFORMED, "the master sends before it has our proof")
+            raise HelloRefused(MALFORMED, "it sends before it has our proof")
         return packet(PROOF, self._proof(b"slave", master_nonce))
 
     def _proof(self, of: bytes, master_nonce: bytes) -> bytes:
@@ -296,4 +303,4 @@ class SlaveHello:
     def check(self, now_ms: int) -> None:
         """Raises HelloRefused when the deadline is over."""
         if now_ms - self._began_ms > DEADLINE_MS:
-            raise HelloRefused(TIMED_OUT, f"the master has not proved its membership in {DEADLINE_MS} ms")
+            raise HelloRefused(TIMED_OUT, f"no proof in {DEADLINE_MS} ms")

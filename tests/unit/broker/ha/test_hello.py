@@ -125,6 +125,15 @@ def test_a_recorded_hello_and_its_proof_are_of_no_use_again() -> None:
     assert "another connection" in refused_by(again, proof, hello.WRONG_CREDENTIALS)
 
 
+def test_a_recording_that_comes_at_once_gets_no_answer() -> None:
+    ours, theirs = slave(), master()
+    challenge = theirs.receive_data(ours.start())
+    assert isinstance(challenge, bytes)
+    proof = ours.receive_data(challenge)
+    assert proof is not None
+    refused_by(master(), START + proof, hello.WRONG_CREDENTIALS)
+
+
 def test_the_proof_of_the_master_is_none_of_a_slave() -> None:
     theirs, ours = master(), slave()
     challenge = theirs.receive_data(ours.start())
@@ -206,7 +215,7 @@ def test_a_false_master_gets_no_proof() -> None:
     ):
         ours = slave()
         ours.start()
-        assert "master" in refused_by(ours, false, hello.WRONG_CREDENTIALS)
+        assert "proof is wrong" in refused_by(ours, false, hello.WRONG_CREDENTIALS)
 
 
 def test_a_master_of_rocketmq_is_no_answer() -> None:
