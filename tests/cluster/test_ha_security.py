@@ -8,6 +8,7 @@ import pytest
 from broker.ha.core.frames import Ack, SlaveHandshake
 from cli.lab.cluster import Program
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tls.contexts import ClientTls
 from tests.support.harness import SAFE, Harness
 from tests.support.raft_certificates import Authority
 
@@ -21,7 +22,7 @@ def settings(authority: Authority) -> dict[str, str]:
     files.key.chmod(0o600)
     return {
         "innerClientAuthenticationCredentials": SECRET,
-        "haTlsMode": "permissive",
+        "haTlsMode": "enforcing",
         "haTlsEnable": "true",
         "tls.server.certPath": str(files.certificate),
         "tls.server.keyPath": str(files.key),
@@ -29,10 +30,11 @@ def settings(authority: Authority) -> dict[str, str]:
     }
 
 
-async def told(broker: Program, data: bytes) -> bytes:
+async def told(broker: Program, data: bytes, *, tls: bool) -> bytes:
     """What the replication port says to a stranger."""
     host, port = broker.settings["brokerIP1"], broker.settings["haListenPort"]
-    reader, writer = await asyncio.open_connection(host, port)
+    context = ClientTls(verify=False).context if tls else None
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
     writer.write(data)
     async with asyncio.timeout(10):
         try:
@@ -51,7 +53,10 @@ async def test_a_fail_over_loses_nothing_and_tells_strangers_nothing(tmp_path: P
         await running.acked(200)
         master = await running.master()
         for broker_id in (1, 2, 3, 9):
-            assert await told(master, SlaveHandshake(broker_id).encode() + Ack(0).encode()) == b""
+            for tls in (False, True):
+                assert (
+                    await told(master, SlaveHandshake(broker_id).encode() + Ack(0).encode(), tls=tls) == b""
+                )
         await running.acked(100)
         assert await running.master() is master, "nobody has lost a link"
         running.cluster.kill(master)
