@@ -6,6 +6,7 @@ ends and then closes everything. Decisions are made in core/; flags and signals 
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from keelmq.runtime.config import Config
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
+from keelmq.security.audit.log import make_audit
 from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_store import NoUsers
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
@@ -90,6 +92,7 @@ class Namesrv:
             delete_missing_topics=config.delete_topic_with_broker_registration,
         )
         self.tls, self.client_tls = server_tls(config), client_tls(config)
+        self.audit = make_audit(config, "mqnamesrv" if route_service else "mqcontroller")
         self._tasks = TaskSet()
         self.users = load_users(config)
         self.security = ProgramSecurity(
@@ -115,6 +118,7 @@ class Namesrv:
         self._bind_users = binder_of(self.users, self.security)
         self._bind_users(self.table)
         self.table.access = self.security.access
+        self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
         self.requests = RequestCounts()
         self.requests.watch(self.table)
@@ -166,6 +170,7 @@ class Namesrv:
             if self._server is not None:
                 self.kv.load()
                 await self._server.start()
+            self._start_audit()
             self._bind_http()
             for plugin in self.plugins:
                 await plugin.start()
@@ -197,6 +202,8 @@ class Namesrv:
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
         steps.add("background tasks", self._tasks.stop)
+        if self.audit is not None:
+            steps.add("the audit log", self.audit.close)
         steps.add("notifications", self._notifier.close)
         steps.add("the KV configuration", self.kv.close)
         await steps.run()
@@ -269,6 +276,7 @@ class Namesrv:
             client_tls=self.client_tls,
             security=self.security,
             bind_users=self._bind_users,
+            audit=self.audit,
             settings=[
                 Settings(
                     "mqnamesrv",
@@ -280,6 +288,18 @@ class Namesrv:
                 )
             ],
         )
+
+    def _start_audit(self) -> None:
+        """Its files are beside the others of this program."""
+        if self.audit is None:
+            return
+        beside, port = self.kv.path.parent, self.context.request_port or 0
+        if self._server is not None:
+            port = self._server.address[1]
+        elif self.context.directory is not None:
+            beside = self.context.directory
+        directory = self.config.audit_path or beside / "audit"
+        self.audit.start(directory, node=f"{socket.gethostname()}:{port}", port=port)
 
     def _make_server(self) -> TcpServer:
         return TcpServer(

@@ -8,9 +8,7 @@ from pydantic import Field, field_validator
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import home_path
-from keelmq.runtime.tls.settings import TlsConfig
-from keelmq.security.config import SecurityConfig
-from keelmq.security.open_network import OpenNetworkConfig
+from keelmq.security.server_config import ServerConfig
 
 AT_RUN_TIME = frozenset(
     {
@@ -27,10 +25,10 @@ AT_RUN_TIME = frozenset(
 """Keys that a request (318) can change; the others are read at start."""
 
 
-class NamesrvConfig(StoredConfig, OpenNetworkConfig, TlsConfig, SecurityConfig):
+class NamesrvConfig(StoredConfig, ServerConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
-    DEFAULTS: ClassVar[tuple[str, ...]] = (*SecurityConfig.DEFAULTS, "namesrv.conf")
+    DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "namesrv.conf")
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
 

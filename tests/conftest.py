@@ -1,6 +1,7 @@
 """--rewrite puts what the code says now into the scenario files; read the diff before you commit it."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,6 +10,15 @@ def pytest_configure() -> None:
     """A background shell ignores SIGINT, and every program that a test starts would, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_files_in_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A name server without kvConfigPath has its audit log in the home directory."""
+    with pytest.MonkeyPatch.context() as patched:
+        kv = tmp_path_factory.mktemp("namesrv") / "kvConfig.json"
+        patched.setattr("namesrv.app.DEFAULT_PATH", kv)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

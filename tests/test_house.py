@@ -90,7 +90,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq": ("runtime", "remoting web", "security", "client"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("operations", "servers"),
-    "keelmq.security": ("core",),
+    "keelmq.security": ("core", "audit"),
     "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),
     "namesrv.plugins": ("controller",),

@@ -79,7 +79,7 @@ class LiveSettings:
 
     async def update(self, header: Empty, call: Call) -> Reply:
         """Changes settings, all that are given or none (25). Raises CommandError if one is refused."""
-        return Reply(remark=await self._store.update(call.raw_body))
+        return Reply(remark=await self._store.update(call.raw_body, call.changes))
 
     def _properties(self) -> str:
         """Returns key=value lines, sorted, with detected values in place of the configured ones."""

@@ -130,6 +130,11 @@ TABLE = Table(
             "1 while replication is stopped and an operator must act (no common epoch, a damaged epoch file, "
             "another file size), else 0",
         ),
+        Metric(
+            "rocketmq_ha_refused_total",
+            "connections to the replication port that were refused: no proof of membership, or TLS failed",
+            ("reason",),
+        ),
         Metric("rocketmq_half_messages", "transactions whose producers have not decided yet; of a master"),
         Metric("rocketmq_commit_messages_total", "transactions that were committed", ("topic",)),
         Metric("rocketmq_rollback_messages_total", "transactions that were rolled back", ("topic",)),
@@ -200,6 +205,8 @@ def scrape(sources: MetricSources) -> Scrape:
     add_telemetry(made, sources.telemetry)
     if controlled is not None:
         _add_replication(made, status_of(controlled.ha))
+        for reason, count in sorted(controlled.ha.refused.items()):
+            made.add("rocketmq_ha_refused_total", count, reason)
     return made
 
 

@@ -102,6 +102,7 @@ class StatisticsHandlers:
         topics are deleted with their messages; an empty queue stays, because it has the topic's next
         offset."""
         self._retention.asked = True
+        call.changes["retention"] = "waits for its hour", "starts at once"
         return Reply()
 
     async def set_read_mode(self, header: ReadAheadRequest, call: Call) -> Reply:
@@ -110,6 +111,7 @@ class StatisticsHandlers:
             remark = "set commitlog readahead mode param value error"
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}: it is 0 (normal) or 1 (random)")
         self._store.commit_log.read_ahead(header.mode == READ_NORMAL)
+        call.changes["readMode"] = None, "normal" if header.mode == READ_NORMAL else "random"
         return Reply(remark=f"set commitlog readahead mode success, mode: {header.mode}")
 
 

@@ -63,6 +63,7 @@ class Broker(BrokerParts):
         if self._controlled is not None:
             await self._controlled.listen()
         await self.listeners.start(self._bind_operations())
+        self._start_audit()
         self._bind_http()
         self.store.store_host = store_host(self.host, self.listeners.port)
         self._start_telemetry()
@@ -95,6 +96,8 @@ class Broker(BrokerParts):
         steps.add("connections to others", self._client.close)
         if self._telemetry is not None:
             steps.add("telemetry", self._telemetry.close)
+        if self.audit is not None:
+            steps.add("the audit log", self.audit.close)
         if self.commit is not None:
             steps.add(GROUP_COMMIT, self.commit.close)
         if self._loaded:
@@ -145,7 +148,14 @@ class Broker(BrokerParts):
                 ha_info=self.status.ha_info,
             )
         )
+        self.operations.audit = self.audit
         return self.operations
+
+    def _start_audit(self) -> None:
+        if self.audit is not None:
+            directory = self.config.audit_path or self.config.store_path_root_dir / "audit"
+            node = f"{self.config.broker_name}-{self.address}"
+            self.audit.start(directory, node=node, port=self.listeners.port)
 
     def _bind_http(self) -> None:
         config = self.config

@@ -40,6 +40,7 @@ from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
+from keelmq.security.audit.log import make_audit
 from keelmq.security.program import ProgramSecurity, first_users
 from keelmq.security.refusal_log import RefusalLog
 from keelmq.security.signer import everybody, optional_signer
@@ -93,6 +94,7 @@ class BrokerParts:
         config = self.config
         self.write_buffers = WriteBuffers(UNSENT_BYTES_MAX)
         self.tls, self.client_tls = server_tls(config), client_tls(config)
+        self.audit = make_audit(config, "mqbroker")
         self.listeners = Listeners(
             config,
             host=self.host,

@@ -78,6 +78,8 @@ class ClientAdmin:
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
         targets = {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
+        before = metadata.offsets.row(header.group, header.topic)
+        call.changes["offset by queue"] = {queue_id: before.get(queue_id) for queue_id in targets}, targets
         for queue_id, offset in targets.items():
             if not metadata.offsets.commit(header.group, header.topic, queue_id, offset):
                 raise CommandError(ResponseCode.SYSTEM_ERROR, "there are too many pairs of topic and group")
@@ -157,6 +159,7 @@ class ClientAdmin:
         _, row = self._known(header.topic, header.group)
         bits = row.forbidden.get(header.topic, 0)
         if header.readable is not None:
+            call.changes["readable"] = not bits & FORBIDDEN_READ, header.readable
             if not metadata.gate.writable:
                 raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master changes forbidden topics")
             bits = bits & ~FORBIDDEN_READ if header.readable else bits | FORBIDDEN_READ

@@ -203,7 +203,11 @@ class ConsumeStats:
                 continue
             if not header.offline and self._is_unsubscribed(header.src_group, topic):
                 continue
-            for queue_id, offset in metadata.offsets.row(header.src_group, topic).items():
+            offsets = metadata.offsets.row(header.src_group, topic)
+            before = metadata.offsets.row(header.dest_group, topic)
+            if offsets:
+                call.changes[f"offset by queue of topic {topic}"] = before, {**before, **offsets}
+            for queue_id, offset in offsets.items():
                 if not metadata.offsets.commit(header.dest_group, topic, queue_id, offset):
                     remark = "there are too many pairs of topic and group"
                     raise CommandError(ResponseCode.SYSTEM_ERROR, remark)

@@ -12,14 +12,13 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.client_settings import ClientSettings
+from broker.config.ha_settings import HaSecuritySettings
 from broker.config.ignored_keys import look_up
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
-from keelmq.runtime.tls.settings import TlsConfig
-from keelmq.security.config import SecurityConfig
-from keelmq.security.open_network import OpenNetworkConfig
+from keelmq.security.server_config import ServerConfig
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -71,10 +70,10 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, OpenNetworkConfig, TlsConfig, SecurityConfig):
+class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, HaSecuritySettings, ServerConfig):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
-    DEFAULTS: ClassVar[tuple[str, ...]] = (*SecurityConfig.DEFAULTS, "broker.conf")
+    DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "broker.conf")
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
 

@@ -21,6 +21,7 @@ from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
 from broker.controller_mode.ha_requests import HaRequests
+from broker.controller_mode.ha_security import ha_security
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
 from broker.controller_mode.isolation_lease import IsolationLease
 from broker.controller_mode.planned_stop import PlannedStop
@@ -124,6 +125,7 @@ class ControllerMode:
             one_message_waits=lambda: len(parts.pending) == 1,
             on_truncated=parts.metadata.log_truncated,
             check_master=self.slave_sync.unverified_peer,
+            security=ha_security(config),
         )
         self._lease = IsolationLease(
             self.ha,

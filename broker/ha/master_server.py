@@ -3,19 +3,28 @@
 The event loop sends one packet per slave and turn, and keeps at most about one packet in a transport's
 buffer: bulk catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to
 the socket without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while
-`_batch` is set, only that thread writes to the socket. A broker that is not master closes every connection at
-once.
+`_batch` is set, only that thread writes to the socket. Sendfile cannot encrypt, so the loop serves all slaves
+that use TLS. A broker that is not master closes every connection at once.
+
+A link gets no byte of a peer that has not proved its membership (core/hello.py), so such a peer is told
+nothing, changes no SyncStateSet, and ends nobody's link.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
 from broker.ha.catch_up import CatchUpThreads, SendfileBatch
+from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.ports import Clock, ReplicatedLog
+from broker.ha.security import HaSecurity
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.stop_steps import StopSteps
+from keelmq.runtime.tasks import TaskSet
+from keelmq.runtime.tls.port import HANDSHAKES, TlsPort
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +43,7 @@ class MasterProtocol(asyncio.Protocol):
         self._batch: SendfileBatch | None = None
         self._fd = -1  # for threads; -1: they cannot write to this connection
         self._high_bytes = server.settings.batch_bytes
+        self._hello: MasterHello | None = None  # until the peer has proved its membership
         self.link: MasterLink | None = None
         self.address = ""
         self.closed = False
@@ -51,11 +61,17 @@ class MasterProtocol(asyncio.Protocol):
         if self.link is None:
             self.closed = True
             writer.abort()
+            return
+        self._hello = self._server.security.master_hello(writer, self._server.clock())
 
     def data_received(self, data: bytes) -> None:
         link = self.link
         if link is None or self.closed:
             return
+        if self._hello is not None:
+            data = self._admit(self._hello, link, data)
+            if not data:
+                return
         before = link.slave_id
         link.receive_data(data, self._server.clock())
         if link.slave_id != before:
@@ -64,6 +80,21 @@ class MasterProtocol(asyncio.Protocol):
             self.pump()
         if not self.closed:
             self._server.on_ack(link)
+
+    def _admit(self, hello: MasterHello, link: MasterLink, data: bytes) -> bytes:
+        """Returns the bytes for the link; empty: the peer is not admitted yet, or refused."""
+        try:
+            step = hello.receive_data(data)
+        except HelloRefused as refused:
+            self._server.peer_refused(self, refused)
+            return b""
+        if isinstance(step, Admitted):
+            self._hello = None
+            link.proven_id = step.broker_id
+            return step.rest
+        if step is not None and self._transport is not None:
+            self._transport.write(step)
+        return b""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -96,6 +127,9 @@ class MasterProtocol(asyncio.Protocol):
             return
         transport, now_ms = self._transport, self._server.clock()
         assert transport is not None
+        if self._hello is not None:
+            self._check_hello(self._hello, now_ms)
+            return
         self._server.state.min_offset = self._server.log.min_offset  # retention does not wait for a tick
         if self._scheduled or self._paused or self._batch is not None:
             if (close := self.link.check(now_ms)) is not None:
@@ -121,6 +155,12 @@ class MasterProtocol(asyncio.Protocol):
         if self.link.has_more or effect.body_bytes == 0:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _check_hello(self, hello: MasterHello, now_ms: int) -> None:
+        try:
+            hello.check(now_ms)
+        except HelloRefused as refused:
+            self._server.peer_refused(self, refused)
 
     def _send_by_thread(self, transport: asyncio.Transport, link: MasterLink, now_ms: int) -> bool:
         """Returns True if a thread sends the next bytes, or will when the transport's buffer is empty; False:
@@ -171,8 +211,10 @@ class MasterServer:
         on_ack: Callable[[MasterLink], None],
         on_links_changed: Callable[[], None],
         catch_up_threads: int,
+        security: HaSecurity,
     ) -> None:
         self.log = log
+        self.security = security
         self.settings = settings
         self.clock = clock
         self.on_ack = on_ack
@@ -182,13 +224,33 @@ class MasterServer:
         """The live links of slaves that have identified themselves, by broker id; the newest one of each."""
         self._on_links_changed = on_links_changed
         self._protocols: dict[MasterLink, MasterProtocol] = {}
+        self._refused: Counter[str] = Counter()
+        self._refused_log = RateLimitedLogger(logger)
+        self._strangers_log = RateLimitedLogger(logger, level=logging.INFO)
         self._listener: asyncio.Server | None = None
+        self._tasks = TaskSet()
+        self._tls_port: TlsPort | None = None
+        if security.tls is not None:
+            self._tls_port = TlsPort(
+                security.tls,
+                self._new_protocol,
+                name="HA port",
+                first_byte_ms=DEADLINE_MS,
+                handshake_ms=DEADLINE_MS,
+                waiting_max=LINKS_MAX,
+            )
         self._open = False
 
     async def start(self, host: str, port: int) -> None:
         """Binds the port. Raises OSError if it is taken."""
+        accepted = self._new_protocol if self._tls_port is None else self._tls_port.accepted
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: MasterProtocol(self), host, port, backlog=LINKS_MAX)
+        self._listener = await loop.create_server(accepted, host, port, backlog=LINKS_MAX)
+        if self.security.tls is not None:
+            self._tasks.start("certificates of the HA port", self.security.tls.run)
+
+    def _new_protocol(self) -> MasterProtocol:
+        return MasterProtocol(self)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -202,13 +264,25 @@ class MasterServer:
         """Returns the number of open HA connections, also those without a handshake."""
         return len(self._protocols)
 
+    @property
+    def refused(self) -> Counter[str]:
+        """Returns how many peers did not prove their membership, by the kinds of core/hello.py, or failed in
+        TLS, by "tls_" and the kinds of TlsPort."""
+        port = self._tls_port
+        in_tls = {} if port is None else {f"tls_{kind}": n for kind, n in port.counts.items()}
+        in_tls.pop(f"tls_{HANDSHAKES}", None)
+        return self._refused + Counter(in_tls)
+
     async def stop(self) -> None:
         """Closes all links and the port. Raises StopError if a step failed; the others are done."""
         steps = StopSteps("the HA port")
         if self._listener is not None:
             steps.add("the listener", self._listener.close)
+        if self._tls_port is not None:
+            steps.add("TLS handshakes", self._tls_port.close)
         steps.add("the links", lambda: self.refuse("the broker stops"))
         steps.add("catch-up threads", self.catch_up.close)
+        steps.add("certificates", self._tasks.stop)
         if self._listener is not None:
             steps.add("the listener's connections", self._listener.wait_closed)
         await steps.run()
@@ -229,10 +303,10 @@ class MasterServer:
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
         """Returns the link of a new connection; None: it is refused."""
         if not self._open:
-            logger.info("HA connection from %s refused: this broker is not master", protocol.address)
+            self._tell(self._strangers_log, protocol, "this broker is not master")
             return None
         if len(self._protocols) >= LINKS_MAX and not self._make_room():
-            logger.warning("HA connection from %s refused: %d are open", protocol.address, LINKS_MAX)
+            self._tell(self._refused_log, protocol, f"{LINKS_MAX} are open")
             return None
         link = MasterLink(self.state, self.settings, now_ms=self.clock())
         self._protocols[link] = protocol
@@ -247,11 +321,25 @@ class MasterServer:
         self._protocols.pop(oldest).close(f"more than {LINKS_MAX} connections")
         return True
 
+    def peer_refused(self, protocol: MasterProtocol, refused: HelloRefused) -> None:
+        """Closes the connection of a peer that has not proved its membership."""
+        self._refused[refused.kind] += 1
+        self._tell(self._refused_log, protocol, str(refused))
+        if protocol.link is not None:
+            self._protocols.pop(protocol.link, None)
+        protocol.close(str(refused))
+
+    def _tell(self, log: RateLimitedLogger, protocol: MasterProtocol, why: str) -> None:
+        log.tell(self.clock(), "HA connection from %s refused: %s", protocol.address, why)
+
     def identified(self, protocol: MasterProtocol, link: MasterLink) -> None:
         """Makes this connection the slave's only one. Closing the older one does not change the
-        SyncStateSet."""
+        SyncStateSet. One without a proof does not end one with a proof."""
         assert link.slave_id is not None
         older = self.links.get(link.slave_id)
+        if older is not None and older.proven_id is not None and link.proven_id is None:
+            link.close(f"slave {link.slave_id} is connected, and has proved its membership")
+            return
         self.links[link.slave_id] = link
         if older is not None and (old_protocol := self._protocols.get(older)) is not None:
             old_protocol.close(f"slave {link.slave_id} connected again from {protocol.address}")
@@ -263,9 +351,13 @@ class MasterServer:
         link = protocol.link
         if link is None or self._protocols.pop(link, None) is None:
             return
-        who = "an unidentified peer" if link.slave_id is None else f"slave {link.slave_id}"
-        logger.info("HA link of %s (%s) ended: %s", who, protocol.address, reason)
-        if link.slave_id is not None and self.links.get(link.slave_id) is link:
+        if link.slave_id is None:
+            self._strangers_log.tell(
+                self.clock(), "HA link of an unidentified peer (%s) ended: %s", protocol.address, reason
+            )
+            return
+        logger.info("HA link of slave %d (%s) ended: %s", link.slave_id, protocol.address, reason)
+        if self.links.get(link.slave_id) is link:
             del self.links[link.slave_id]
             self._on_links_changed()
 

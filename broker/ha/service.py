@@ -23,6 +23,7 @@ from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
 from broker.ha.producer_load import ProducerLoad
+from broker.ha.security import HaSecurity
 from broker.ha.slave_client import MasterCheck, SlaveClient
 from broker.store.log.group_commit import GroupCommit
 from keelmq.remoting.operation import LocalProtocolError
@@ -53,6 +54,7 @@ class HaService:
         one_message_waits: Callable[[], bool],
         on_truncated: Callable[[int, int], None],
         check_master: MasterCheck,
+        security: HaSecurity,
         clock: Clock = now_ms,
     ) -> None:
         """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None without sync_flush.
@@ -71,6 +73,7 @@ class HaService:
         self.truncated_bytes = 0
         """Length of the partial record that the last promotion removed from the log."""
         self._settings, self._events, self._clock = settings, events, clock
+        self._security = security
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
@@ -85,6 +88,7 @@ class HaService:
             on_ack=self._acked,
             on_links_changed=self._links_changed,
             catch_up_threads=settings.catch_up_threads,
+            security=security,
         )
         self._tasks, self._role_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
@@ -227,7 +231,7 @@ class HaService:
         host, _, port = master_ha_address.rpartition(":")
         address = (host, int(port))
         same_file_size = master_file_bytes in (None, self.store.commit_log.file_bytes)
-        if same_file_size and self._follows(address, broker_id):
+        if same_file_size and self.client is not None and self.client.follows(address, broker_id):
             return
         await self.leave_role("this broker is a slave now")
         self.store.become_slave()
@@ -241,14 +245,6 @@ class HaService:
                 f"mappedFileSizeCommitLog is {self.store.commit_log.file_bytes} here and {master_file_bytes}"
                 f" at the master {master_ha_address}; files are copied with their ends. {STOPPED}"
             )
-
-    def _follows(self, address: tuple[str, int], broker_id: int) -> bool:
-        client = self.client
-        return client is not None and (client.address, client.broker_id, client.fault) == (
-            address,
-            broker_id,
-            None,
-        )
 
     def _new_client(self, address: tuple[str, int], broker_id: int) -> SlaveClient:
         return SlaveClient(
@@ -268,6 +264,7 @@ class HaService:
             clock=self._clock,
             commit=self._commit,
             check_master=self.check_master,
+            security=self._security,
         )
 
     async def leave_role(self, reason: str, *, keep_links: bool = False) -> None:
@@ -377,6 +374,11 @@ class HaService:
     def connection_count(self) -> int:
         """Connections to the HA port, also those of slaves that have not identified themselves."""
         return self._server.connection_count
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Peers whose connection to the HA port was refused, by the reason."""
+        return self._server.refused
 
     @property
     def fault(self) -> str | None:

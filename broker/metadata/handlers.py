@@ -20,6 +20,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
 from broker.metadata.wire import encode_updates
 from broker.store.message_store import MessageStore
+from keelmq.remoting.changes import change_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations.broker import (
@@ -145,7 +146,9 @@ class MetadataHandlers:
         topics = self._metadata.topics
         changes = self._changed(lambda: parse_changes(header.attributes))
         self._check_type(config.topic_name, changes)
+        before = self._config_of(config.topic_name)
         version = self._changed(lambda: topics.alter(config, changes))
+        self._tell_topic(config.topic_name, before, call)
         await self._metadata.replicated(topics, version)
         return Reply()
 
@@ -159,9 +162,18 @@ class MetadataHandlers:
             self._check_type(config.topic_name, config.attributes)
         topics = self._metadata.topics
         for config in configs:
+            before = self._config_of(config.topic_name)
             self._changed(partial(topics.alter, config, config.attributes))
+            self._tell_topic(config.topic_name, before, call)
         await self._metadata.replicated(topics, topics.table.version)
         return Reply()
+
+    def _config_of(self, name: str) -> TopicConfig | None:
+        topic = self._metadata.topics.get(name)
+        return None if topic is None else topic.config
+
+    def _tell_topic(self, name: str, before: TopicConfig | None, call: Call) -> None:
+        call.changes[f"topic {name}"] = change_of(before, self._config_of(name))
 
     def _check_topic(self, config: TopicConfig) -> None:
         self._refuse_topic(config.topic_name)
@@ -198,9 +210,13 @@ class MetadataHandlers:
         groups = metadata.offsets.groups_of(topic)
         retries = [name for group in groups for name in retry_topics(group, topic)]
         names = [topic, *(name for name in retries if name in metadata.topics.topics)]
+        gone = {name: self._config_of(name) for name in names}
         version = self._changed(lambda: metadata.topics.delete(names, self._store.commit_log.max_offset))
         self._changed(lambda: metadata.request_modes.forget(topic=topic))
-        for name in names:
+        for group in groups:
+            call.changes[f"offsets of group {group}"] = metadata.offsets.row(group, topic), None
+        for name, before in gone.items():
+            self._tell_topic(name, before, call)
             metadata.offsets.remove_topic(name)
             metadata.resets.forget(topic=name)
             self._reads.forget(topic=name)
@@ -236,15 +252,14 @@ class MetadataHandlers:
         """Creates or replaces one subscription group (200)."""
         if not isinstance(call.body, SubscriptionGroupConfig):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the body has no subscription group")
-        return await self._update_groups([call.body])
+        return await self._update_groups([call.body], call)
 
     async def update_and_create_groups(self, header: Empty, call: Call) -> Reply:
         """Creates or replaces several subscription groups (225)."""
-        return await self._update_groups(
-            call.body.group_config_list if isinstance(call.body, GroupConfigs) else []
-        )
+        configs = call.body.group_config_list if isinstance(call.body, GroupConfigs) else []
+        return await self._update_groups(configs, call)
 
-    async def _update_groups(self, configs: Sequence[SubscriptionGroupConfig]) -> Reply:
+    async def _update_groups(self, configs: Sequence[SubscriptionGroupConfig], call: Call) -> Reply:
         self._must_be_master()
         for config in configs:
             problem = illegal_group(config.group_name)
@@ -252,7 +267,9 @@ class MetadataHandlers:
                 raise CommandError(ResponseCode.INVALID_PARAMETER, problem)
         groups = self._metadata.groups
         for config in configs:
+            before = groups.get(config.group_name)
             self._changed(partial(groups.update, config))
+            call.changes[f"group {config.group_name}"] = change_of(before, groups.get(config.group_name))
         await self._metadata.replicated(groups, groups.table.version)
         return Reply()
 
@@ -275,9 +292,12 @@ class MetadataHandlers:
         if name in BUILT_IN:
             remark = f"the group {name} belongs to the broker and cannot be deleted"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        before = metadata.groups.get(name)
         version = self._changed(lambda: metadata.groups.delete(name))
+        call.changes[f"group {name}"] = change_of(before, None)
         self._changed(lambda: metadata.request_modes.forget(group=name))
         if header.clean_offset:
+            call.changes["topics with offsets"] = metadata.offsets.topics_of(name), []
             metadata.offsets.remove_group(name)
         metadata.resets.forget(group=name)
         self._reads.forget(group=name)

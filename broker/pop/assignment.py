@@ -14,6 +14,7 @@ from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
 from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
 from broker.put.handler_context import HandlerContext
+from keelmq.remoting.changes import change_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.clients import MessageQueueBody
@@ -123,7 +124,9 @@ class AssignmentHandlers:
             remark = f"the request mode cannot be changed on this broker: {gate.remark}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         try:
+            before = modes.get(call.body.topic, call.body.consumer_group)
             version = modes.update(call.body)
+            call.changes["mode"] = change_of(before, call.body)
         except (ValueError, OSError) as error:
             remark = f"the request mode cannot be stored: {error}"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from error

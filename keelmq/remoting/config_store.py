@@ -14,8 +14,9 @@ from typing import ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from keelmq.remoting.changes import settings_changed
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operation import Changes, CommandError
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,
     Config,
@@ -82,9 +83,9 @@ class ConfigStore(Generic[S]):
         self._environ, self._overrides = environ or {}, overrides or {}
         self._writing = asyncio.Lock()
 
-    async def update(self, body: bytes) -> str | None:
+    async def update(self, body: bytes, changes: Changes | None = None) -> str | None:
         """Applies all of the key=value lines, or none: CommandError. Returns a remark for the caller, or
-        None."""
+        None. changes: gets old and new values."""
         try:
             settings = parse_settings(body.decode(), "the request")
         except (UnicodeDecodeError, ConfigError) as error:
@@ -99,6 +100,8 @@ class ConfigStore(Generic[S]):
                 raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
             if self._path is not None:
                 await self._keep(self._path, settings)
+            if changes is not None:
+                settings_changed(changes, self.current, config, settings)
             self.current = config
             self.version += 1
             where = "" if self._path is None else f", kept in {self._path}"

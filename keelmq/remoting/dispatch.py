@@ -24,6 +24,7 @@ from keelmq.remoting.command import (
 )
 from keelmq.remoting.operation import (
     ANYBODY,
+    OUTCOME_UNKNOWN,
     BatchedHandler,
     Call,
     Caller,
@@ -37,6 +38,7 @@ from keelmq.remoting.operation import (
     RememberingPeer,
     Reply,
     Unknown,
+    UnknownOutcome,
     Wire,
 )
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -46,9 +48,6 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 1024
 """Coroutine requests of one connection that may run concurrently; more are answered SYSTEM_BUSY."""
 
-
-OUTCOME_UNKNOWN = -1
-"""The code that an audit gets for a request of which nobody knows whether it was carried out."""
 SUCCESS = Reply()
 
 FAST_PATH_KEY_BYTES = 12
@@ -117,9 +116,11 @@ class Dispatcher:
         if command.code not in self.table.handlers:
             unknown = f" request type {command.code} not supported"
             remark = self.table.unsupported.get(command.code, unknown)
+            self._record(command, peer, caller, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {})
             return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if peer.in_flight >= IN_FLIGHT_MAX:
             remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"
+            self._record(command, peer, caller, ResponseCode.SYSTEM_BUSY, remark, {})
             return _error(command, ResponseCode.SYSTEM_BUSY, remark)
         peer.in_flight += 1
         task = asyncio.get_running_loop().create_task(self._serve(command, peer, caller))
@@ -183,10 +184,23 @@ class Dispatcher:
             if reply is None or command.is_oneway:
                 return None
             return response_frame(command.opaque, reply.code, reply.remark, reply.header, reply.body)
+        except asyncio.CancelledError:
+            self._record(command, peer, caller, OUTCOME_UNKNOWN, "the server stopped meanwhile", changes)
+            raise
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            code = error.code if isinstance(error, CommandError) else ResponseCode.SYSTEM_ERROR
-            self._record(command, peer, caller, code, str(error), changes)
+            code, remark = self._answer_of(error)
+            self._record(command, peer, caller, code, remark, changes)
             return self._refusal(error, command)
+
+    def _answer_of(self, error: Exception) -> tuple[int, str]:
+        """Returns the code and the remark that an audit gets for a request whose handler raised."""
+        if isinstance(error, BadRequest):
+            return self._bad_request_code, error.remark
+        if isinstance(error, UnknownOutcome):
+            return OUTCOME_UNKNOWN, error.remark
+        if isinstance(error, CommandError):
+            return error.code, error.remark
+        return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
 
     def _record(
         self,
@@ -198,7 +212,7 @@ class Dispatcher:
         changes: Changes,
     ) -> None:
         audit = self.table.audit
-        if audit is not None and audit.wants(command.code):
+        if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
             audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:

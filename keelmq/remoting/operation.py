@@ -166,11 +166,16 @@ class Access(Protocol):
         return False
 
 
+OUTCOME_UNKNOWN = -1
+"""The code that an audit gets for a request of which nobody knows whether it was carried out."""
+
+
 class Audit(Protocol):
     """Records requests that administer, with their outcome."""
 
     def wants(self, code: int) -> bool:
-        """Whether requests of this code are recorded."""
+        """Whether requests of this code are recorded. Those that are answered NO_PERMISSION are recorded
+        without this question."""
         ...
 
     def record(

@@ -7,16 +7,16 @@ from typing import Final
 
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from keelmq.security.server_access import reason_of
+from keelmq.security.core.access import NO_USERNAME, WRONG_SIGNATURE
 
 logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 10_000
 _MUST_BE_EQUAL: Final = (
-    "innerClientAuthenticationCredentials (or the file) must be set, and equal, at all members of the cluster"
+    "(innerClientAuthenticationCredentials, or the file, must be equal at all members of the cluster)"
 )
-ADVICE: Final = dict.fromkeys(("unsigned", "signature", "user", "member"), _MUST_BE_EQUAL)
-"""By reason; the remarks of the others say it themselves."""
+_DIFFERENT: Final = (NO_USERNAME, WRONG_SIGNATURE, "User:", "is for members of this cluster only")
+"""In remarks of servers that know no such member. The others say themselves what to do."""
 
 
 class RefusalLog:
@@ -31,6 +31,6 @@ class RefusalLog:
         found = self._of.get(address)
         if found is None:
             found = self._of[address] = RateLimitedLogger(logger, period_ms=PERIOD_MS)
-        advice = ADVICE.get(reason_of(remark))
-        text = f"{remark}: {advice}" if advice else remark
+        is_different = any(part in remark for part in _DIFFERENT)
+        text = f"{remark} {_MUST_BE_EQUAL}" if is_different else remark
         found.tell(self._clock(), "%s refuses %s of this program: %s", address, operation, text)

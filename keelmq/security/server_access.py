@@ -11,40 +11,15 @@ from typing import Final, NoReturn
 from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from keelmq.security.core.access import (
-    NO_USERNAME,
-    UNKNOWN_SUBJECT,
-    WRONG_SIGNATURE,
-    AccessControl,
-    AccessRequest,
-    Granted,
-    Refused,
-)
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
 from keelmq.security.core.known_requests import KnownRequests
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 
 logger = logging.getLogger(__name__)
 
-REASONS: Final = ("unsigned", "signature", "user", "throttled", "clock", "member", "rights", "other")
-LOGGED: Final = ("clock", "member")
+LOGGED: Final = ("proof", "member")
 """Reasons that an operator must see: the cluster itself is not right, or a stranger plays a member."""
 SKEW_PERIOD_MS: Final = 60_000
-_PARTS: Final = (
-    (NO_USERNAME, "unsigned"),
-    ("No accessKey is configured", "unsigned"),
-    (WRONG_SIGNATURE, "signature"),
-    ("Check signature failed", "signature"),
-    ("is not found.", "user"),
-    ("is disabled.", "user"),
-    ("No acl config for", "user"),
-    ("too many failed authentications", "throttled"),
-    (CLOCKS, "clock"),
-    ("is for members of this cluster only", "member"),
-    ("the proof of a member", "member"),
-    (UNKNOWN_SUBJECT, "rights"),
-    ("has no permission to access", "rights"),
-)
-"""Texts of refusals, and the reason that /metrics counts them under."""
 
 
 def ip_of(address: str) -> str:
@@ -67,11 +42,6 @@ def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
     )
 
 
-def reason_of(remark: str) -> str:
-    """Returns one of REASONS."""
-    return next((reason for text, reason in _PARTS if text in remark), "other")
-
-
 class ServerAccess:
     """Access of an OperationTable. Owned by the event loop's thread. `clock`: wall clock in ms, since clients
     write its time into their proofs."""
@@ -85,7 +55,7 @@ class ServerAccess:
     ) -> None:
         """proofs: those that `control` checks, to warn before clocks differ too much."""
         self.control = control
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[Reason] = Counter()
         """How many requests were refused, by reason."""
         self._clock, self._proofs = clock, proofs
         self._log = RateLimitedLogger(logger)
@@ -96,7 +66,7 @@ class ServerAccess:
         peer_ip = ip_of(peer.address)
         granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
-            if reason_of(granted.remark) in LOGGED:
+            if granted.reason in LOGGED:
                 self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
             self.refuse(granted)
         if granted.is_member and self._proofs is not None and self._proofs.is_skewed:
@@ -138,7 +108,7 @@ class ServerAccess:
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""
-        self.refusals[reason_of(refused.remark)] += 1
+        self.refusals[refused.reason] += 1
         raise CommandError(refused.code, refused.remark)
 
 

@@ -187,6 +187,15 @@ class RouteTable:
             self._topics.put(topic, queue)
         return True
 
+    def permissions(self, broker_name: str) -> dict[str, int]:
+        """Returns the perm of every topic at a broker, sorted by topic."""
+        topics = sorted(self._topics.of_broker(broker_name))
+        return {topic: self._topics.queues(topic)[broker_name].perm for topic in topics}
+
+    def brokers_of(self, topic: str) -> list[str]:
+        """Returns the brokerNames that a topic has a route to, sorted; empty for an unknown topic."""
+        return sorted(self._topics.queues(topic))
+
     def wipe_write_perm(self, broker_name: str) -> int:
         """Removes the write permission (205). Returns the broker's number of topics; 0: unknown broker."""
         return self._topics.clear_write(broker_name)

@@ -5,6 +5,7 @@ The next registration with a changed topic table overwrites permissions and topi
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keelmq.remoting.codes import ResponseCode
@@ -57,7 +58,9 @@ class TopicAdmin:
 
     async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
         """Removes the write permission of every topic at a broker (205). Returns how many it has."""
+        before = self.routes.permissions(request.broker_name)
         count = self.routes.wipe_write_perm(request.broker_name)
+        self._tell_permissions(request.broker_name, before, call)
         log.info(
             "%s: wiped the write permission of %d topics of %s", call.peer.address, count, request.broker_name
         )
@@ -65,15 +68,25 @@ class TopicAdmin:
 
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
         """Adds read and write permission to every topic at a broker (327). Returns how many it has."""
+        before = self.routes.permissions(request.broker_name)
         count = self.routes.add_write_perm(request.broker_name)
+        self._tell_permissions(request.broker_name, before, call)
         log.info(
             "%s: added the write permission to %d topics of %s", call.peer.address, count, request.broker_name
         )
         return AddWritePermResponse(add_topic_count=count)
 
+    def _tell_permissions(self, broker_name: str, before: Mapping[str, int], call: Call) -> None:
+        after = self.routes.permissions(broker_name)
+        changed = {topic: perm for topic, perm in before.items() if after.get(topic) != perm}
+        now = {topic: after.get(topic) for topic in changed}
+        call.changes[f"perm of topics at {broker_name}"] = changed, now
+
     async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
         """Removes a topic from the routes of one cluster, or of all (DELETE_TOPIC_IN_NAMESRV, 216)."""
+        before = self.routes.brokers_of(request.topic)
         self.routes.delete_topic(request.topic, request.cluster_name)
+        call.changes[f"brokers of topic {request.topic}"] = before, self.routes.brokers_of(request.topic)
         log.info(
             "%s: deleted topic %s in %s", call.peer.address, request.topic, request.cluster_name or "all"
         )
@@ -82,8 +95,10 @@ class TopicAdmin:
     async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
         """Adds a topic (217). An unknown broker gets success, without a change: brokers ignore the reply."""
         route: TopicRouteData | None = call.body
+        before = self.routes.brokers_of(request.topic)
         if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
             log.warning("%s: topic %s of an unregistered broker is ignored", call.peer.address, request.topic)
+        call.changes[f"brokers of topic {request.topic}"] = before, self.routes.brokers_of(request.topic)
         return Empty()
 
 
@@ -104,7 +119,9 @@ class KvAdmin:
         """Sets a key (100), durably. Raises CommandError: no namespace or key, or not stored."""
         if request.namespace is None or request.key is None:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        before = self.kv.get(request.namespace, request.key)
         await self.kv.change(request.namespace, request.key, request.value)
+        call.changes["value"] = before, request.value
         log.info("%s: KV %s %s = %s", call.peer.address, request.namespace, request.key, request.value)
         return Empty()
 
@@ -118,7 +135,9 @@ class KvAdmin:
 
     async def delete(self, request: KVConfigKey, call: Call) -> Empty:
         """Deletes a key (102), durably. Safe to repeat. Raises CommandError: not stored."""
+        before = self.kv.get(request.namespace, request.key)
         await self.kv.change(request.namespace, request.key, None)
+        call.changes["value"] = before, None
         log.info("%s: KV %s %s deleted", call.peer.address, request.namespace, request.key)
         return Empty()
 
@@ -144,7 +163,7 @@ class ConfigAdmin:
 
     async def update(self, request: Empty, call: Call) -> Reply:
         """Changes settings from key=value lines, all of them or none (318). Raises CommandError: refused."""
-        return Reply(remark=await self.settings.update(call.raw_body))
+        return Reply(remark=await self.settings.update(call.raw_body, call.changes))
 
     async def get(self, request: Empty, call: Call) -> Reply:
         """Returns the settings in force as key=value lines (319)."""

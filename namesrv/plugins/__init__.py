@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from keelmq.remoting.operation import Operation, OperationTable
+from keelmq.remoting.operation import Audit, Operation, OperationTable
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.runtime.config import Config, ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
@@ -128,8 +128,10 @@ class PluginContext:
     client_tls: ClientTls | None = None  # for its connections to others; None: they are plain
     security: ProgramSecurity | None = None  # the check of requests, and the signer of a plugin's own
     bind_users: Callable[[OperationTable], None] | None = None  # requests that change users and ACLs
+    audit: Audit | None = None  # for a plugin's tables
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
+    directory: Path | None = None  # of its files; a standalone controller has its audit log there
     settings: list[Settings] = field(default_factory=list)
     # filled before or in start(), and used only with an HTTP port:
     http: list[Any] = field(default_factory=list)  # OperationTables, or functions that make an APIRouter

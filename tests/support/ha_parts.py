@@ -7,6 +7,7 @@ from pathlib import Path
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.ports import HaEvents, HaSettings, ReplicatedStore
+from broker.ha.security import HaSecurity
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
 from broker.store.log.group_commit import GroupCommit
@@ -81,6 +82,7 @@ def ha_service(
     on_truncated: Callable[[int, int], None] = lambda before, end: None,
     check_master: MasterCheck = any_master,
     commit: GroupCommit | None = None,
+    security: HaSecurity | None = None,
 ) -> HaService:
     """A service on 127.0.0.1 whose replicas have all metadata; not started. 0: a port of the OS."""
     return HaService(
@@ -95,4 +97,5 @@ def ha_service(
         one_message_waits=one_message_waits,
         on_truncated=on_truncated,
         check_master=check_master,
+        security=security or HaSecurity(),
     )

@@ -84,6 +84,7 @@ class MasterLink:
 
     def __init__(self, log: MasterLog, settings: LinkSettings, *, now_ms: int) -> None:
         self.slave_id: int | None = None
+        self.proven_id: int | None = None  # the broker id that its hello has proved; None: there was none
         self.read_ms = self._sent_ms = now_ms  # read_ms: when the last byte arrived
         self.learner = False
         self.pulls_metadata = False
@@ -154,6 +155,9 @@ class MasterLink:
             return  # a Java slave repeats its handshake if the answer is slow: one answer is enough
         if handshake.slave_id <= 0:
             self.close(f"handshake with the broker id {handshake.slave_id}")
+            return
+        if self.proven_id not in (None, handshake.slave_id):
+            self.close(f"slave {self.proven_id} calls itself {handshake.slave_id} in its handshake")
             return
         self.slave_id = handshake.slave_id
         self.learner = handshake.async_learner

@@ -8,7 +8,7 @@ request. What was refused is never remembered: with RocketMQ's stateful strategy
 correct ones fail for a minute."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from keelmq.remoting.codes import RequestCode
 from keelmq.security.core import plain_acl
@@ -43,6 +43,11 @@ NO_USERNAME: Final = "username cannot be null."
 WRONG_SIGNATURE: Final = "check signature failed."
 UNKNOWN_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
 _NO_FIELDS: Final[ExtFields] = {}
+
+Reason = Literal["unsigned", "signature", "user", "throttled", "member", "proof", "rights", "unreadable"]
+"""Why a request is refused, for metrics and the audit log: no signature; a wrong one; no such user, or a
+disabled one; too many failures of this address; for members only; no or a wrong proof; no right to it; its
+resources cannot be read."""
 
 
 class UsersAndAcls(Protocol):
@@ -85,6 +90,7 @@ class Granted(NamedTuple):
 class Refused(NamedTuple):
     code: int
     remark: str
+    reason: Reason
 
 
 class AccessControl:
@@ -173,9 +179,10 @@ class AccessControl:
                 return by_user or by_plain or Granted("", rule.role)
             return by_user._replace(lookups=by_user.lookups or by_plain.lookups)
         except _Refusal as refusal:
-            return Refused(settings.refused_code, refusal.remark)
+            return Refused(settings.refused_code, refusal.remark, refusal.reason)
         except Unreadable as error:
-            return Refused(settings.refused_code, f"{_name_of(request.code)} is refused: {error}")
+            remark = f"{_name_of(request.code)} is refused: {error}"
+            return Refused(settings.refused_code, remark, "unreadable")
 
     def check_topic(self, granted: Granted, lookup: Lookup, topic: str, peer_ip: str) -> Granted | Refused:
         """Checks the topic that the handler found. It returns Granted without lookups."""
@@ -189,7 +196,7 @@ class AccessControl:
                 if self._settings.authorization_enabled:
                     self._decide(granted.username, contexts, peer_ip)
             except _Refusal as refusal:
-                return Refused(self._settings.refused_code, refusal.remark)
+                return Refused(self._settings.refused_code, refusal.remark, refusal.reason)
         return granted._replace(lookups=())
 
     def _forget(self) -> None:
@@ -212,7 +219,7 @@ class AccessControl:
         if isinstance(account, str):
             if access_key:
                 self._throttle.failed(request.peer_ip, now_ms)
-            raise _Refusal(f"AclException: {account}")
+            raise _Refusal(_reason_of_plain(plain, access_key), f"AclException: {account}")
         self._remember(request.connection_id, access_key, now_ms)
         if account.is_admin:
             return Granted(access_key, rule.role)
@@ -238,7 +245,7 @@ class AccessControl:
             else plain_acl.authorize(account, code, contexts, peer_ip)
         )
         if why is not None:
-            raise _Refusal(f"AclException: {why}")
+            raise _Refusal("user" if account is None else "rights", f"AclException: {why}")
 
     # -- ACL 2.0 -----------------------------------------------------------------------------------------
 
@@ -263,7 +270,7 @@ class AccessControl:
         elif settings.authorization_enabled:
             username = ext_fields.get(ACCESS_KEY) or ""
         if needs_member and not is_member:
-            raise _Refusal(f"{_name_of(code)} is for members of this cluster only")
+            raise _Refusal("member", f"{_name_of(code)} is for members of this cluster only")
         if is_member:
             return Granted(username, rule.role, is_member=True)
         if settings.authorization_enabled and code not in settings.authorization_whitelist:
@@ -275,7 +282,7 @@ class AccessControl:
         settings = self._settings
         username = ext_fields.get(ACCESS_KEY)
         if not username:
-            raise _Refusal(NO_USERNAME)
+            raise _Refusal("unsigned", NO_USERNAME)
         needs_proof = settings.proof_required and username in settings.member_users
         if settings.proof_to_administer and rule.role is Role.ADMINISTER and not request.is_tls:
             needs_proof = True
@@ -288,15 +295,15 @@ class AccessControl:
         self._refuse_throttled(request, username, now_ms)
         user = self._users.user(username)
         if user is None:
-            self._fail(request, now_ms, f"User:{username} is not found.")
+            self._fail(request, now_ms, "user", f"User:{username} is not found.")
         if not user.is_enabled:
-            self._fail(request, now_ms, f"User:{username} is disabled.")
+            self._fail(request, now_ms, "user", f"User:{username} is disabled.")
         if not verify(user.secret, ext_fields, request.body, request.version):
-            self._fail(request, now_ms, WRONG_SIGNATURE)
+            self._fail(request, now_ms, "signature", WRONG_SIGNATURE)
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms)
             if why is not None:
-                raise _Refusal(f"{_name_of(request.code)} is refused: {why}")
+                raise _Refusal("proof", f"{_name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)
         return username
 
@@ -319,7 +326,7 @@ class AccessControl:
         required = required_of(rule, ext_fields, request.body, self._settings.cluster_name)
         if not username:
             if required.contexts or required.lookups:
-                raise _Refusal(UNKNOWN_SUBJECT)
+                raise _Refusal("rights", UNKNOWN_SUBJECT)
             return Granted("", rule.role)
         self._decide(username, required.contexts, request.peer_ip)
         granted = Granted(username, rule.role)
@@ -330,7 +337,7 @@ class AccessControl:
     def _decide(self, username: str, contexts: tuple[Context, ...], peer_ip: str) -> None:
         verdict = decide(self._users.user(username), self._users.acl(subject_of(username)), contexts, peer_ip)
         if isinstance(verdict, Denied):
-            raise _Refusal(verdict.remark)
+            raise _Refusal("rights", verdict.remark)
 
     # -- what is remembered ------------------------------------------------------------------------------
 
@@ -351,13 +358,14 @@ class AccessControl:
         wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms)
         if wait_ms and (request.connection_id, username) not in self._authenticated:
             raise _Refusal(
+                "throttled",
                 f"too many failed authentications from {request.peer_ip}; "
-                f"try again in {wait_ms // 1000 + 1} s"
+                f"try again in {wait_ms // 1000 + 1} s",
             )
 
-    def _fail(self, request: AccessRequest, now_ms: int, remark: str) -> NoReturn:
+    def _fail(self, request: AccessRequest, now_ms: int, reason: Reason, remark: str) -> NoReturn:
         self._throttle.failed(request.peer_ip, now_ms)
-        raise _Refusal(remark)
+        raise _Refusal(reason, remark)
 
 
 def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Granted:
@@ -367,9 +375,16 @@ def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Grante
 class _Refusal(Exception):
     """Ends a check."""
 
-    def __init__(self, remark: str) -> None:
+    def __init__(self, reason: Reason, remark: str) -> None:
         super().__init__(remark)
-        self.remark = remark
+        self.reason, self.remark = reason, remark
+
+
+def _reason_of_plain(plain: PlainAcl, access_key: str) -> Reason:
+    """Returns why PlainAcl.authenticate() has no account."""
+    if not access_key:
+        return "unsigned"
+    return "signature" if access_key in plain.accounts else "user"
 
 
 def _name_of(code: int) -> str:

@@ -102,7 +102,7 @@ class ControllerPlugin:
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         self._add_to(context)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
-        context.request_port = port
+        context.request_port, context.directory = port, config.root
         self._server = TcpServer(
             self.table,
             host=host if is_loopback(host) else "0.0.0.0",
@@ -160,6 +160,7 @@ class ControllerPlugin:
             for handlers in self._handlers:
                 handlers.bind(table)
             self.requests.watch(table)
+            table.audit = context.audit
         self.heartbeats.bind(self.table)
         if context.bind_users is not None:
             context.bind_users(self.table)

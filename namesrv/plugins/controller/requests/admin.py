@@ -27,7 +27,7 @@ from keelmq.security.signer import Signer
 from namesrv.plugins.controller.config import BROKERS_MAX
 from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
 from namesrv.plugins.controller.core.history import past_elections
-from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
 from namesrv.plugins.controller.core.transfer import check_import, import_events
 from namesrv.plugins.controller.election.liveness_view import LivenessView
@@ -79,12 +79,17 @@ class AdminHandlers:
         RocketMQ's tools send it to each controller in turn, so a controller that does not lead forwards it.
         """
         changes = self._config.check_changes(call.raw_body)
+        before = self._config.current.model_dump(mode="json", by_alias=True)
+        asked = {key: (before.get(key), value) for key, value in changes.items()}
         if not self._replicator.is_active and not request.forwarded:
-            return await self._forward(call.raw_body)
+            reply = await self._forward(call.raw_body)
+            call.changes.update(asked)
+            return reply
         decided = await self._proposer.decide_and_propose(lambda state: decide_update_config(state, changes))
         if decided.event is not None:
             shown = ", ".join(f"{key}={'' if value is None else value}" for key, value in changes.items())
             log.info("%s: settings of all controllers changed: %s", call.peer.address, shown)
+            call.changes.update(asked)
             self._elections.check_all_groups()
         return Reply()
 
@@ -137,8 +142,10 @@ class AdminHandlers:
                 clean_living=request.is_clean_living_broker,
             )
 
+        before = ids_of_replicas(self._proposer.state.brokers.get(name))
         decided = await self._proposer.decide_and_propose(decide)
         if decided.event is not None:
+            call.changes[f"brokers of {name}"] = before, ids_of_replicas(decided.after)
             ids = request.broker_controller_ids_to_clean or "all"
             log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
         return Reply(remark=decided.remark)
@@ -169,9 +176,15 @@ class AdminHandlers:
             applied = await self._proposer.propose(event)
             if applied.refused is not None:
                 raise CommandError(applied.refused.code, applied.refused.remark)
+        call.changes["groups"] = [], sorted(incoming.brokers)
         log.warning("%s: imported %d groups", call.peer.address, len(incoming.brokers))
         self._elections.check_all_groups()
         return wire.ImportStateResponse(groups=len(incoming.brokers))
+
+
+def ids_of_replicas(group: BrokerSet | None) -> dict[int, str] | None:
+    """Returns the address of each replica by its id; None: there is no such group."""
+    return None if group is None else {id_: each.address for id_, each in sorted(group.replicas.items())}
 
 
 def _decoded(body: bytes) -> State:

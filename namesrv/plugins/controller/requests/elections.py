@@ -22,6 +22,7 @@ from namesrv.plugins.controller.core.decide import (
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.explain import Explanation, explain_election
 from namesrv.plugins.controller.core.rules import Refused
+from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.core.tally import KEEP_CURRENT_MASTER, ElectionTally
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.proposer import Decided, Proposer
@@ -64,6 +65,14 @@ class ElectionHandlers:
         if request.dry_run:
             return await self.explain_election(request, call)
         election_request = self._election_request(request)
+        before = master_of(self._proposer.state.brokers.get(election_request.broker_name))
+        reply = await self._elect(election_request)
+        after = master_of(self._proposer.state.brokers.get(election_request.broker_name))
+        if after != before:
+            call.changes[f"master of {election_request.broker_name}"] = before, after
+        return reply
+
+    async def _elect(self, election_request: ElectionRequest) -> Reply:
         if election_request.designate_elect and election_request.drained is None:
             handed_over = await self._hand_over(election_request)
             if handed_over is not None:
@@ -164,6 +173,18 @@ class ElectionHandlers:
             master_info(broker_set, self._replicator),
             wire.ElectMasterResponseBody(broker_member_group=group, sync_state_set=members),
         )
+
+
+def master_of(group: BrokerSet | None) -> dict[str, object] | None:
+    """Returns who is master and since which epoch; None: there is no such group."""
+    if group is None:
+        return None
+    return {
+        "masterBrokerId": group.master_broker_id,
+        "masterAddress": group.master_address,
+        "masterEpoch": group.master_epoch,
+        "syncStateSet": sorted(group.sync_state_set),
+    }
 
 
 def _drained(request: wire.ElectMasterRequest) -> Drained | None:

@@ -72,6 +72,7 @@ class MemberHandlers:
         raft_address = await self._identified(new, address)
         _check_host(members, raft_address)
         self._require_committed(await self._replicator.add_member(new, raft_address, address))
+        call.changes[f"controller {new}"] = None, address_text(address)
         log.warning("%s: controller %s at %s was added", call.peer.address, new, address_text(address))
         self._notify_brokers()
         return Reply(self._metadata())
@@ -90,7 +91,9 @@ class MemberHandlers:
                 f"{old} leads: move the leadership first (transferLeader, for example to {transfer_target}), "
                 "then repeat"
             )
+        address = address_text(members[old])
         self._require_committed(await self._replicator.remove_member(old))
+        call.changes[f"controller {old}"] = address, None
         log.warning("%s: controller %s was removed", call.peer.address, old)
         return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
 
@@ -100,6 +103,7 @@ class MemberHandlers:
         if request.controller_id == self._replicator.self_id:
             return Reply(self._metadata(), remark=f"{request.controller_id} already leads")
         self._require_committed(await self._replicator.transfer_leadership(request.controller_id))
+        call.changes["leader"] = self._replicator.self_id, request.controller_id
         log.warning("%s: the leadership was transferred to %s", call.peer.address, request.controller_id)
         return Reply(self._metadata())
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from keelmq.remoting.codes import RequestCode as Code
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
 from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Role
@@ -31,6 +31,11 @@ PLAIN, _ = parse_plain_acl(
 def remark(found: Granted | Refused) -> str:
     """ "" if it is granted."""
     return found.remark if isinstance(found, Refused) else ""
+
+
+def reason(found: Granted | Refused) -> str:
+    assert isinstance(found, Refused), found
+    return found.reason
 
 
 def by_member(code: int, *, number: int = 0, sent_ms: int = NOW_MS, body: bytes = b"") -> AccessRequest:
@@ -67,24 +72,25 @@ def test_nothing_enabled_lets_everybody_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "says"),
+    ("sent", "says", "reason"),
     [
-        (AccessRequest(310, V5, None, b"", PEER), "username cannot be null."),
-        (request(310, SEND, user=None), "username cannot be null."),
-        (request(310, {**SEND, "AccessKey": ""}, user=None), "username cannot be null."),
-        (request(310, SEND, user="bob"), "User:bob is not found."),
-        (request(310, SEND, user="gone"), "User:gone is disabled."),
-        (request(310, SEND, secret="wrong"), "check signature failed."),
-        (request(310, {**SEND, "AccessKey": "alice"}, user=None), "check signature failed."),
-        (request(310, {**SEND, "b": "other"}), NO_RIGHT.format("Topic:other")),
-        (request(310, {"a": "p"}), "SEND_MESSAGE_V2 (310) is refused: header field b is missing"),
-        (request(34), "HEART_BEAT (34) is refused: the body is missing"),
-        (request(25, user="alice"), NO_RIGHT.format("Cluster:DefaultCluster")),
-        (request(54_321, user="alice"), NO_RIGHT.format("Cluster:DefaultCluster")),
+        (AccessRequest(310, V5, None, b"", PEER), "username cannot be null.", "unsigned"),
+        (request(310, SEND, user=None), "username cannot be null.", "unsigned"),
+        (request(310, {**SEND, "AccessKey": ""}, user=None), "username cannot be null.", "unsigned"),
+        (request(310, SEND, user="bob"), "User:bob is not found.", "user"),
+        (request(310, SEND, user="gone"), "User:gone is disabled.", "user"),
+        (request(310, SEND, secret="wrong"), "check signature failed.", "signature"),
+        (request(310, {**SEND, "AccessKey": "alice"}, user=None), "check signature failed.", "signature"),
+        (request(310, {**SEND, "b": "other"}), NO_RIGHT.format("Topic:other"), "rights"),
+        (request(310, {"a": "p"}), "SEND_MESSAGE_V2 (310) is refused: header field b is missing",
+         "unreadable"),
+        (request(34), "HEART_BEAT (34) is refused: the body is missing", "unreadable"),
+        (request(25, user="alice"), NO_RIGHT.format("Cluster:DefaultCluster"), "rights"),
+        (request(54_321, user="alice"), NO_RIGHT.format("Cluster:DefaultCluster"), "rights"),
     ],
 )  # fmt: skip
-def test_refusals(sent: AccessRequest, says: str) -> None:
-    assert control(tables("Topic:t Pub Allow")).check(sent, NOW_MS) == Refused(16, says)
+def test_refusals(sent: AccessRequest, says: str, reason: Reason) -> None:
+    assert control(tables("Topic:t Pub Allow")).check(sent, NOW_MS) == Refused(16, says, reason)
 
 
 def test_granted() -> None:
@@ -351,6 +357,36 @@ def test_acl_1() -> None:
         assert isinstance(access.check(plain_request(code, fields, user="RocketAdmin"), NOW_MS), Granted)
     white = plain_request(310, SEND, user=None, peer_ip="192.168.1.1")
     assert access.check(white, NOW_MS) == Granted("", Role.OPERATE)
+
+
+def test_every_refusal_has_its_reason() -> None:
+    """Those of ACL 1.0, members and the throttle; test_refusals has the others."""
+    plain = AccessControl(tables(), AccessSettings(), plain=PLAIN)
+    found = {
+        "ACL 1.0, unsigned": reason(plain.check(plain_request(310, SEND, user=None), NOW_MS)),
+        "ACL 1.0, no such account": reason(plain.check(plain_request(310, SEND, user="bob"), NOW_MS)),
+        "ACL 1.0, wrong key": reason(plain.check(request(310, SEND, user="RocketMQ", secret="x"), NOW_MS)),
+        "ACL 1.0, no right": reason(plain.check(plain_request(310, {**SEND, "b": "x"}), NOW_MS)),
+    }
+    members = control(tables("* All Allow"), **MEMBERS)
+    found["no member"] = reason(members.check(request(1001), NOW_MS))
+    found["no proof"] = reason(members.check(request(1001, user="inner"), NOW_MS))
+    throttled = AccessControl(
+        tables(),
+        AccessSettings(authentication_enabled=True),
+        throttle=FailureThrottle(failures_max=1, refill_ms=1_000),
+    )
+    for _ in range(2):
+        found["guesses"] = reason(throttled.check(request(310, SEND, secret="guess"), NOW_MS))
+    assert found == {
+        "ACL 1.0, unsigned": "unsigned",
+        "ACL 1.0, no such account": "user",
+        "ACL 1.0, wrong key": "signature",
+        "ACL 1.0, no right": "rights",
+        "no member": "member",
+        "no proof": "proof",
+        "guesses": "throttled",
+    }
 
 
 def test_acl_1_checks_what_the_broker_finds_out() -> None:

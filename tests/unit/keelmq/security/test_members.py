@@ -147,7 +147,7 @@ async def test_clocks_that_differ_too_much_are_logged_at_both_ends(
     here, there = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert here.startswith("127.0.0.1:") and here.endswith(f": {remark}")
     assert there == f"{address} refuses brokerHeartbeat of this program: {remark}"
-    assert receiver.served == [] and receiver.table.access.refusals == {"clock": 1}  # type: ignore[union-attr]
+    assert receiver.served == [] and receiver.table.access.refusals == {"proof": 1}  # type: ignore[union-attr]
 
 
 async def test_clocks_that_begin_to_differ_are_logged_while_all_still_works(
@@ -175,8 +175,7 @@ def test_refusals_are_logged_with_advice_and_not_too_often(caplog: pytest.LogCap
     log.refused("10.0.0.8:9876", "registerBroker", "some other remark")
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(" (and")[0] for line in lines] == [
-        "10.0.0.7:9876 refuses registerBroker of this program: check signature failed.: "
-        "innerClientAuthenticationCredentials (or the file) must be set, and equal, at all members of the "
-        "cluster",
+        "10.0.0.7:9876 refuses registerBroker of this program: check signature failed. "
+        "(innerClientAuthenticationCredentials, or the file, must be equal at all members of the cluster)",
     ] * 2 + ["10.0.0.8:9876 refuses registerBroker of this program: some other remark"]
     assert lines[1].endswith("(and 2 more like it before)")

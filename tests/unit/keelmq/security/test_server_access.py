@@ -9,7 +9,7 @@ from broker.naming.vip_port import without_pulls
 from keelmq.remoting.command import RemotingCommand, response_frame
 from keelmq.remoting.operation import Call, CommandError, Empty, FastPath, Operation, OperationTable, Peer
 from keelmq.security.core.signature import signed
-from keelmq.security.server_access import ServerAccess, ip_of, reason_of
+from keelmq.security.server_access import ServerAccess, ip_of
 from tests.support.server_parts import FastPathCommand, FastPathFields, raw_peer, server
 from tests.unit.keelmq.security.parts import NOW_MS, SECRETS, control, tables
 
@@ -138,9 +138,3 @@ def test_an_unsigned_request_raises_the_code_of_acl_2() -> None:
 )
 def test_ip_of(address: str, ip: str) -> None:
     assert ip_of(address) == ip
-
-
-def test_reason_of() -> None:
-    assert reason_of("User:x is not found.") == "user"
-    assert reason_of("1001 is for members of this cluster only") == "member"
-    assert reason_of("header field topic is missing") == "other"

@@ -14,7 +14,7 @@ from broker.ha.core.frames import ACK, MasterHandshake, TransferHeader
 from broker.ha.core.slave_link import SlaveLink
 from broker.ha.epoch_file import EpochFile
 from broker.ha.log_epochs import EpochSave, LogEpochs
-from broker.ha.slave_client import CONTROL_BYTES, SlaveProtocol
+from broker.ha.slave_protocol import CONTROL_BYTES, SlaveProtocol
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from tests.support.ha_parts import slave_settings
