@@ -9,12 +9,10 @@ read. Memory grows with the bytes that arrived, never with what a length field a
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import mmap
 import socket
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -25,6 +23,7 @@ from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
 from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
 from keelmq.remoting.large_frames import LargeFrames, NoRoomError, unwritten_memory
 from keelmq.remoting.operation import RemoteProtocolError
+from keelmq.remoting.socket_addresses import both_ends_write, host_and_port_bytes
 from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
 from keelmq.runtime.clock import now_ms
 
@@ -64,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
+        self.own_address = self.peer_address = ""  # in the form that both ends write
         self.address_bytes = bytes(8)  # address bytes (4 or 16) and int32 port, as records store them
         self.is_tls = False
         self.certificate_names: tuple[str, ...] = ()  # of the peer, verified
@@ -195,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         if self.is_tls:
             self.certificate_names = transport.get_extra_info("certificate_names")
+        self.own_address = both_ends_write(transport.get_extra_info("sockname") or None)
+        self.peer_address = both_ends_write(peer or None)
         self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -373,15 +375,6 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif not future.done():
             future.set_result(command)
-
-
-def host_and_port_bytes(host: str, port: int) -> bytes:
-    """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
-    plain = host.removeprefix("::ffff:").partition("%")[0]
-    packed = bytes(4)
-    with contextlib.suppress(OSError):
-        packed = socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
-    return packed + struct.pack(">i", port)
 
 
 async def close_all(connections: Iterable[Connection]) -> None:

@@ -39,6 +39,7 @@ def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
         peer.connection_id,
         peer.is_tls,
         peer.certificate_names,
+        getattr(peer, "own_address", ""),  # HTTP requests have none
     )
 
 
@@ -69,7 +70,7 @@ class ServerAccess:
             if granted.reason in LOGGED:
                 self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
             self.refuse(granted)
-        if granted.is_member and self._proofs is not None and self._proofs.is_skewed:
+        if self._proofs is not None and self._proofs.is_skewed:
             self._skewed.tell(
                 now_ms(),
                 "%s: its clock and this one differ by %.1f s; at %d s its requests are refused: %s",

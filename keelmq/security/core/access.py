@@ -75,6 +75,7 @@ class AccessRequest(NamedTuple):
     connection_id: int = 0
     is_tls: bool = False
     certificate_names: Iterable[str] = ()
+    own_address: str = ""
 
 
 class Granted(NamedTuple):
@@ -301,7 +302,7 @@ class AccessControl:
         if not verify(user.secret, ext_fields, request.body, request.version):
             self._fail(request, now_ms, "signature", WRONG_SIGNATURE)
         if needs_proof:
-            why = self._proofs.check(request.code, ext_fields, request.body, now_ms)
+            why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:
                 raise _Refusal("proof", f"{_name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)
