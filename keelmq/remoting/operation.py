@@ -118,6 +118,10 @@ class Caller:
         """Called by handlers of requests that do not name their topic (code 37, views by offset), before
         they act or answer. Raises CommandError if the caller has no right to it."""
 
+    def may_publish(self, topic: str) -> bool:
+        """Whether the caller may send to this topic now."""
+        return True
+
 
 ANYBODY = Caller()
 

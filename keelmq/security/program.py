@@ -40,6 +40,7 @@ class ProgramSecurity:
     ) -> None:
         """cluster_name: in Cluster:<name> of ACLs. poll_users: takes changes of files that have the users."""
         self._poll_users = poll_users
+        self._changed: Callable[[], None] | None = None
         self.member = config.member_credentials
         """What this program signs its own requests with."""
         self._plain_files: PlainAclFiles | None = None
@@ -64,6 +65,10 @@ class ProgramSecurity:
         """The user that members sign as."""
         return None if self.member is None else self.member.access_key
 
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """callback(): the accounts of ACL 1.0 have changed. Users and ACLs have watchers of their own."""
+        self._changed = callback
+
     async def run(self) -> None:
         """Follows the files. Returns if there are none."""
         while self._plain_files is not None or self._poll_users is not None:
@@ -81,6 +86,8 @@ class ProgramSecurity:
     def _set_plain(self, plain: PlainAcl) -> None:
         if self.access is not None:
             self.access.control.set_plain(plain)
+        if self._changed is not None:
+            self._changed()
 
 
 def first_users(config: SecurityConfig) -> list[tuple[User, Acl | None]]:

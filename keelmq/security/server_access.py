@@ -10,6 +10,8 @@ from typing import NoReturn
 from keelmq.remoting.operation import Caller, CommandError, Peer, Request
 from keelmq.runtime.clock import wall_ms
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.acls import Action
+from keelmq.security.core.contexts import Lookup, LookupKind
 
 
 def ip_of(address: str) -> str:
@@ -61,6 +63,12 @@ class UserCaller(Caller):
         self.is_member = granted.is_member
         self.checks_topics = bool(granted.lookups)
         self._access, self._granted, self._peer_ip = access, granted, peer_ip
+
+    def may_publish(self, topic: str) -> bool:
+        """As check_topic() of a send would decide now, whatever the request was."""
+        to_send = Lookup(LookupKind.HALF_MESSAGE, "", (Action.PUB,))
+        checked = self._access.control.check_topic(self._granted, to_send, topic, self._peer_ip)
+        return not isinstance(checked, Refused)
 
     def check_topic(self, topic: str) -> None:
         """Raises CommandError unless the user may do with this topic what the request does. Requests without

@@ -176,6 +176,15 @@ def topic(
     return FieldNeed(spellings(*names), make, optional)
 
 
+def topics(name: str, *, to: tuple[Action, ...]) -> FieldNeed:
+    """A list of topics, separated by semicolons."""
+
+    def make(value: str) -> Iterable[Context]:
+        return tuple(topic_context(each, *to) for each in value.split(";") if each)
+
+    return FieldNeed(spellings(name), make, optional=True)
+
+
 def group(*names: str, to: tuple[Action, ...], optional: bool = False) -> FieldNeed:
     return FieldNeed(spellings(*names), lambda value: (group_context(value, *to),), optional)
 
