@@ -201,7 +201,7 @@ def _common(password: str) -> Iterable[str]:
         "# Requests must be signed by a user, whose ACL says what it may do.",
         "authenticationEnabled=true",
         "authorizationEnabled=true",
-        "# The first user, created while there is none. `mqadmin updateUser` changes its password, not this.",
+        "# The first user, created while there is none; to change its password: mqadmin updateUser.",
         f"initAuthenticationUser={user}",
         "",
         "# What the servers of this cluster sign their own requests with.",
