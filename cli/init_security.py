@@ -157,6 +157,7 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
     tokens = {"administer": _secret(), "read": _secret()}
     texts = {
         "security.conf": _lines(_common(password)),
+        "broker.conf": _lines(_broker()),
         "namesrv.conf": _lines(_namesrv(wanted)),
         "controller.conf": _lines(_controller()),
         "users.json": json.dumps({"users": [administrator.stored()]}, indent=2) + "\n",
@@ -218,6 +219,14 @@ def _common(password: str) -> Iterable[str]:
         f"tls.client.certPath={_HERE}/member.crt",
         f"tls.client.keyPath={_HERE}/member.key",
         f"tls.client.trustCertPath={_HERE}/ca.crt",
+    )
+
+
+def _broker() -> Iterable[str]:
+    return (
+        "# TLS between a master and its slaves, which also prove that they are members.",
+        "haTlsMode=enforcing",
+        "haTlsEnable=true",
     )
 
 
