@@ -123,7 +123,7 @@ def _settings(config: SecurityConfig, cluster_name: str, member: str | None) -> 
         stateful_cache_max=config.stateful_authentication_cache_max_num,
         decision_cache_max=config.stateful_authorization_cache_max_num,
         cluster_name=cluster_name,
-        members_required=config.authentication_enabled or config.has_members,
+        members_required=config.members_required,
         member_users=frozenset() if member is None else frozenset({member}),
         member_certificates=config.member_certificates,
         proof_required=config.member_proof_required,
