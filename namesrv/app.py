@@ -120,6 +120,7 @@ class Namesrv:
         self.table.access = self.security.access
         self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
+        self.limits = config.peer_limits()
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
@@ -277,6 +278,7 @@ class Namesrv:
             security=self.security,
             bind_users=self._bind_users,
             audit=self.audit,
+            limits=self.limits,
             settings=[
                 Settings(
                     "mqnamesrv",
@@ -309,6 +311,7 @@ class Namesrv:
             name="namesrv",
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             tls=self.tls,
         )
 
@@ -380,6 +383,7 @@ class Namesrv:
                     routes=self.routes,
                     connection_count=server.connection_count,
                     write_buffers=self.write_buffers,
+                    limits=self.limits,
                     requests=self.requests,
                 ),
             )
