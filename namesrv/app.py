@@ -36,7 +36,7 @@ from namesrv.handlers.queries import Queries
 from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
-from namesrv.plugins import Plugin, PluginContext, Settings
+from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
 from namesrv.users import binder_of, load_users
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Namesrv:
             reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
         for name, each in plugins.items():
             if not each.get("ready", True):
-                reasons += [f"{name}: {reason}" for reason in _reasons(each)]
+                reasons += [f"{name}: {reason}" for reason in reasons_of(each)]
         return {
             "ready": not reasons,
             "reasons": reasons,
@@ -395,9 +395,3 @@ class Namesrv:
             health=self.health,
             analytics_output_dir=self.config.analytics_output_dir,
         )
-
-
-def _reasons(health: Mapping[str, object]) -> list[str]:
-    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
-    reasons = health.get("reasons")
-    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

@@ -75,6 +75,12 @@ TABLE = Table(
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
+        Metric(
+            "rocketmq_broker_refused_creations_total",
+            "topics and groups that were not created automatically because of autoCreateTopicMax, "
+            "autoCreateSubscriptionGroupMax or autoCreatePerMinute",
+            ("kind",),
+        ),
         Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
@@ -197,6 +203,8 @@ def scrape(sources: MetricSources) -> Scrape:
     made.add("rocketmq_broker_connections", sources.connection_count())
     add_unsent(made, "rocketmq_broker", sources.write_buffers)
     add_limits(made, "rocketmq_broker", sources.limits)
+    for kind, table in (("topic", sources.metadata.topics), ("group", sources.metadata.groups)):
+        made.add("rocketmq_broker_refused_creations_total", table.creation.refused, kind)
     made.add("rocketmq_broker_waiting_replies", len(sources.pending))
     made.add("rocketmq_broker_name_servers", len(readiness.registered))
     for task, deaths in sorted(sources.task_deaths().items()):

@@ -14,6 +14,11 @@ def host_and_port_bytes(host: str, port: int) -> bytes:
     return packed + struct.pack(">i", port)
 
 
+def network_of_peer(address: str) -> bytes:
+    """Returns network_of() of "host:port", as Peer.address has it."""
+    return network_of(host_and_port_bytes(address.rpartition(":")[0].strip("[]"), 0))
+
+
 def network_of(address_bytes: bytes) -> bytes:
     """Returns what limits per address count by, of host_and_port_bytes(): the IPv4 address, or the first 64
     bits of the IPv6 address."""

@@ -12,7 +12,7 @@ so suspending this process makes no peer late.
 
 import sys
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sized
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -104,7 +104,7 @@ class PeerLimits:
     @property
     def remembered(self) -> int:
         """Returns how many entries all tables have, without the one of request rates, which has a bound."""
-        tables = (
+        tables: tuple[Sized, ...] = (
             self._networks, self._connections, self._not_admitted, self._partial, self._unauthenticated,
             self._bytes_of,
         )  # fmt: skip

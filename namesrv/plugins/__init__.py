@@ -29,6 +29,7 @@ __all__ = [
     "Routes",
     "Settings",
     "load_plugin",
+    "reasons_of",
 ]
 
 ENTRY_POINT_GROUP = "namesrv.plugins"
@@ -177,3 +178,9 @@ def load_plugin(name: str) -> type[Plugin]:
             return cast("type[Plugin]", entry_point.load())
     names = ", ".join(sorted(each.name for each in found)) or "none"
     raise ConfigError(f"no name-server plugin {name!r} is installed (installed: {names})")
+
+
+def reasons_of(health: Mapping[str, object]) -> list[str]:
+    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
+    reasons = health.get("reasons")
+    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]
