@@ -36,7 +36,7 @@ from namesrv.handlers.queries import Queries
 from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
-from namesrv.plugins import Plugin, PluginContext, Settings
+from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
 from namesrv.users import binder_of, load_users
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class Namesrv:
         self.table.access = self.security.access
         self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
+        self.limits = config.peer_limits()
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
@@ -227,7 +228,7 @@ class Namesrv:
             reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
         for name, each in plugins.items():
             if not each.get("ready", True):
-                reasons += [f"{name}: {reason}" for reason in _reasons(each)]
+                reasons += [f"{name}: {reason}" for reason in reasons_of(each)]
         return {
             "ready": not reasons,
             "reasons": reasons,
@@ -277,6 +278,7 @@ class Namesrv:
             security=self.security,
             bind_users=self._bind_users,
             audit=self.audit,
+            limits=self.limits,
             settings=[
                 Settings(
                     "mqnamesrv",
@@ -309,6 +311,7 @@ class Namesrv:
             name="namesrv",
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             tls=self.tls,
         )
 
@@ -380,6 +383,7 @@ class Namesrv:
                     routes=self.routes,
                     connection_count=server.connection_count,
                     write_buffers=self.write_buffers,
+                    limits=self.limits,
                     requests=self.requests,
                 ),
             )
@@ -391,9 +395,3 @@ class Namesrv:
             health=self.health,
             analytics_output_dir=self.config.analytics_output_dir,
         )
-
-
-def _reasons(health: Mapping[str, object]) -> list[str]:
-    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
-    reasons = health.get("reasons")
-    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

@@ -266,6 +266,7 @@ class Broker(BrokerParts):
             timers=services.timers,
             pop=services.pop,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             controlled=self._controlled,
             telemetry=None if self._telemetry is None else self._telemetry.writer,
             readiness=lambda: self.readiness,

@@ -121,7 +121,7 @@ class Clients:
         )
         consumers = []
         for consumer in data.consumer_data_set:
-            config = self._group(consumer)
+            config = self._group(consumer, call.peer)
             if config is not None:  # an unknown group does not hinder the others (broker-ops pitfall 8)
                 consumers.append(_consumer(consumer, without_sub=data.without_sub))
         producers = [producer.group_name for producer in data.producer_data_set if producer.group_name]
@@ -150,9 +150,12 @@ class Clients:
                 self._starting[connection_id, name] = now + START_UP_MS
         self._notify(changed)
 
-    def _group(self, consumer: ConsumerData) -> SubscriptionGroupConfig | None:
+    def _group(self, consumer: ConsumerData, peer: Peer) -> SubscriptionGroupConfig | None:
         """Returns the group's settings. Creates the group and its retry topic for the first member."""
-        group = self._metadata.find_group(consumer.group_name)
+        try:
+            group = self._metadata.find_group(consumer.group_name, peer)
+        except CommandError:  # pulls of this group are answered with the reason
+            return None
         if group is None:
             return None
         if self._metadata.gate.writable:
@@ -171,6 +174,8 @@ class Clients:
             others = known.config.topic_sys_flag & ~UNIT_SUB_FLAG
             if known.config.topic_sys_flag != others | flag:
                 topics.update(known.config.model_copy(update={"topic_sys_flag": others | flag}))
+        elif len(topics.topics) >= topics.creation.count_max:
+            return  # it is created when a message has to go there
         elif config.retry_queue_nums > 0 and illegal_name(name) is None:
             count = config.retry_queue_nums
             topics.update(

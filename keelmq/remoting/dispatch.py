@@ -14,6 +14,7 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
+    FLAG_RESPONSE,
     BadRequest,
     RemotingCommand,
     decode_body,
@@ -21,6 +22,7 @@ from keelmq.remoting.command import (
     parse_header,
     response_frame,
 )
+from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import (
     ANYBODY,
     OUTCOME_UNKNOWN,
@@ -39,6 +41,7 @@ from keelmq.remoting.operation import (
     UnknownOutcome,
     Wire,
 )
+from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
@@ -59,9 +62,19 @@ def fast_path_key(code: int) -> bytes:
 
 
 class Requester(Peer, Protocol):
-    """A Peer that counts its running requests."""
+    """A Peer that counts its running requests, and knows whether the access check has let one pass."""
 
     in_flight: int
+
+    @property
+    def is_admitted(self) -> bool:
+        """Returns whether it has, or whether there is no check."""
+
+    def refuse_request(self) -> str | None:
+        """Returns why a request is not even checked; None: it is. Called until it is admitted."""
+
+    def admitted(self) -> None:
+        """The access check has let a first request pass."""
 
 
 class Dispatcher:
@@ -85,6 +98,7 @@ class Dispatcher:
             if fast_path.batched is not None
         }
         self.closed_peers = RateLimitedLogger(logger)
+        self._refused_requests = RateLimitedLogger(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,6 +107,9 @@ class Dispatcher:
         or never."""
         caller = ANYBODY
         if self.table.access is not None:
+            if not peer.is_admitted and (why := peer.refuse_request()) is not None:
+                self._refused_requests.tell(now_ms(), "%s: refused a request: %s", self.name, why)
+                return _error(command, ResponseCode.SYSTEM_BUSY, why)
             try:
                 caller = self.table.access.admit(command, peer)
             except CommandError as error:
@@ -100,6 +117,8 @@ class Dispatcher:
                 return _error(command, error.code, error.remark)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
                 return self._refusal(error, command)
+            if not peer.is_admitted:
+                peer.admitted()
         fast_path = self.table.fast_path.get(command.code)
         if fast_path is not None:
             return self._lenient_fast_path(fast_path, command, peer)
@@ -117,6 +136,34 @@ class Dispatcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
+
+    def batch(self, frames: list[Frame], peer: Peer) -> tuple[int, bytes]:
+        """Serves the first requests of a read together, since most have one code. Returns how many were
+        served, and their responses."""
+        key = frames[0][1][:FAST_PATH_KEY_BYTES]
+        fast_path = self.batched.get(key)
+        if fast_path is None:
+            return 0, b""
+        decode, handler = fast_path
+        commands: list[Any] = []
+        bodies: list[bytes] = []
+        try:
+            for serialize_type, header, body, _ in frames:
+                command = decode(header)
+                if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
+                    break
+                commands.append(command)
+                bodies.append(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass  # the connection serves it by itself next
+        try:
+            return handler(commands, bodies, peer)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            # It may have served some: none is repeated.
+            replies = [
+                self.fast_path_failed(error, header, body) for _, header, body, _ in frames[: len(commands)]
+            ]
+            return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def fast_path_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
         """Returns the response to a fast-path request whose handler raised; called inside the except block.

@@ -1,0 +1,25 @@
+"""Socket addresses as bytes: as records store them, and as limits count them."""
+
+import contextlib
+import socket
+import struct
+
+
+def host_and_port_bytes(host: str, port: int) -> bytes:
+    """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
+    plain = host.removeprefix("::ffff:").partition("%")[0]
+    packed = bytes(4)
+    with contextlib.suppress(OSError):
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
+    return packed + struct.pack(">i", port)
+
+
+def network_of_peer(address: str) -> bytes:
+    """Returns network_of() of "host:port", as Peer.address has it."""
+    return network_of(host_and_port_bytes(address.rpartition(":")[0].strip("[]"), 0))
+
+
+def network_of(address_bytes: bytes) -> bytes:
+    """Returns what limits per address count by, of host_and_port_bytes(): the IPv4 address, or the first 64
+    bits of the IPv6 address."""
+    return address_bytes[: 8 if len(address_bytes) > 8 else 4]
