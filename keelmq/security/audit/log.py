@@ -127,7 +127,7 @@ class AuditLog:
             "role": rule_of(request.code).role.name,
             "fields": fields_of(fields),
             "resources": resources_of(request.code, fields, request.body),
-            "changes": changes_of(changes),
+            "changes": changes_of(request.code, changes),
             "outcome": outcome,
             "answer": answer,
             "remark": remark_of(request.code, remark, request.body),

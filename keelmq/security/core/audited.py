@@ -166,8 +166,8 @@ def _password(body: bytes) -> str:
 
 
 def is_secret_key(key: str) -> bool:
-    """Returns whether a setting of this name may be a secret: names of files are none, nor is `topic x`."""
-    return " " not in key and bool(_SECRET_KEY.search(key)) and not key.endswith(("File", "Path"))
+    """Returns whether a setting of this name may be a secret: names of files are none."""
+    return bool(_SECRET_KEY.search(key)) and not key.endswith(("File", "Path"))
 
 
 def short(text: str, characters: int = TEXT_MAX) -> str:
@@ -183,7 +183,7 @@ def plain(value: object, depth: int = 4) -> object:
     if depth and isinstance(value, Mapping):
         items = list(value.items())
         found = {
-            short(str(key)): MASK if each and is_secret_key(str(key)) else plain(each, depth - 1)
+            short(str(key)): MASK if _is_secret(str(key), each) else plain(each, depth - 1)
             for key, each in items[:CHANGES_MAX]
         }
         return found | ({"...": f"{len(items) - CHANGES_MAX} more"} if len(items) > CHANGES_MAX else {})
@@ -194,11 +194,16 @@ def plain(value: object, depth: int = 4) -> object:
     return short(str(value))
 
 
-def changes_of(changes: Mapping[str, tuple[object, object]]) -> dict[str, object]:
+def _is_secret(key: str, value: object) -> bool:
+    """A topic may be called a secret, too: its permissions are a number."""
+    return bool(value) and isinstance(value, str) and is_secret_key(key)
+
+
+def changes_of(code: int, changes: Mapping[str, tuple[object, object]]) -> dict[str, object]:
     """Returns {name: {"old": value, "new": value}}."""
     made: dict[str, object] = {}
     for name, (old, new) in list(changes.items())[:CHANGES_MAX]:
-        secret = is_secret_key(name)
+        secret = code in _CONFIG and is_secret_key(name)
         made[short(name)] = {
             "old": MASK if secret and old else plain(old),
             "new": MASK if secret and new else plain(new),
