@@ -55,7 +55,7 @@ class TlsPort:
         self.first_byte_ms, self.handshake_ms, self.waiting_max = first_byte_ms, handshake_ms, waiting_max
         self.waiting: dict[WaitingConnection, None] = {}
         """In the order of their arrival."""
-        self.counts: Counter[str] = Counter()
+        self.counts = tls.counts.setdefault(name, Counter())
         self.told = RateLimitedLogger(logger)
         self.is_closed = False
 
