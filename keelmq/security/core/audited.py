@@ -17,7 +17,7 @@ from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OUTCOME_UNKNOWN
 from keelmq.security.core.contexts import Role, Unreadable
-from keelmq.security.core.rules import required_contexts, rule_of
+from keelmq.security.core.rules import RULES, required_contexts, rule_of
 from keelmq.security.core.signature import ExtFields
 
 
@@ -105,6 +105,10 @@ def kind_of(code: int) -> Kind:
     return Kind.ROUTINE if rule.members_only else Kind.ACT
 
 
+NO_ACTS: Final = frozenset(code for code in RULES if kind_of(code) is not Kind.ACT)
+"""For a question that every request asks."""
+
+
 def outcome_of(answer: int) -> Outcome:
     """answer: a ResponseCode, or OUTCOME_UNKNOWN."""
     if answer == ResponseCode.SUCCESS:
@@ -130,7 +134,7 @@ def name_of(code: int) -> str:
 def fields_of(fields: ExtFields) -> dict[str, str]:
     """Returns what a request is about, as its header says it."""
     named = sorted(RESOURCE_FIELDS & fields.keys())[:FIELDS_MAX]
-    return {name: short(fields[name] or "") for name in named}
+    return {name: short(value) for name in named if (value := fields[name])}
 
 
 def resources_of(code: int, fields: ExtFields, body: bytes) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, OperationTable
+from keelmq.remoting.operations import controller as wire
+from keelmq.remoting.operations.auth import AUTH_CREATE_USER, AUTH_UPDATE_USER, UserInfo, UserRequest
 from keelmq.remoting.operations.broker import DELETE_TOPIC_IN_BROKER, TopicRequest
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.broker_metadata import (
@@ -22,6 +24,16 @@ from namesrv.app import Namesrv
 from tests.support.server_parts import until
 from tests.unit.broker.app.test_broker_app import config
 from tests.unit.keelmq.security.parts import control, tables
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
+    GROUP,
+    address_of,
+    brokers,
+    in_sync,
+    members,
+    plugin_of,
+)
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import server as controller_server
+from tests.unit.namesrv.plugins.controller.test_controller_plugin import until as group_until
 from tests.unit.namesrv.test_namesrv_app import config as namesrv_config
 from tests.unit.namesrv.test_namesrv_app import connect
 from tests.unit.namesrv.test_namesrv_requests import announce, body_of
@@ -153,3 +165,66 @@ async def test_without_it_nothing_is_written(tmp_path: Path) -> None:
         assert server.table.audit is None
     assert not (tmp_path / "audit").exists()
     assert OperationTable().audit is None
+
+
+async def test_a_standalone_controller_records_elections_and_settings(tmp_path: Path) -> None:
+    """Its audit log is with its other files. What brokers send all the time is not in it."""
+    (controller,) = members(tmp_path, ["n0"]).values()
+    address = address_of(controller)
+    async with controller_server(controller) as namesrv:
+        await group_until(lambda: plugin_of(namesrv).replicator.is_active, "active")
+        async with brokers([address]) as (one, two):
+            await one.join(address)
+            await two.join(address)
+            await in_sync(one, address)
+            for _ in range(3):
+                plain = wire.ElectMasterRequest(cluster_name="C1", broker_name=GROUP, broker_id=2)
+                await two.client.call(address, wire.ELECT_MASTER, plain)
+            designated = plain.model_copy(update={"designate_elect": True})
+            await two.client.call(address, wire.ELECT_MASTER, designated)
+            for body in (b"enableElectUncleanMaster=true", b"enableElectUncleanMaster="):
+                await two.client.call(
+                    address, wire.UPDATE_CONTROLLER_CONFIG, wire.UpdateConfigRequest(), body
+                )
+            await one.client.close()
+            clean = wire.CleanBrokerDataRequest(
+                cluster_name="C1",
+                broker_name=GROUP,
+                broker_controller_ids_to_clean="1",
+                is_clean_living_broker=True,
+            )
+            assert isinstance(await two.client.call(address, wire.CLEAN_BROKER_DATA, clean), Ok)
+    directory = tmp_path / "n0" / "audit"
+    assert [each.name for each in directory.iterdir()] == [f"mqcontroller-{address.rpartition(':')[2]}.log"]
+    first, elected, set_, reset, cleaned = lines_of(directory)
+    assert first["fields"]["designateElect"] == "false"  # the first broker of a group asks for it
+    assert first["changes"][f"master of {GROUP}"]["new"]["masterBrokerId"] == 1
+    master = elected["changes"][f"master of {GROUP}"]
+    assert (master["old"]["masterBrokerId"], master["old"]["masterEpoch"]) == (1, 1)
+    assert (master["new"]["masterBrokerId"], master["new"]["masterEpoch"]) == (2, 2)
+    assert set_["changes"] == {"enableElectUncleanMaster": {"old": False, "new": "true"}}
+    assert reset["changes"] == {"enableElectUncleanMaster": {"old": True, "new": None}}
+    assert cleaned["changes"] == {
+        f"brokers of {GROUP}": {"old": {"1": "10.0.0.1:1", "2": "10.0.0.2:1"}, "new": {"2": "10.0.0.2:1"}}
+    }
+
+
+async def test_a_password_is_never_written(tmp_path: Path) -> None:
+    client, password = RemotingClient(), "a-password-of-alice"
+    async with Broker(config(tmp_path)) as broker:
+        for operation, value in ((AUTH_CREATE_USER, password), (AUTH_UPDATE_USER, f"{password}-2")):
+            user = UserInfo(username="alice", password=value, user_type="Normal")
+            assert isinstance(
+                await client.call(broker.address, operation, UserRequest(username="alice"), user), Ok
+            )
+        wrong = UserInfo(username="bob", password=password, user_type="Emperor")
+        outcome = await client.call(broker.address, AUTH_CREATE_USER, UserRequest(username="bob"), wrong)
+        assert isinstance(outcome, Failed)
+    await client.close()
+    directory = tmp_path / "store" / "audit"
+    created, updated = lines_of(directory)
+    (refused,) = lines_of(directory, refused=True)
+    assert created["changes"]["alice"]["new"]["userType"] == "Normal"
+    assert updated["changes"]["password of alice"] == {"old": "old", "new": "new"}
+    assert refused["fields"] == {"username": "bob"}
+    assert password not in json.dumps([created, updated, refused])
