@@ -292,16 +292,17 @@ class Namesrv:
         )
 
     def _start_audit(self) -> None:
-        """Its files are beside the others of this program."""
-        if self.audit is None:
-            return
-        beside, port = self.kv.path.parent, self.context.request_port or 0
+        if self.audit is not None:
+            port, beside = self._bound_port, None if self.has_route_service else self.context.directory
+            directory = self.config.audit_path or (beside or self.kv.path.parent) / "audit"
+            self.audit.start(directory, node=f"{socket.gethostname()}:{port}", port=port)
+
+    @property
+    def _bound_port(self) -> int:
+        """Of the name server, or of a plugin without one."""
         if self._server is not None:
-            port = self._server.address[1]
-        elif self.context.directory is not None:
-            beside = self.context.directory
-        directory = self.config.audit_path or beside / "audit"
-        self.audit.start(directory, node=f"{socket.gethostname()}:{port}", port=port)
+            return self._server.address[1]
+        return self.context.request_port or self.config.listen_port
 
     def _make_server(self) -> TcpServer:
         return TcpServer(
@@ -358,17 +359,14 @@ class Namesrv:
                 self._arm()
 
     def _bind_http(self) -> None:
-        if self._server is not None:
-            bound = self._server.address[1]
-        else:
-            bound = self.context.request_port or self.config.listen_port
-        port = self.config.http_listen_port(bound)
+        port = self.config.http_listen_port(self._bound_port)
         if port is not None:
             self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port, tls=self.tls.http)
             self._http.bind()
 
     def http_app(self) -> "FastAPI":
         """Returns the application of the HTTP port. Imports FastAPI."""
+        from keelmq.security.metrics import scrape as security_scrape
         from namesrv.http.app import RouteService, make_app
         from namesrv.http.metrics import scrape
         from namesrv.http.views import RouteSources
@@ -391,7 +389,10 @@ class Namesrv:
             route_service=service,
             settings=self.context.settings,
             plugin_routers=self.context.http,
-            plugin_scrapes=self.context.scrapes,
+            plugin_scrapes=[
+                lambda: [security_scrape(self.table.access, self.audit, self.tls, self.client_tls)],
+                *self.context.scrapes,
+            ],
             health=self.health,
             analytics_output_dir=self.config.analytics_output_dir,
         )

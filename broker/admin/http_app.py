@@ -3,7 +3,7 @@
 Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fastapi import FastAPI, Response
 
@@ -23,13 +23,13 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 
 
 def make_app(
-    *, health: Callable[[], dict[str, object]], scrape: Callable[[], Scrape], ha: HaService | None
+    *, health: Callable[[], dict[str, object]], scrapes: Callable[[], Iterable[Scrape]], ha: HaService | None
 ) -> FastAPI:
-    """Returns the application. health: the answer of /readyz. scrape: the metrics. ha: None without
+    """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha: None without
     controller mode."""
     app = FastAPI(title="KeelMQ broker", docs_url=None, redoc_url=None)
     add_docs(app)
-    add_health(app, health=health, collectors=[ScrapeCollector(lambda: [scrape()])])
+    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
 
     @app.get(
         "/v1/haStatus",

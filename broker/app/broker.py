@@ -28,6 +28,7 @@ from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.security.metrics import scrape as security_scrape
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +179,10 @@ class Broker(BrokerParts):
                 broker_id=self.config.broker_id if controlled is None else controlled.role.broker_id,
                 master_epoch=0 if controlled is None else controlled.role.epoch,
             ),
-            scrape=lambda: scrape(sources),
+            scrapes=lambda: [
+                scrape(sources),
+                security_scrape(self.operations.access, self.audit, self.tls, self.client_tls),
+            ],
             ha=None if controlled is None else controlled.ha,
         )
 

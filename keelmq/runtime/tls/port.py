@@ -61,7 +61,7 @@ class TlsPort:
         self.waiting: dict[WaitingConnection, None] = {}
         """In the order of their arrival."""
         self._enter, self.leave = enter, leave
-        self.counts: Counter[str] = Counter()
+        self.counts = tls.counts.setdefault(name, Counter())
         self.told = RateLimitedLogger(logger)
         self.is_closed = False
 
