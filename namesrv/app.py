@@ -26,6 +26,7 @@ from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
+from keelmq.security.http_access import program_policy
 from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_store import NoUsers
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
@@ -359,9 +360,10 @@ class Namesrv:
                 self._arm()
 
     def _bind_http(self) -> None:
-        port = self.config.http_listen_port(self._bound_port)
-        if port is not None:
-            self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port, tls=self.tls.http)
+        if (port := self.config.http_listen_port(self._bound_port)) is not None:
+            host = self.config.http_bind_address or self.config.bind_address
+            policy = program_policy(self.config, self.table.access, host, self.config.bind_address)
+            self._http = LateHttp(self.http_app, host=host, port=port, tls=self.tls.http, policy=policy)
             self._http.bind()
 
     def http_app(self) -> "FastAPI":

@@ -10,9 +10,12 @@ from fastapi import FastAPI, Response
 from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from broker.ha.report import runtime_info
 from broker.ha.service import HaService
+from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
+from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.web.api_docs import add_docs
 
@@ -27,8 +30,8 @@ def make_app(
 ) -> FastAPI:
     """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha: None without
     controller mode."""
-    app = FastAPI(title="KeelMQ broker", docs_url=None, redoc_url=None)
-    add_docs(app)
+    app = new_app("KeelMQ broker")
+    add_docs(app, openapi_extra=needs(Role.READ))
     add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
 
     @app.get(
@@ -36,6 +39,7 @@ def make_app(
         summary="on a master: offsets, lag and catch-up time of its slaves; on a slave: its link",
         tags=["replication"],
         responses={**answer_of(_EXAMPLE), **NOT_HERE},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def ha_status() -> Response:

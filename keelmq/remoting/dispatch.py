@@ -37,6 +37,7 @@ from keelmq.remoting.operation import (
     OperationTable,
     Peer,
     Reply,
+    Request,
     Unknown,
     UnknownOutcome,
     Wire,
@@ -225,19 +226,9 @@ class Dispatcher:
             self._record(command, peer, caller, OUTCOME_UNKNOWN, "the server stopped meanwhile", changes)
             raise
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            code, remark = self._answer_of(error)
+            code, remark = answer_of(error, self._bad_request_code)
             self._record(command, peer, caller, code, remark, changes)
             return self._refusal(error, command)
-
-    def _answer_of(self, error: Exception) -> tuple[int, str]:
-        """Returns the code and the remark that an audit gets for a request whose handler raised."""
-        if isinstance(error, BadRequest):
-            return self._bad_request_code, error.remark
-        if isinstance(error, UnknownOutcome):
-            return OUTCOME_UNKNOWN, error.remark
-        if isinstance(error, CommandError):
-            return error.code, error.remark
-        return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
 
     def _record(
         self,
@@ -248,9 +239,7 @@ class Dispatcher:
         remark: str | None,
         changes: Changes,
     ) -> None:
-        audit = self.table.audit
-        if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
-            audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
+        record(self.table, command, peer, caller, code, remark, changes)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
         """Returns the response to a request whose handler raised; called inside the except block, for the
@@ -268,6 +257,32 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def record(
+    table: OperationTable,
+    command: Request,
+    peer: Peer,
+    caller: Caller,
+    code: int,
+    remark: str | None,
+    changes: Changes,
+) -> None:
+    """Tells a table's audit of a request that was answered with this code."""
+    audit = table.audit
+    if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
+        audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
+
+
+def answer_of(error: Exception, bad_request_code: int) -> tuple[int, str]:
+    """Returns the code and the remark that an audit gets for a request whose handler raised."""
+    if isinstance(error, BadRequest):
+        return bad_request_code, error.remark
+    if isinstance(error, UnknownOutcome):
+        return OUTCOME_UNKNOWN, error.remark
+    if isinstance(error, CommandError):
+        return error.code, error.remark
+    return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:

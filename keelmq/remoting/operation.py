@@ -6,6 +6,7 @@ CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -77,11 +78,11 @@ class Peer(Protocol):
 
     @property
     def connection_id(self) -> int:
-        """Returns a number that is unique in this process and never reused."""
+        """Returns a number that is unique in this process and never reused; 0 for HTTP requests."""
 
     @property
     def address(self) -> str:
-        """Returns "host:port" as seen on the socket, "http" for HTTP requests."""
+        """Returns "host:port" as seen on the socket."""
 
     @property
     def is_tls(self) -> bool:
@@ -96,6 +97,16 @@ class Peer(Protocol):
 
     def send(self, frame: bytes) -> bool:
         """Queues an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
+
+
+class Role(IntEnum):
+    """What kind of request it is; a higher one includes the lower ones."""
+
+    READ = 1
+    OPERATE = 2
+    """Changes messages, topics, groups or offsets."""
+    ADMINISTER = 3
+    """Changes members, users, configuration or what is kept at all."""
 
 
 Changes = dict[str, tuple[object, object]]

@@ -143,6 +143,23 @@ class AccessControl:
         """How many decisions, and how many pairs of connection and user."""
         return len(self._allowed), len(self._authenticated)
 
+    @property
+    def users(self) -> UsersAndAcls:
+        return self._users
+
+    @property
+    def settings(self) -> AccessSettings:
+        return self._settings
+
+    @property
+    def plain(self) -> PlainAcl | None:
+        """The accounts of ACL 1.0 as they are now."""
+        return self._plain
+
+    @property
+    def throttle(self) -> FailureThrottle:
+        return self._throttle
+
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain

@@ -313,6 +313,11 @@ def rule_of(code: int) -> Rule:
     return RULES.get(code, UNKNOWN)
 
 
+def role_of(code: int) -> Role:
+    """Returns what kind of request a code is."""
+    return rule_of(code).role
+
+
 def required_contexts(code: int, ext_fields: ExtFields | None, body: bytes, cluster_name: str) -> Required:
     """Returns what the request needs. No ext fields are as good as empty ones (pitfall 2). Raises
     Unreadable."""

@@ -200,7 +200,7 @@ async def test_the_http_port_of_a_standalone_controller(
     bound: list[int] = []
 
     class NoHttp:
-        def __init__(self, _make_app: object, *, host: str, port: int, tls: object) -> None:
+        def __init__(self, _make_app: object, *, port: int, **_: object) -> None:
             bound.append(port)
 
         def bind(self) -> None: ...
