@@ -88,9 +88,9 @@ def find_credentials(file: Path | None, environ: Mapping[str, str]) -> Found | N
 
 
 def read_credentials(path: Path) -> Found:
-    """Returns what a YAML file like RocketMQ's tools.yml has. Raises
-    BadCredentials: it cannot be read, has no keys, or anybody may change it. Warns on stderr if others may
-    read it: RocketMQ ships its tools.yml so, and it must work here as it is."""
+    """Returns what a YAML file like RocketMQ's tools.yml has. Raises BadCredentials: it cannot be read, has
+    no keys, or anybody may change it. Warns on stderr if others may read it: RocketMQ ships its tools.yml so,
+    and it must work here as it is."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -157,6 +157,7 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
     tokens = {"administer": _secret(), "read": _secret()}
     texts = {
         "security.conf": _lines(_common(password)),
+        "broker.conf": _lines(_broker()),
         "namesrv.conf": _lines(_namesrv(wanted)),
         "controller.conf": _lines(_controller()),
         "users.json": json.dumps({"users": [administrator.stored()]}, indent=2) + "\n",
@@ -201,7 +202,7 @@ def _common(password: str) -> Iterable[str]:
         "# Requests must be signed by a user, whose ACL says what it may do.",
         "authenticationEnabled=true",
         "authorizationEnabled=true",
-        "# The first user, created while there is none. `mqadmin updateUser` changes its password, not this.",
+        "# The first user, created while there is none; to change its password: mqadmin updateUser.",
         f"initAuthenticationUser={user}",
         "",
         "# What the servers of this cluster sign their own requests with.",
@@ -218,6 +219,14 @@ def _common(password: str) -> Iterable[str]:
         f"tls.client.certPath={_HERE}/member.crt",
         f"tls.client.keyPath={_HERE}/member.key",
         f"tls.client.trustCertPath={_HERE}/ca.crt",
+    )
+
+
+def _broker() -> Iterable[str]:
+    return (
+        "# TLS between a master and its slaves, which also prove that they are members.",
+        "haTlsMode=enforcing",
+        "haTlsEnable=true",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli import analytics
+from cli.audit import audit
 from cli.certificates import certificates
 from cli.doctor.command import doctor
 from cli.init_security import init_security
@@ -125,6 +126,7 @@ def chaos(
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
 app.command("doctor")(doctor)
+app.command("audit")(audit)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)

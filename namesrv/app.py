@@ -26,6 +26,7 @@ from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
+from keelmq.security.http_access import program_policy
 from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_store import NoUsers
 from namesrv.config import AT_RUN_TIME, NamesrvConfig
@@ -36,7 +37,7 @@ from namesrv.handlers.queries import Queries
 from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
-from namesrv.plugins import Plugin, PluginContext, Settings
+from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
 from namesrv.users import binder_of, load_users
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Namesrv:
         self.table.access = self.security.access
         self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
+        self.limits = config.peer_limits()
         self.requests = RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
@@ -227,7 +229,7 @@ class Namesrv:
             reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
         for name, each in plugins.items():
             if not each.get("ready", True):
-                reasons += [f"{name}: {reason}" for reason in _reasons(each)]
+                reasons += [f"{name}: {reason}" for reason in reasons_of(each)]
         return {
             "ready": not reasons,
             "reasons": reasons,
@@ -277,6 +279,7 @@ class Namesrv:
             security=self.security,
             bind_users=self._bind_users,
             audit=self.audit,
+            limits=self.limits,
             settings=[
                 Settings(
                     "mqnamesrv",
@@ -290,16 +293,17 @@ class Namesrv:
         )
 
     def _start_audit(self) -> None:
-        """Its files are beside the others of this program."""
-        if self.audit is None:
-            return
-        beside, port = self.kv.path.parent, self.context.request_port or 0
+        if self.audit is not None:
+            port, beside = self._bound_port, None if self.has_route_service else self.context.directory
+            directory = self.config.audit_path or (beside or self.kv.path.parent) / "audit"
+            self.audit.start(directory, node=f"{socket.gethostname()}:{port}", port=port)
+
+    @property
+    def _bound_port(self) -> int:
+        """Of the name server, or of a plugin without one."""
         if self._server is not None:
-            port = self._server.address[1]
-        elif self.context.directory is not None:
-            beside = self.context.directory
-        directory = self.config.audit_path or beside / "audit"
-        self.audit.start(directory, node=f"{socket.gethostname()}:{port}", port=port)
+            return self._server.address[1]
+        return self.context.request_port or self.config.listen_port
 
     def _make_server(self) -> TcpServer:
         return TcpServer(
@@ -309,6 +313,7 @@ class Namesrv:
             name="namesrv",
             on_closed=self.connection_closed,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             tls=self.tls,
         )
 
@@ -355,17 +360,15 @@ class Namesrv:
                 self._arm()
 
     def _bind_http(self) -> None:
-        if self._server is not None:
-            bound = self._server.address[1]
-        else:
-            bound = self.context.request_port or self.config.listen_port
-        port = self.config.http_listen_port(bound)
-        if port is not None:
-            self._http = LateHttp(self.http_app, host=self.config.bind_address, port=port, tls=self.tls.http)
+        if (port := self.config.http_listen_port(self._bound_port)) is not None:
+            host = self.config.http_bind_address or self.config.bind_address
+            policy = program_policy(self.config, self.table.access, host, self.config.bind_address)
+            self._http = LateHttp(self.http_app, host=host, port=port, tls=self.tls.http, policy=policy)
             self._http.bind()
 
     def http_app(self) -> "FastAPI":
         """Returns the application of the HTTP port. Imports FastAPI."""
+        from keelmq.security.metrics import scrape as security_scrape
         from namesrv.http.app import RouteService, make_app
         from namesrv.http.metrics import scrape
         from namesrv.http.views import RouteSources
@@ -380,6 +383,7 @@ class Namesrv:
                     routes=self.routes,
                     connection_count=server.connection_count,
                     write_buffers=self.write_buffers,
+                    limits=self.limits,
                     requests=self.requests,
                 ),
             )
@@ -387,13 +391,10 @@ class Namesrv:
             route_service=service,
             settings=self.context.settings,
             plugin_routers=self.context.http,
-            plugin_scrapes=self.context.scrapes,
+            plugin_scrapes=[
+                lambda: [security_scrape(self.table.access, self.audit, self.tls, self.client_tls)],
+                *self.context.scrapes,
+            ],
             health=self.health,
             analytics_output_dir=self.config.analytics_output_dir,
         )
-
-
-def _reasons(health: Mapping[str, object]) -> list[str]:
-    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
-    reasons = health.get("reasons")
-    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

@@ -110,6 +110,8 @@ def pretty(value: Any, indent: str = "") -> str:
 
 def section(method: str, path: str, operation: dict[str, Any]) -> str:
     rows = [f"### {method} {path}", "", operation["summary"][0].upper() + operation["summary"][1:] + "."]
+    role = operation["x-keelmq-role"]
+    rows[-1] += " Needs no credentials." if role == "open" else f" Role: {role}."
     if "description" in operation:
         rows += ["", operation["description"]]
     queries = [each for each in operation.get("parameters", ()) if each["in"] == "query"]
@@ -124,11 +126,12 @@ def section(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def operations(document: dict[str, Any]) -> str:
-    rows = ["## Operations", "", "| path | request | answer |", "|---|---|---|"]
+    rows = ["## Operations", "", "| path | role | request | answer |", "|---|---|---|---|"]
     for _, path, operation in routes(document):
         if operation["tags"] == ["operations"]:
             answer = operation["responses"]["200"]["content"][JSON]["example"]
-            rows.append(f"| {path} | `{compact(request_example(operation))}` | `{compact(answer)}` |")
+            request = compact(request_example(operation))
+            rows.append(f"| {path} | {operation['x-keelmq-role']} | `{request}` | `{compact(answer)}` |")
     return "\n".join(rows)
 
 

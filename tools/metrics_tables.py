@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import broker.admin.metrics
+import keelmq.security.metrics
 import namesrv.http.metrics
 import namesrv.plugins.controller.http.metrics
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
@@ -16,6 +17,7 @@ TABLES = (
     namesrv.http.metrics.TABLE,
     namesrv.plugins.controller.http.metrics.OURS,
     namesrv.plugins.controller.http.metrics.UPSTREAM,
+    keelmq.security.metrics.TABLE,
     HEALTH_TABLE,
     LIBRARY_TABLE,
 )

@@ -3,16 +3,19 @@
 Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fastapi import FastAPI, Response
 
 from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from broker.ha.report import runtime_info
 from broker.ha.service import HaService
+from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
+from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.web.api_docs import add_docs
 
@@ -23,19 +26,20 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 
 
 def make_app(
-    *, health: Callable[[], dict[str, object]], scrape: Callable[[], Scrape], ha: HaService | None
+    *, health: Callable[[], dict[str, object]], scrapes: Callable[[], Iterable[Scrape]], ha: HaService | None
 ) -> FastAPI:
-    """Returns the application. health: the answer of /readyz. scrape: the metrics. ha: None without
+    """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha: None without
     controller mode."""
-    app = FastAPI(title="KeelMQ broker", docs_url=None, redoc_url=None)
-    add_docs(app)
-    add_health(app, health=health, collectors=[ScrapeCollector(lambda: [scrape()])])
+    app = new_app("KeelMQ broker")
+    add_docs(app, openapi_extra=needs(Role.READ))
+    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
 
     @app.get(
         "/v1/haStatus",
         summary="on a master: offsets, lag and catch-up time of its slaves; on a slave: its link",
         tags=["replication"],
         responses={**answer_of(_EXAMPLE), **NOT_HERE},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def ha_status() -> Response:

@@ -27,13 +27,16 @@ from broker.store.message_store import MessageStore
 from broker.timers.service import TimerService
 from broker.transactions.core.state import End
 from broker.transactions.service import TransactionService
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.metrics import (
     TELEMETRY_METRICS,
     Metric,
     Scrape,
     Table,
+    add_limits,
     add_telemetry,
     add_unsent,
+    limit_metrics,
     unsent_metrics,
 )
 from keelmq.remoting.telemetry import TelemetryWriter
@@ -71,6 +74,13 @@ TABLE = Table(
         Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
+        *limit_metrics("rocketmq_broker"),
+        Metric(
+            "rocketmq_broker_refused_creations_total",
+            "topics and groups that were not created automatically because of autoCreateTopicMax, "
+            "autoCreateSubscriptionGroupMax or autoCreatePerMinute",
+            ("kind",),
+        ),
         Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
@@ -176,6 +186,7 @@ class MetricSources:
     timers: TimerService
     pop: PopConsumption
     write_buffers: WriteBuffers
+    limits: PeerLimits
     controlled: ControllerMode | None
     telemetry: TelemetryWriter | None
     readiness: Callable[[], BrokerReadiness]
@@ -191,6 +202,9 @@ def scrape(sources: MetricSources) -> Scrape:
     made.add("rocketmq_topic_number", len(sources.metadata.topics.topics))
     made.add("rocketmq_broker_connections", sources.connection_count())
     add_unsent(made, "rocketmq_broker", sources.write_buffers)
+    add_limits(made, "rocketmq_broker", sources.limits)
+    for kind, table in (("topic", sources.metadata.topics), ("group", sources.metadata.groups)):
+        made.add("rocketmq_broker_refused_creations_total", table.creation.refused, kind)
     made.add("rocketmq_broker_waiting_replies", len(sources.pending))
     made.add("rocketmq_broker_name_servers", len(readiness.registered))
     for task, deaths in sorted(sources.task_deaths().items()):

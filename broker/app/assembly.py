@@ -64,7 +64,7 @@ def make_store(
 
 def make_topics(config: BrokerConfig, *, on_change: Callable[[], None]) -> TopicTable:
     """Returns the topics, not loaded. on_change: name servers have to hear of a change."""
-    return TopicTable(
+    made = TopicTable(
         config.store_path_root_dir / "config" / "topics.json",
         broker_name=config.broker_name,
         cluster_name=config.broker_cluster_name,
@@ -73,11 +73,13 @@ def make_topics(config: BrokerConfig, *, on_change: Callable[[], None]) -> Topic
         trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else "",
         on_change=on_change,
     )
+    made.creation = config.topic_creation()
+    return made
 
 
 def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate, store: MessageStore) -> Metadata:
     """Returns the metadata, not loaded."""
-    return Metadata(
+    made = Metadata(
         config.store_path_root_dir / "config",
         topics,
         gate,
@@ -87,6 +89,8 @@ def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate, stor
         timeout_ms=config.slave_timeout,
         flush_period_ms=config.flush_consumer_offset_interval,
     )
+    made.groups.creation = config.group_creation()
+    return made
 
 
 def cached_bytes() -> int:

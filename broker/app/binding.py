@@ -1,6 +1,7 @@
 """The operations of a broker in one table: makes their handlers, and the context that the handlers share."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -95,6 +96,16 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
     _bind_metadata(table, parts, context)
     _bind_admin(table, parts, context, handlers)
     table.unsupported |= UNSUPPORTED_REQUESTS
+    if parts.security.access is not None:
+
+        def answer_waiting() -> None:
+            """A request that waits was checked when it came: its user may have lost the right since."""
+            handlers.pull.expire(sys.maxsize)
+            services.pop.handlers.expire(sys.maxsize)
+
+        parts.security.when_changed(answer_waiting)
+        metadata.users.watchers.append(answer_waiting)
+        metadata.acls.watchers.append(answer_waiting)
     return table, handlers, services
 
 

@@ -28,6 +28,8 @@ from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.security.http_access import program_policy
+from keelmq.security.metrics import scrape as security_scrape
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,10 @@ class Broker(BrokerParts):
             config.http_port, listen_port=config.listen_port, bound_port=self.listeners.port
         )
         if port is not None:
-            self._http = LateHttp(self._http_app, host=config.bind_address, port=port, tls=self.tls.http)
+            host = config.http_bind_address or config.bind_address
+            names = (host, config.bind_address, self.host, config.broker_ip2)
+            policy = program_policy(config, self.operations.access, *names)
+            self._http = LateHttp(self._http_app, host=host, port=port, tls=self.tls.http, policy=policy)
             self._http.bind()
 
     def _http_app(self) -> object:
@@ -178,7 +183,10 @@ class Broker(BrokerParts):
                 broker_id=self.config.broker_id if controlled is None else controlled.role.broker_id,
                 master_epoch=0 if controlled is None else controlled.role.epoch,
             ),
-            scrape=lambda: scrape(sources),
+            scrapes=lambda: [
+                scrape(sources),
+                security_scrape(self.operations.access, self.audit, self.tls, self.client_tls),
+            ],
             ha=None if controlled is None else controlled.ha,
         )
 
@@ -266,6 +274,7 @@ class Broker(BrokerParts):
             timers=services.timers,
             pop=services.pop,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             controlled=self._controlled,
             telemetry=None if self._telemetry is None else self._telemetry.writer,
             readiness=lambda: self.readiness,

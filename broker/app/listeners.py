@@ -7,6 +7,7 @@ from collections.abc import Callable
 from broker.config.broker_config import BrokerConfig
 from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tls.contexts import ServerTls
@@ -22,12 +23,14 @@ class Listeners:
         host: str,
         on_closed: Callable[[int], None],
         write_buffers: WriteBuffers,
+        limits: PeerLimits,
         tls: ServerTls,
     ) -> None:
-        """host: what clients are told. on_closed(connection id). write_buffers: of all connections
-        together."""
+        """host: what clients are told. on_closed(connection id). write_buffers, limits: of all
+        connections together."""
         self._config, self._host = config, host
-        self._on_closed, self._write_buffers, self._tls = on_closed, write_buffers, tls
+        self._on_closed, self._limits, self._tls = on_closed, limits, tls
+        self._write_buffers = write_buffers
         self.servers: list[TcpServer] = []
         """Those that are open: none, listenPort, or both."""
         self._port: int | None = None
@@ -42,6 +45,7 @@ class Listeners:
             name="listenPort",
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
+            limits=self._limits,
             tls=self._tls,
         )
         self.servers.append(server)
@@ -54,6 +58,7 @@ class Listeners:
             listen_port=config.listen_port,
             on_closed=self._on_closed,
             write_buffers=self._write_buffers,
+            limits=self._limits,
             tls=self._tls,
         )
         if fast_server is not None:

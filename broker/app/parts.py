@@ -93,6 +93,7 @@ class BrokerParts:
         """What clients connect to, and what connects to name servers, controllers and the master."""
         config = self.config
         self.write_buffers = WriteBuffers(UNSENT_BYTES_MAX)
+        self.limits = config.peer_limits()
         self.tls, self.client_tls = server_tls(config), client_tls(config)
         self.audit = make_audit(config, "mqbroker")
         self.listeners = Listeners(
@@ -100,6 +101,7 @@ class BrokerParts:
             host=self.host,
             on_closed=lambda connection_id: self.clients.connection_closed(connection_id),
             write_buffers=self.write_buffers,
+            limits=self.limits,
             tls=self.tls,
         )
         self._client = RemotingClient(

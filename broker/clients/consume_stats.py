@@ -194,7 +194,7 @@ class ConsumeStats:
         metadata = self._metadata
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master clones offsets")
-        if metadata.find_group(header.dest_group) is None:
+        if metadata.find_group(header.dest_group, call.peer) is None:
             remark = f"group {header.dest_group} does not exist, and cannot be created"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         topics = [header.topic] if header.topic else self._topics_of(header.src_group)

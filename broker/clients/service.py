@@ -112,18 +112,33 @@ class Clients:
         after."""
         data = _body_of(call, HeartbeatData)
         client = Client(
-            call.peer.connection_id, data.client_id, call.peer.address, call.language, call.version
+            call.peer.connection_id,
+            data.client_id,
+            call.peer.address,
+            call.language,
+            call.version,
+            call.caller,
         )
         consumers = []
         for consumer in data.consumer_data_set:
-            config = self._group(consumer)
+            config = self._group(consumer, call.peer)
             if config is not None:  # an unknown group does not hinder the others (broker-ops pitfall 8)
                 consumers.append(_consumer(consumer, without_sub=data.without_sub))
         producers = [producer.group_name for producer in data.producer_data_set if producer.group_name]
+        if producers:
+            self._check_owner(client)
         if not call.peer.is_closing():
             self._peers[client.connection_id] = call.peer
             self._register(client, consumers, producers)
         return HeartbeatResponse()
+
+    def _check_owner(self, client: Client) -> None:
+        """Raises CommandError if another user's producer has this client id: replies to that one would be
+        pushed here."""
+        owner = self.registry.user_of_producer(client.client_id)
+        if owner and owner != client.caller.user:
+            remark = f"the client id {client.client_id} is in use by a producer of another user"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
 
     def _register(self, client: Client, consumers: list[Consumer], producers: list[str]) -> None:
         """Tells the other members of each group that changed at once, and a new member START_UP_MS later."""
@@ -135,9 +150,12 @@ class Clients:
                 self._starting[connection_id, name] = now + START_UP_MS
         self._notify(changed)
 
-    def _group(self, consumer: ConsumerData) -> SubscriptionGroupConfig | None:
+    def _group(self, consumer: ConsumerData, peer: Peer) -> SubscriptionGroupConfig | None:
         """Returns the group's settings. Creates the group and its retry topic for the first member."""
-        group = self._metadata.find_group(consumer.group_name)
+        try:
+            group = self._metadata.find_group(consumer.group_name, peer)
+        except CommandError:  # pulls of this group are answered with the reason
+            return None
         if group is None:
             return None
         if self._metadata.gate.writable:
@@ -156,6 +174,8 @@ class Clients:
             others = known.config.topic_sys_flag & ~UNIT_SUB_FLAG
             if known.config.topic_sys_flag != others | flag:
                 topics.update(known.config.model_copy(update={"topic_sys_flag": others | flag}))
+        elif len(topics.topics) >= topics.creation.count_max:
+            return  # it is created when a message has to go there
         elif config.retry_queue_nums > 0 and illegal_name(name) is None:
             count = config.retry_queue_nums
             topics.update(
@@ -204,14 +224,15 @@ class Clients:
         self._notify(self.registry.expire(now_ms=now, timeout_ms=self._settings.channel_expired_timeout))
         self.locks.expire(now_ms=now)
 
-    def find_producer(self, group: str) -> Peer | None:
-        """Returns an open connection of this producer group, in turn (broker-ops pitfall 6). None: there is
-        none."""
-        members = list(self.registry.producers.get(group, ()))
+    def find_producer(self, group: str, topic: str) -> Peer | None:
+        """Returns an open connection of this producer group, in turn (broker-ops pitfall 6), whose user may
+        send to the topic: producer groups are no resource, so anybody may name any. None: there is none."""
+        members = list(self.registry.producers.get(group, {}).values())
         self._turn += 1
         for step in range(len(members)):
-            peer = self._peers.get(members[(self._turn + step) % len(members)])
-            if peer is not None and not peer.is_closing():
+            member = members[(self._turn + step) % len(members)]
+            peer = self._peers.get(member.connection_id)
+            if peer is not None and not peer.is_closing() and member.caller.may_publish(topic):
                 return peer
         return None
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.client_settings import ClientSettings
+from broker.config.creation_limits import CreationLimits
 from broker.config.ha_settings import HaSecuritySettings
 from broker.config.ignored_keys import look_up
 from broker.config.store_settings import StoreSettings
@@ -70,7 +71,9 @@ def split_addresses(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
 
 
-class BrokerConfig(StoredConfig, ClientSettings, StoreSettings, HaSecuritySettings, ServerConfig):
+class BrokerConfig(
+    StoredConfig, ClientSettings, StoreSettings, CreationLimits, HaSecuritySettings, ServerConfig
+):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "broker.conf")

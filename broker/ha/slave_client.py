@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from broker.ha.core.slave_link import Close, SlaveLink, SlaveSettings
@@ -53,6 +54,7 @@ class SlaveClient:
         self.fault: str | None = None
         self.protocol: SlaveProtocol | None = None
         self.last_reason = ""
+        self._logged: deque[str] = deque(maxlen=2)
         self._store, self._owner = store, owner
         self._settings, self._clock = settings, clock
         self._commit = commit
@@ -84,9 +86,10 @@ class SlaveClient:
             close, received = (Close(refusal), False) if refusal else await self._one_connection()
             if self._stopped:
                 return
-            if close.reason != self.last_reason:  # once per reason, not with every attempt
+            if close.reason not in self._logged:  # not with every attempt; with haPlainMaster two take turns
                 logger.warning("HA link to %s:%d: %s", *self.address, close.reason)
-                self.last_reason = close.reason
+                self._logged.append(close.reason)
+            self.last_reason = close.reason
             if close.fatal:
                 self.give_up(close.reason)
                 return

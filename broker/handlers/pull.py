@@ -138,7 +138,7 @@ class PullHandler:
             return None
         ext = command.ext
         topic = self._topics.get(ext.topic)
-        group = self._context.find_group(ext.consumer_group)
+        group = self._context.find_group(ext.consumer_group, peer)
         if (
             topic is None
             or group is None

@@ -49,7 +49,7 @@ class ReplyHandlers:
     async def reply(self, header: SendReplyRequest | SendMessageRequestV2, call: Call) -> Reply | None:
         """Pushes the reply, then stores it. CommandError if the push fails, even if the reply is stored."""
         body, properties = bytes(call.body or b""), (header.properties or "").encode("utf-8", "replace")
-        topic = self._topic(header, body, properties)
+        topic = self._topic(header, body, properties, call)
         fault = await self._push(header, body, properties, call)
         stored = self._store(header, topic, body, properties, call)
         answer = SendMessageResponse(msg_id="0", queue_id=max(header.queue_id, 0), queue_offset=0)
@@ -65,7 +65,7 @@ class ReplyHandlers:
         return None
 
     def _topic(
-        self, header: SendReplyRequest | SendMessageRequestV2, body: bytes, properties: bytes
+        self, header: SendReplyRequest | SendMessageRequestV2, body: bytes, properties: bytes, call: Call
     ) -> Topic:
         """Returns the topic of the reply; CommandError if the reply is illegal."""
         context = self._context
@@ -75,6 +75,10 @@ class ReplyHandlers:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, "the reply is too long, or has a zero byte")
         if len(properties) + len(self._suffix) >= PROPERTIES_BYTES_MAX:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, f"properties of {len(properties)} bytes")
+        if call.caller.user and header.topic != f"{context.cluster_name}_REPLY_TOPIC":
+            # Whoever may answer requests may send to that topic; a right to another one is no right to push.
+            remark = f"replies go to {context.cluster_name}_REPLY_TOPIC, not to {header.topic}"
+            raise CommandError(ResponseCode.NO_PERMISSION, remark)
         topic = context.topics.get(header.topic)
         if topic is None:
             remark = f"topic[{header.topic}] not exist, apply first please!"

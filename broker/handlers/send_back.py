@@ -53,7 +53,7 @@ class SendBackHandler:
         if not gate.writable and await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
             return Reply()
         gate.require_durability()
-        group = self._context.find_group(header.group)
+        group = self._context.find_group(header.group, call.peer)
         if group is None:
             remark = f"subscription group not exist, {header.group}"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)

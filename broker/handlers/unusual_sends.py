@@ -27,6 +27,7 @@ from broker.put.send_commands import NO_MAXIMUM, SendCommand
 from broker.put.send_replies import ALWAYS, refusal
 from broker.store.queue.batch_queue import BatchQueue
 from broker.transactions.messages import is_half
+from keelmq.remoting.addresses import network_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, encode
 
@@ -72,7 +73,7 @@ class UnusualSends:
         hold_or_forward = gate.hold_or_forward
         if not gate.writable and hold_or_forward is not None and hold_or_forward(command, body, peer):
             return None
-        refused = self._check(command, body, properties)
+        refused = self._check(command, body, properties, peer)
         if refused is not None:
             return refusal(command, refused)
         to_store = self._message(command, body, properties, peer)
@@ -99,7 +100,9 @@ class UnusualSends:
 
     # -- checks ------------------------------------------------------------------------------------------
 
-    def _check(self, command: SendCommand, body: bytes, properties: bytes) -> PutRefused | None:
+    def _check(
+        self, command: SendCommand, body: bytes, properties: bytes, peer: FastPathPeer
+    ) -> PutRefused | None:
         """Returns the refusal of the first check that fails. A message that passes has a topic, which may be
         created here, and a queue, which may be chosen here."""
         ext, topic = command.ext, self._topics.get(command.ext.topic)
@@ -114,6 +117,10 @@ class UnusualSends:
         if refused is not None:
             return refused
         if topic is None:  # last: a refused message creates no topic
+            creation, network = self._topics.creation, network_of(peer.address_bytes)
+            problem = creation.refuse(ext.topic, len(self._topics.topics), network)
+            if problem is not None:
+                return PutRefused(ResponseCode.TOPIC_NOT_EXIST, problem)
             topic = self._topics.create_on_send(ext.topic, ext.default_topic, ext.default_topic_queue_nums)
             if topic is None:
                 return _no_topic(ext.topic)
@@ -189,11 +196,15 @@ class UnusualSends:
             properties = with_properties(properties, dict.fromkeys(TIMER_PROPERTIES))  # the level wins
         if topic.is_retry:
             group = ext.topic.removeprefix(RETRY_PREFIX)
-            is_dead = self._is_dead(group, ext.reconsume_times, ext.max_reconsume_times)
+            is_dead = self._is_dead(group, ext.reconsume_times, ext.max_reconsume_times, peer)
             if isinstance(is_dead, PutRefused):
                 return is_dead
             if is_dead:
-                topic, queue_id, level = self._topics.ensure(DLQ_PREFIX + group, 1), 0, 0
+                try:
+                    topic, queue_id, level = self._topics.ensure(DLQ_PREFIX + group, 1), 0, 0
+                except OSError as error:
+                    remark = f"topic[{DLQ_PREFIX + group}] cannot be created: {error.strerror or error}"
+                    return PutRefused(ResponseCode.SYSTEM_ERROR, remark)
                 properties = with_properties(properties, {b"DELAY": None})
         if not ext.batch and not property_value(properties, b"UNIQ_KEY"):
             properties += b"UNIQ_KEY\x01%b\x02" % self._context.new_unique_key().encode()
@@ -203,13 +214,15 @@ class UnusualSends:
             peer.address_bytes, ext.reconsume_times, level,
         )  # fmt: skip
 
-    def _is_dead(self, group: str, reconsume_times: int, maximum: int) -> bool | PutRefused:
+    def _is_dead(
+        self, group: str, reconsume_times: int, maximum: int, peer: FastPathPeer
+    ) -> bool | PutRefused:
         """Returns whether a retry belongs into the dead-letter topic.
 
         The client has counted this try already. A consumer in order retries locally, and sends only messages
         that it gives up (broker-ops pitfalls 1 and 2).
         """
-        row = self._context.find_group(group)
+        row = self._context.find_group(group, peer)
         if row is None:
             remark = f"subscription group not exist, {group}"
             return PutRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)

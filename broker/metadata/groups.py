@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from broker.admission.auto_creation import AutoCreation
 from broker.metadata.core.attributes import alter
 from broker.metadata.core.table import Update, Version
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version
+from keelmq.remoting.addresses import network_of_peer
 from keelmq.remoting.body import body_bytes
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode_body
+from keelmq.remoting.operation import CommandError, Peer
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig, SubscriptionGroups
 from keelmq.runtime.clock import wall_ms
 
@@ -63,6 +67,7 @@ class GroupTable(FileStore[Group]):
     def __init__(self, path: Path, *, auto_create: bool = True, clock: Callable[[], int] = wall_ms) -> None:
         super().__init__(path, clock=clock)
         self.auto_create = auto_create
+        self.creation = AutoCreation("group", "autoCreateSubscriptionGroupMax", "mqadmin updateSubGroup")
 
     # -- JSON --------------------------------------------------------------------------------------------
 
@@ -109,14 +114,18 @@ class GroupTable(FileStore[Group]):
         row = self.table.rows.get(name)
         return None if row is None else row.config
 
-    def find(self, name: str) -> SubscriptionGroupConfig | None:
+    def find(self, name: str, peer: Peer | None = None) -> SubscriptionGroupConfig | None:
         """Returns the settings; creates the group if that is allowed. None: there is no such group. Raises
-        OSError if a new one cannot be written."""
+        OSError: a new one cannot be written; CommandError: clients, or this one, may create no more."""
         row = self.table.rows.get(name)
         if row is not None:
             return row.config
         if not self.auto_create or illegal_group(name) or len(self.table.rows) >= self.rows_max:
             return None
+        network = b"" if peer is None else network_of_peer(peer.address)
+        refusal = self.creation.refuse(name, len(self.table.rows), network)
+        if refusal is not None:
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, refusal)
         self.change({name: Group(SubscriptionGroupConfig(group_name=name))})
         return self.get(name)
 

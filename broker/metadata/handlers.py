@@ -350,7 +350,7 @@ class MetadataHandlers:
                 return Reply()
         self._must_be_master(in_sync=False)
         groups, before = metadata.groups, metadata.groups.table.version
-        if self._changed(lambda: groups.find(header.consumer_group)) is None:
+        if self._changed(lambda: groups.find(header.consumer_group, call.peer)) is None:
             remark = f"Group {header.consumer_group} not exist!"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         topic = metadata.topics.get(header.topic)

@@ -30,7 +30,7 @@ from broker.metadata.topics import TopicTable
 from broker.metadata.truncation_history import TruncationHistory
 from broker.metadata.users import AclTable, UserTable, create_first
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError, LocalProtocolError
+from keelmq.remoting.operation import CommandError, LocalProtocolError, Peer
 from keelmq.remoting.operations.broker_metadata import (
     MetadataUpdate,
     MetadataVersions,
@@ -217,8 +217,9 @@ class Metadata:
         logger.error("%s; affected groups: %s", reason, ", ".join(groups))
         self.truncations.add(reason, beyond, clamped=clamped)
 
-    def find_group(self, name: str) -> Group | None:
-        """Returns the group that a client names; None: it must not exist, or cannot be written.
+    def find_group(self, name: str, peer: Peer | None = None) -> Group | None:
+        """Returns the group that a client names; None: it must not exist, or cannot be written. Raises
+        CommandError: clients may create no more of them. peer: the client.
 
         A master creates a missing group. A replica, whose table is its master's, returns the settings of a
         new one.
@@ -229,7 +230,7 @@ class Metadata:
             return group
         if self.gate.writable:
             try:
-                created = self.groups.find(name) is not None
+                created = self.groups.find(name, peer) is not None
                 return self.groups.table.rows.get(name) if created else None
             except OSError as error:
                 logger.error("cannot write %s: %s", error.filename or self.groups.path, error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from broker.admission.auto_creation import AutoCreation
 from broker.message.delay_levels import TIMER_TOPIC
 from broker.message.record import TOPIC_V1_BYTES_MAX, topic_bytes
 from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
@@ -38,13 +39,11 @@ GUESSED: Final = "guessedTopicTable"
 """Also ours: topics that are known by their records only, with their rows in the present version, or {}."""
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
-NOT_FOR_CLIENTS: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-        TIMER_TOPIC,  # RocketMQ accepts sends to it, and would deliver them to any topic that they name
-    }
-)  # fmt: skip
+NOT_FOR_CLIENTS: Final = frozenset({
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    TIMER_TOPIC,  # RocketMQ accepts sends to it, and would deliver them to any topic that they name
+})  # fmt: skip
 SYSTEM_TOPICS: Final = NOT_FOR_CLIENTS | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
@@ -124,6 +123,7 @@ class TopicTable(FileStore[TopicConfig]):
         self.topics: dict[str, Topic] = {}
         self.auto_create = auto_create
         self.default_queue_nums = default_queue_nums
+        self.creation = AutoCreation("topic", "autoCreateTopicMax", "mqadmin updateTopic")
         self.on_change = on_change  # register to the name servers
         self.on_batch_topic: Callable[[str], None] | None = None
         self.unwritten: set[str] = set()
@@ -275,8 +275,6 @@ class TopicTable(FileStore[TopicConfig]):
 
     def template_of(self, name: str, default_topic: str) -> TopicConfig | None:
         """Returns the settings for a topic that a message creates; None: it cannot be created."""
-        if len(self.topics) >= self.rows_max:
-            return None
         if name.startswith(RETRY_PREFIX):
             return _config(name, 1)
         template = self.topics.get(default_topic)
@@ -287,8 +285,10 @@ class TopicTable(FileStore[TopicConfig]):
         return template.config
 
     def ensure(self, name: str, queue_nums: int) -> Topic:
-        """Returns the topic; creates it for reading and writing if there is none (broker-ops pitfall 25)."""
+        """Returns the topic; creates it if there is none (broker-ops pitfall 25). OSError: it cannot be."""
         topic = self.topics.get(name)
+        if topic is None and name.startswith("%") and len(self.topics) >= self.rows_max:
+            raise OSError(f"there are already {self.rows_max} topics: delete some")
         return topic if topic is not None else self._created(_config(name, queue_nums))
 
     def _created(self, config: TopicConfig) -> Topic:

@@ -11,6 +11,7 @@ from typing import Final
 
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.config import ConfigError
@@ -49,6 +50,7 @@ async def open_fast_port(
     listen_port: int,
     on_closed: Callable[[int], None],
     write_buffers: WriteBuffers,
+    limits: PeerLimits | None = None,
     tls: ServerTls | None = None,
 ) -> TcpServer | None:
     """Returns the server, listening. None: the broker works without it.
@@ -69,6 +71,7 @@ async def open_fast_port(
         name="fastListenPort",
         on_closed=on_closed,
         write_buffers=write_buffers,
+        limits=limits,
         tls=tls,
     )
     try:

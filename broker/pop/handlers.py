@@ -26,7 +26,7 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import response_frame
-from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply, Wire
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Peer, Reply, Wire
 from keelmq.remoting.operations.pop import (
     ACK_MESSAGE,
     BATCH_ACK_MESSAGE,
@@ -99,7 +99,7 @@ class PopHandlers:
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         if call.is_oneway:  # nobody would get its messages
             raise CommandError(ResponseCode.INVALID_PARAMETER, "a pop must not be oneway")
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
@@ -113,7 +113,7 @@ class PopHandlers:
             return None
         return self._wait(params, header.poll_time, call)
 
-    def _readable(self, group_name: str, topic_name: str, queue_id: int) -> Topic:
+    def _readable(self, group_name: str, topic_name: str, queue_id: int, peer: Peer) -> Topic:
         if not self._context.readable:
             raise CommandError(ResponseCode.NO_PERMISSION, "the broker pop message is forbidden")
         topic = self._context.topics.get(topic_name)
@@ -132,7 +132,7 @@ class PopHandlers:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
-        group = self._context.find_group(group_name)
+        group = self._context.find_group(group_name, peer)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -346,7 +346,7 @@ class PopHandlers:
 
     async def peek(self, header: PeekMessageRequest, call: Call) -> Reply:
         """Returns the next messages without popping them (200052)."""
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         messages = min(max(header.max_msg_nums, 1), MESSAGES_MAX)
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0
@@ -359,7 +359,7 @@ class PopHandlers:
 
     async def notification(self, header: NotificationRequest, call: Call) -> Reply | None:
         """Tells whether a pop would find messages; waits up to pollTime for some (200054)."""
-        topic = self._readable(header.consumer_group, header.topic, header.queue_id)
+        topic = self._readable(header.consumer_group, header.topic, header.queue_id, call.peer)
         await self._must_serve()
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, 1, 0,

@@ -332,7 +332,7 @@ class PopService(TermService):
         try:
             return self._metadata.topics.ensure(name, 1)
         except OSError as error:
-            logger.error("topic %s cannot be created: %s", name, error)
+            self._limited_logger.tell(self._clock(), "topic %s cannot be created: %s", name, error)
             return None
 
 

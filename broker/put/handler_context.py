@@ -16,6 +16,7 @@ from broker.metadata.groups import Group
 from broker.metadata.topics import TopicTable
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.message_store import MessageStore
+from keelmq.remoting.operation import Peer
 from keelmq.remoting.operations.route import TopicRouteData
 
 
@@ -85,8 +86,9 @@ class HandlerContext:
     """Returns the entries that controller mode adds to 28."""
     commit_offset: Callable[[str, str, int, int], None]
     """(group, topic, queue id, offset) of a pull with the commit flag."""
-    find_group: Callable[[str], Group | None]
-    """Returns the group, created where that is allowed; None: there is none."""
+    find_group: Callable[[str, Peer], Group | None]
+    """Returns the group, created where that is allowed; None: there is none. Raises CommandError: this client
+    may create no more."""
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     """Returns a topic's route as the name servers know it; None: they know none."""
     sends_to_master: Callable[[], bool]

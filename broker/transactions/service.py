@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.admission.send_gate import PutRefused
 from broker.config.client_settings import ClientSettings
+from broker.message.checked_topic import checked_topic
 from broker.message.record import Record, encode, offset_message_id, property_value
 from broker.metadata.service import Metadata
 from broker.metadata.topics import is_for_broker
@@ -76,12 +77,13 @@ class TransactionService(TermService):
         *,
         settings: ClientSettings,
         broker_name: str,
-        find_producer: Callable[[str], Peer | None],
+        find_producer: Callable[[str, str], Peer | None],
         give_up_after_ms: int = 0,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
-        """find_producer: returns a connection of the producer group. give_up_after_ms: age at which a
-        transaction is given up, whatever its number of checks; 0: none. clock: wall time in ms."""
+        """find_producer(group, topic): returns a connection of the producer group that may send to the topic.
+        give_up_after_ms: age at which a transaction is given up, whatever its number of checks; 0: none.
+        clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self._settings, self._broker_name = settings, broker_name
         self._find_producer, self._give_up_after_ms = find_producer, give_up_after_ms
@@ -259,7 +261,7 @@ class TransactionService(TermService):
         if half.checks >= self._settings.transaction_check_max or is_old:
             return self._give_up(half, record)
         group = (property_value(record.properties, b"PGROUP") or b"").decode("utf-8", "replace")
-        peer = self._find_producer(group)
+        peer = self._find_producer(group, checked_topic(record.topic, record.properties))
         wait_ms = min(self._settings.transaction_check_interval, ABSENT_MS + len(self.state) // 10)
         if peer is None and now - half.stored_ms < COPY_PERIOD_MS:
             self.state.put_off(half.root, now + wait_ms)

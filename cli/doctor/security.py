@@ -5,19 +5,16 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
-
-from pydantic import SecretStr
 
 from cli.doctor.files import ConfigFile
 from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.machine import host_of
-from keelmq.runtime.config import Config, ConfigError, parse_settings
+from keelmq.runtime.config import ConfigError, parse_settings, secret_keys
 from keelmq.runtime.tls.settings import with_file
 from keelmq.security.core.plain_acl import BadPlainAcl
 from keelmq.security.open_network import CLOSE, OpenNetworkConfig, is_loopback, openings
-from keelmq.security.plain_acl_files import FILE_BYTES_MAX, PlainAclFiles
-from keelmq.security.private_file import read_private
+from keelmq.security.plain_acl_files import PlainAclFiles
+from keelmq.security.private_file import exposed
 from keelmq.security.users_file import BadUsersFile, UsersFile
 
 DEFAULT_PASSWORDS = frozenset(
@@ -112,28 +109,17 @@ def _secret_files(file: ConfigFile, config: OpenNetworkConfig) -> Iterator[Findi
     if config.acl_enable:
         paths += sorted(path for path in config.plain_acl_path.rglob("*.y*ml") if path.is_file())
     for path in dict.fromkeys(paths):
-        try:
-            read_private(path, FILE_BYTES_MAX)
-        except OSError as error:
-            step = "run the doctor as the user of the program, or correct the path"
-            yield warning("config.security", file.name, f"{path}: {error.strerror}", step)
-        except ValueError as error:
-            text, _, step = str(error).partition("; ")
-            yield failed("config.security", file.name, f"{path} {text}", step or "keep it short")
+        if problem := exposed(path):
+            text, _, step = problem.rpartition("; ")
+            yield failed("config.security", file.name, text, step)
 
 
 def _has_secret(file: ConfigFile) -> bool:
     given = parse_settings(file.path.read_text(encoding="utf-8"), file.name)
     configs = (file.broker, file.namesrv, file.controller)
     return any(
-        given.get(key) for config in configs if config is not None for key in _secret_keys(type(config))
+        given.get(key) for config in configs if config is not None for key in secret_keys(type(config))
     )
-
-
-def _secret_keys(model: type[Config]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        if SecretStr in (field.annotation, *get_args(field.annotation)):
-            yield field.alias or name
 
 
 def _passwords(name: str, config: OpenNetworkConfig, users_path: Path | None) -> Iterator[Finding]:

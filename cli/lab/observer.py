@@ -12,6 +12,7 @@ from cli.lab.cluster import Cluster, Program
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operations.controller import ReplicasInfo
+from keelmq.security.signer import Credentials, optional_signer
 
 RUNTIME_INFO_TIMEOUT_MS = 500
 CONNECT_TIMEOUT_MS = 500
@@ -46,9 +47,13 @@ class Picture:
 
 
 class Watcher:
-    def __init__(self, cluster: Cluster) -> None:
+    """`credentials`: of an administrator, where requests must be signed."""
+
+    def __init__(self, cluster: Cluster, credentials: Credentials | None = None) -> None:
         self._cluster = cluster
-        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        self._client = RemotingClient(
+            connect_timeout_ms=CONNECT_TIMEOUT_MS, signer=optional_signer(credentials, proof=True)
+        )
         self._admin = AdminClient(self._client)
 
     async def close(self) -> None:

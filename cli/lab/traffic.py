@@ -7,6 +7,7 @@ from functools import partial
 from cli.lab.ack_log import AckLog, make_body
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, SendError, SendResult
 from keelmq.runtime.clock import now_ms
+from keelmq.security.signer import Credentials
 
 IN_FLIGHT_MAX = 32
 SEND_TIMEOUT_MS = 15_000
@@ -16,10 +17,21 @@ READ_NUMS = 256
 
 
 class Traffic:
-    """`rate`: messages started per second while the cluster answers. It is never exceeded to catch up."""
+    """`rate`: messages started per second while the cluster answers. It is never exceeded to catch up.
+    `credentials`: of a user who may send."""
 
-    def __init__(self, namesrv_addr: str, topic: str, ack_log: AckLog, *, rate: int) -> None:
-        self._producer = Producer(namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX)
+    def __init__(
+        self,
+        namesrv_addr: str,
+        topic: str,
+        ack_log: AckLog,
+        *,
+        rate: int,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._producer = Producer(
+            namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX, credentials=credentials
+        )
         self._topic, self._ack_log, self._rate = topic, ack_log, rate
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -81,9 +93,11 @@ class Traffic:
             raise error
 
 
-async def read_back(namesrv_addr: str, topic: str, ack_log: AckLog) -> None:
+async def read_back(
+    namesrv_addr: str, topic: str, ack_log: AckLog, credentials: Credentials | None = None
+) -> None:
     """Reads every message of the topic from its master into the ack log. Raises PullError."""
-    async with PullConsumer(namesrv_addr, "keelmq-demo-reader") as consumer:
+    async with PullConsumer(namesrv_addr, "keelmq-demo-reader", credentials=credentials) as consumer:
         queues = await consumer.fetch_queues(topic)
         await asyncio.gather(*(_read_queue(consumer, queue, ack_log) for queue in queues))
 

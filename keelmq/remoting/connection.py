@@ -3,7 +3,7 @@
 One read is one batch: every whole frame that arrived is handled, and the replies leave in one write. All
 connections of a server (or client) read into one shared scratch buffer; of a larger frame, what follows the
 first LARGE_FRAME_BYTES is received in place, in a buffer of its exact size. While a peer does not read its
-replies, no more requests are read from it.
+replies, no more requests are read from it. PeerLimits has the account of frames that have not ended.
 Invariants: between reads, the buffer holds the beginning of one frame or, while paused, the bytes of one
 read. Memory grows with the bytes that arrived, never with what a length field announces.
 """
@@ -14,16 +14,17 @@ import logging
 import mmap
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
+from keelmq.remoting.addresses import both_ends_write, host_and_port_bytes, network_of
 from keelmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
 from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
 from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
 from keelmq.remoting.large_frames import LargeFrames, NoRoomError, unwritten_memory
 from keelmq.remoting.operation import RemoteProtocolError
-from keelmq.remoting.socket_addresses import both_ends_write, host_and_port_bytes
+from keelmq.remoting.peer_limits import FRAME_BYTES, PeerLimits
 from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
 from keelmq.runtime.clock import now_ms
 
@@ -49,7 +50,7 @@ _ids = itertools.count(1)
 
 class Connection(asyncio.BufferedProtocol):
     """Implements Peer. `pending`: opaque -> future of the response, None when the connection is lost.
-    `large_frames` and `write_buffers` are shared as `scratch` is; None: no bound."""
+    `large_frames`, `write_buffers` and `limits` are shared as `scratch` is; None: no bound."""
 
     def __init__(
         self,
@@ -60,27 +61,30 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[["Connection"], None],
         large_frames: LargeFrames | None = None,
         write_buffers: WriteBuffers | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
         self.own_address = self.peer_address = ""  # in the form that both ends write
         self.address_bytes = bytes(8)  # address bytes (4 or 16) and int32 port, as records store them
+        self.network = network_of(self.address_bytes)
+        self.is_admitted = dispatcher.table.access is None
+        self.partial_bytes = self.partial_looks = 0
         self.is_tls = False
         self.certificate_names: tuple[str, ...] = ()  # of the peer, verified
         self.in_flight = 0
-        self.known_requests: Any = None  # of the server's Access
+        self.known_requests: object = None  # of the server's Access
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dispatcher, self._fast_path = dispatcher, dispatcher.fast_path
-        self._scratch = scratch
-        self._on_made, self._on_lost = on_made, on_lost
+        self._scratch, self._on_made, self._on_lost = scratch, on_made, on_lost
         self._transport: asyncio.Transport | None = None
-        self._tail = b""
+        self._tail, self._large_filled = b"", 0
         self._large: mmap.mmap | None = None
-        self._large_filled = 0
         self._large_frames = large_frames or LargeFrames()
         self._write_buffers = write_buffers or WriteBuffers()
+        self._limits = limits or PeerLimits()
         self._batch: list[bytes] | None = None
         self._paused = self._closing = False
 
@@ -132,10 +136,22 @@ class Connection(asyncio.BufferedProtocol):
         """Received bytes of a frame whose rest has not arrived yet."""
         return self._large_filled if self._large is not None else len(self._tail)
 
+    def refuse_request(self) -> str | None:
+        """Returns why a request of this connection, which is not admitted yet, is not even checked; None: it
+        is checked."""
+        if self._limits.take_request(self.network, now_ms()):
+            return None
+        return f"too many unauthenticated requests from {self.address.rpartition(':')[0]}; try again in 1 s"
+
+    def admitted(self) -> None:
+        """The access check has let a first request of this connection pass."""
+        self.is_admitted = True
+        self._limits.admitted(self)
+
     def close(self) -> None:
         """Sends queued bytes for CLOSE_MS at most, then closes."""
         self._closing = True
-        self._drop_large()  # now, since a peer that does not read can delay the rest
+        self._drop_partial()  # now, since a peer that does not read can delay the rest
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -150,15 +166,19 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Closes at once; queued bytes are lost."""
         self._closing = True
-        self._drop_large()
+        self._drop_partial()
         if self._transport is not None:
             self._transport.abort()
+
+    def evict(self, problem: str) -> None:
+        """Logs the problem and closes at once."""
+        self._complain(problem)
+        self.abort()
 
     def give_up(self, kind: str, problem: str) -> None:
         """Aborts a connection whose peer does not read; counts `kind` and logs `problem`."""
         self._write_buffers.given_up[kind] += 1
-        self._complain(f"its peer does not read: {problem}")
-        self.abort()
+        self.evict(f"its peer does not read: {problem}")
 
     def _write(self, data: bytes) -> bool:
         transport = self._transport
@@ -189,20 +209,20 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.address = f"{peer[0]}:{peer[1]}"
             self.address_bytes = host_and_port_bytes(peer[0], peer[1])
+            self.network = network_of(self.address_bytes)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         if self.is_tls:
             self.certificate_names = transport.get_extra_info("certificate_names")
-        self.own_address = both_ends_write(transport.get_extra_info("sockname") or None)
-        self.peer_address = both_ends_write(peer or None)
+        self.own_address, self.peer_address = both_ends_write(transport)
         self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._tail = b""
-        self._drop_large()
+        self._drop_partial()
         for future in self.pending.values():
             if not future.done():
                 future.set_result(None)
@@ -248,14 +268,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             self._large_frames.take(nbytes)
+            self._large_filled += nbytes
+            self._limits.hold(self, nbytes)
         except NoRoomError as error:
-            self._complain(error)
-            self.close()
+            self._no_room(error)
             return
-        self._large_filled += nbytes
         if self._large_filled == len(self._large):
             whole = cast(bytearray, self._large)  # an mmap works as well
-            self._drop_large()
+            self._drop_partial()
             self._receive(b"", large_frame(whole))
 
     # ---- frames ----
@@ -269,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         problem: Exception | None = None
         try:
             if len(frames) >= BATCHED_MIN:
-                served, replies = self._batched(frames)
+                served, replies = self._dispatcher.batch(frames, self)
                 if replies:
                     batch.append(replies)
                 if served:
@@ -279,6 +299,7 @@ class Connection(asyncio.BufferedProtocol):
                 if reply is not None:
                     batch.append(reply)
                 if self._paused or self._closing:
+                    self._limits.release(self)
                     self._tail = data[at:]
                     break
             else:
@@ -288,7 +309,15 @@ class Connection(asyncio.BufferedProtocol):
         self._batch = None
         if batch:
             self._write(b"".join(batch))
-        if problem is not None and not self._closing:
+        if isinstance(problem, NoRoomError):
+            self._no_room(problem)
+        elif problem is not None and not self._closing:
+            self._complain(problem)
+            self.close()
+
+    def _no_room(self, problem: NoRoomError) -> None:
+        if not self._closing:
+            self._limits.closed[FRAME_BYTES] += 1
             self._complain(problem)
             self.close()
 
@@ -301,6 +330,10 @@ class Connection(asyncio.BufferedProtocol):
         frame. NoRoomError: there is no room for it now."""
         size = frame_bytes(data, at, len(data))
         have = len(data) - at
+        if at and self.partial_bytes:  # the frame that they were of is complete
+            self._limits.release(self)
+        if have > self.partial_bytes:
+            self._limits.hold(self, have - self.partial_bytes)
         if size <= LARGE_FRAME_BYTES or have < LARGE_FRAME_BYTES:
             self._tail = data[at:]
             return
@@ -313,39 +346,13 @@ class Connection(asyncio.BufferedProtocol):
             raise NoRoomError(f"no memory for a frame of {size} bytes: {error.strerror}") from error
         self._large[:have] = data[at:]
 
-    def _drop_large(self) -> None:
-        """Forgets the unfinished large frame: it is complete, or will never be."""
+    def _drop_partial(self) -> None:
+        """Forgets the unfinished frame: it is complete, or will never be."""
+        if self.partial_bytes:
+            self._limits.release(self)
         if self._large is not None:
             self._large = None
             self._large_frames.held_bytes -= self._large_filled
-
-    def _batched(self, frames: list[Frame]) -> tuple[int, bytes]:
-        """Serves the first requests of a read together, since most have one code. Returns how many were
-        served, and their responses."""
-        key = frames[0][1][:FAST_PATH_KEY_BYTES]
-        fast_path = self._dispatcher.batched.get(key)
-        if fast_path is None:
-            return 0, b""
-        decode, handler, again = fast_path
-        commands: list[Any] = []
-        bodies: list[bytes] = []
-        try:
-            for serialize_type, header, body, _ in frames:
-                command = decode(header)
-                if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
-                    break
-                if again is not None and not again(header, body, self):
-                    break
-                commands.append(command)
-                bodies.append(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            pass  # _frame() handles it next
-        try:
-            return handler(commands, bodies, self)
-        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            failed = self._dispatcher.fast_path_failed  # it may have served some: none is repeated
-            replies = [failed(error, header, body) for _, header, body, _ in frames[: len(commands)]]
-            return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def _frame(self, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
         """Serves one frame. Returns its response, if there is one now."""

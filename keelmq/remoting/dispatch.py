@@ -15,6 +15,7 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
+    FLAG_RESPONSE,
     BadRequest,
     RemotingCommand,
     decode_body,
@@ -22,6 +23,7 @@ from keelmq.remoting.command import (
     parse_header,
     response_frame,
 )
+from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import (
     ANYBODY,
     OUTCOME_UNKNOWN,
@@ -37,10 +39,12 @@ from keelmq.remoting.operation import (
     Peer,
     RememberingPeer,
     Reply,
+    Request,
     Unknown,
     UnknownOutcome,
     Wire,
 )
+from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
@@ -65,9 +69,15 @@ AdmitAgain = Callable[[bytes, bytes, RememberingPeer], bool]
 
 
 class Requester(RememberingPeer, Protocol):
-    """A Peer that counts its running requests."""
+    """A Peer that counts its running requests, and knows whether the access check has let one pass."""
 
     in_flight: int
+
+    def refuse_request(self) -> str | None:
+        """Returns why a request is not even checked; None: it is. Called until it is admitted."""
+
+    def admitted(self) -> None:
+        """The access check has let a first request pass."""
 
 
 class Dispatcher:
@@ -89,18 +99,24 @@ class Dispatcher:
             if fast_path.batched is not None
         }
         self.closed_peers = RateLimitedLogger(logger)
+        self._refused_requests = RateLimitedLogger(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _again(self, code: int) -> AdmitAgain | None:
         access = self.table.access
-        return None if access is None or access.is_open(code) else partial(access.admit_again, code)
+        if access is None:
+            return None
+        return _when_admitted if access.is_open(code) else partial(access.admit_again, code)
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later
         or never."""
         caller = ANYBODY
         if self.table.access is not None:
+            if not peer.is_admitted and (why := peer.refuse_request()) is not None:
+                self._refused_requests.tell(now_ms(), "%s: refused a request: %s", self.name, why)
+                return _error(command, ResponseCode.SYSTEM_BUSY, why)
             try:
                 caller = self.table.access.admit(command, peer)
             except CommandError as error:
@@ -108,6 +124,8 @@ class Dispatcher:
                 return _error(command, error.code, error.remark)
             except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
                 return self._refusal(error, command)
+            if not peer.is_admitted:
+                peer.admitted()
         fast_path = self.table.fast_path.get(command.code)
         if fast_path is not None:
             if self.table.access is not None:
@@ -127,6 +145,36 @@ class Dispatcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
+
+    def batch(self, frames: list[Frame], peer: RememberingPeer) -> tuple[int, bytes]:
+        """Serves the first requests of a read together, since most have one code. Returns how many were
+        served, and their responses."""
+        key = frames[0][1][:FAST_PATH_KEY_BYTES]
+        fast_path = self.batched.get(key)
+        if fast_path is None:
+            return 0, b""
+        decode, handler, again = fast_path
+        commands: list[Any] = []
+        bodies: list[bytes] = []
+        try:
+            for serialize_type, header, body, _ in frames:
+                command = decode(header)
+                if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
+                    break
+                if again is not None and not again(header, body, peer):
+                    break
+                commands.append(command)
+                bodies.append(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass  # the connection serves it by itself next
+        try:
+            return handler(commands, bodies, peer)
+        except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
+            # It may have served some: none is repeated.
+            replies = [
+                self.fast_path_failed(error, header, body) for _, header, body, _ in frames[: len(commands)]
+            ]
+            return len(commands), b"".join([reply for reply in replies if reply is not None])
 
     def fast_path_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
         """Returns the response to a fast-path request whose handler raised; called inside the except block.
@@ -188,19 +236,9 @@ class Dispatcher:
             self._record(command, peer, caller, OUTCOME_UNKNOWN, "the server stopped meanwhile", changes)
             raise
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-            code, remark = self._answer_of(error)
+            code, remark = answer_of(error, self._bad_request_code)
             self._record(command, peer, caller, code, remark, changes)
             return self._refusal(error, command)
-
-    def _answer_of(self, error: Exception) -> tuple[int, str]:
-        """Returns the code and the remark that an audit gets for a request whose handler raised."""
-        if isinstance(error, BadRequest):
-            return self._bad_request_code, error.remark
-        if isinstance(error, UnknownOutcome):
-            return OUTCOME_UNKNOWN, error.remark
-        if isinstance(error, CommandError):
-            return error.code, error.remark
-        return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
 
     def _record(
         self,
@@ -211,9 +249,7 @@ class Dispatcher:
         remark: str | None,
         changes: Changes,
     ) -> None:
-        audit = self.table.audit
-        if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
-            audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
+        record(self.table, command, peer, caller, code, remark, changes)
 
     def _refusal(self, error: Exception, command: RemotingCommand) -> bytes | None:
         """Returns the response to a request whose handler raised; called inside the except block, for the
@@ -231,6 +267,38 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def record(
+    table: OperationTable,
+    command: Request,
+    peer: Peer,
+    caller: Caller,
+    code: int,
+    remark: str | None,
+    changes: Changes,
+) -> None:
+    """Tells a table's audit of a request that was answered with this code."""
+    audit = table.audit
+    if audit is not None and (audit.wants(command.code) or code == ResponseCode.NO_PERMISSION):
+        audit.record(command, peer, caller, code=code, remark=remark or "", changes=changes)
+
+
+def answer_of(error: Exception, bad_request_code: int) -> tuple[int, str]:
+    """Returns the code and the remark that an audit gets for a request whose handler raised."""
+    if isinstance(error, BadRequest):
+        return bad_request_code, error.remark
+    if isinstance(error, UnknownOutcome):
+        return OUTCOME_UNKNOWN, error.remark
+    if isinstance(error, CommandError):
+        return error.code, error.remark
+    return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
+
+
+def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+    """AdmitAgain of codes that everybody may send: the first request of a connection is admitted as a whole,
+    since limits count the connections of strangers."""
+    return peer.is_admitted
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:

@@ -6,6 +6,7 @@ CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -77,11 +78,11 @@ class Peer(Protocol):
 
     @property
     def connection_id(self) -> int:
-        """Returns a number that is unique in this process and never reused."""
+        """Returns a number that is unique in this process and never reused; 0 for HTTP requests."""
 
     @property
     def address(self) -> str:
-        """Returns "host:port" as seen on the socket, "http" for HTTP requests."""
+        """Returns "host:port" as seen on the socket."""
 
     @property
     def is_tls(self) -> bool:
@@ -103,6 +104,20 @@ class RememberingPeer(Peer, Protocol):
 
     known_requests: Any
 
+    @property
+    def is_admitted(self) -> bool:
+        """Returns whether the access check has let a request pass, or whether there is no check."""
+
+
+class Role(IntEnum):
+    """What kind of request it is; a higher one includes the lower ones."""
+
+    READ = 1
+    OPERATE = 2
+    """Changes messages, topics, groups or offsets."""
+    ADMINISTER = 3
+    """Changes members, users, configuration or what is kept at all."""
+
 
 Changes = dict[str, tuple[object, object]]
 """What a request has changed: name -> (old value, new value). No secrets."""
@@ -123,6 +138,10 @@ class Caller:
     def check_topic(self, topic: str) -> None:
         """Called by handlers of requests that do not name their topic (code 37, views by offset), before
         they act or answer. Raises CommandError if the caller has no right to it."""
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether the caller may send to this topic now."""
+        return True
 
 
 ANYBODY = Caller()

@@ -56,6 +56,11 @@ class SecurityConfig(Config):
         description="members also prove that a request is new; false lets brokers and controllers of "
         "RocketMQ in (ours)",
     )
+    member_authentication_required: bool | None = Field(
+        None,
+        description="what only members may send needs their signature or certificate (default: true with "
+        "authenticationEnabled, or if one of them is set); false while they are introduced (ours)",
+    )
     member_certificate_names: str = Field(
         "",
         description="client certificates with one of these names, separated by commas, are of members; they "
@@ -168,6 +173,12 @@ class SecurityConfig(Config):
         """Whether this program knows members of its cluster from strangers."""
         has_secret = self._inner_text or self.inner_client_authentication_credentials_file is not None
         return bool(has_secret or self.member_certificates)
+
+    @property
+    def members_required(self) -> bool:
+        """Whether what only members may send is refused to others."""
+        required = self.member_authentication_required
+        return self.authentication_enabled or self.has_members if required is None else required
 
     @property
     def is_stateful(self) -> bool:

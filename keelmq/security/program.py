@@ -41,6 +41,7 @@ class ProgramSecurity:
     ) -> None:
         """cluster_name: in Cluster:<name> of ACLs. poll_users: takes changes of files that have the users."""
         self._poll_users = poll_users
+        self._changed: Callable[[], None] | None = None
         self.member = config.member_credentials
         """What this program signs its own requests with."""
         self._plain_files: PlainAclFiles | None = None
@@ -66,6 +67,10 @@ class ProgramSecurity:
         """The user that members sign as."""
         return None if self.member is None else self.member.access_key
 
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """callback(): the accounts of ACL 1.0 have changed. Users and ACLs have watchers of their own."""
+        self._changed = callback
+
     async def run(self) -> None:
         """Follows the files. Returns if there are none."""
         while self._plain_files is not None or self._poll_users is not None:
@@ -83,6 +88,8 @@ class ProgramSecurity:
     def _set_plain(self, plain: PlainAcl) -> None:
         if self.access is not None:
             self.access.control.set_plain(plain)
+        if self._changed is not None:
+            self._changed()
 
 
 def first_users(config: SecurityConfig) -> list[tuple[User, Acl | None]]:
@@ -118,7 +125,7 @@ def _settings(config: SecurityConfig, cluster_name: str, member: str | None) -> 
         stateful_cache_max=config.stateful_authentication_cache_max_num,
         decision_cache_max=config.stateful_authorization_cache_max_num,
         cluster_name=cluster_name,
-        members_required=config.authentication_enabled or config.has_members,
+        members_required=config.members_required,
         member_users=frozenset() if member is None else frozenset({member}),
         member_certificates=config.member_certificates,
         proof_required=config.member_proof_required,

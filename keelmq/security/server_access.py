@@ -12,7 +12,9 @@ from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPee
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
-from keelmq.security.core.known_requests import KnownRequests
+from keelmq.security.core.acls import Action
+from keelmq.security.core.contexts import Lookup, LookupKind
+from keelmq.security.core.known_requests import KnownRequests, key_for_more
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 
 logger = logging.getLogger(__name__)
@@ -83,13 +85,13 @@ class ServerAccess:
 
     def is_open(self, code: int) -> bool:
         """Whether everybody may send it, whatever it says."""
-        return self.control.is_open(code)
+        return self.control.plain is None and self.control.settings.is_open(code)
 
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
         """Requests of this kind are known to admit_again() from now on."""
         if not isinstance(caller, UserCaller):
             return
-        found = self.control.key_for_more(_asked(request, peer, ip_of(peer.address)), caller.granted)
+        found = key_for_more(self.control, _asked(request, peer, ip_of(peer.address)), caller.granted)
         if found is None:
             return
         key, resources = found
@@ -122,6 +124,12 @@ class UserCaller(Caller):
         self.checks_topics = bool(granted.lookups)
         self.granted = granted
         self._access, self._peer_ip = access, peer_ip
+
+    def may_publish(self, topic: str) -> bool:
+        """As check_topic() of a send would decide now, whatever the request was."""
+        to_send = Lookup(LookupKind.HALF_MESSAGE, "", (Action.PUB,))
+        checked = self._access.control.check_topic(self.granted, to_send, topic, self._peer_ip)
+        return not isinstance(checked, Refused)
 
     def check_topic(self, topic: str) -> None:
         """Raises CommandError unless the user may do with this topic what the request does. Requests without

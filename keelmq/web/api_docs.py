@@ -5,19 +5,18 @@ forbid it. Imports FastAPI, so programs import it late.
 """
 
 import html
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 
-from keelmq.web.report import STATIC
+from keelmq.web.report import PAGE_POLICY, STATIC
 
 SCRIPT: Final = "swagger-ui-5.35.0.js"
 STYLE: Final = "swagger-ui-5.35.0.css"
 START: Final = "start.js"
 HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'",
+    "Content-Security-Policy": PAGE_POLICY,
     "X-Content-Type-Options": "nosniff",
 }
 FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable", **HEADERS}
@@ -47,24 +46,24 @@ START_SCRIPT: Final = """SwaggerUIBundle({
 """
 
 
-def add_docs(app: FastAPI) -> None:
+def add_docs(app: FastAPI, *, openapi_extra: dict[str, Any] | None = None) -> None:
     """Adds GET /docs and the files of its page. The app must be made with docs_url=None and
-    redoc_url=None."""
+    redoc_url=None. openapi_extra: of these routes, says what role they need."""
     page = PAGE.format(title=html.escape(app.title), style=STYLE, script=SCRIPT, start=START)
 
-    @app.get("/docs", include_in_schema=False)
+    @app.get("/docs", include_in_schema=False, openapi_extra=openapi_extra)
     def docs() -> Response:
         return HTMLResponse(page, headers=HEADERS)
 
-    @app.get(f"/docs/{START}", include_in_schema=False)
+    @app.get(f"/docs/{START}", include_in_schema=False, openapi_extra=openapi_extra)
     def start() -> Response:
         return Response(START_SCRIPT, media_type="text/javascript", headers=HEADERS)
 
-    @app.get(f"/docs/{SCRIPT}", include_in_schema=False)
+    @app.get(f"/docs/{SCRIPT}", include_in_schema=False, openapi_extra=openapi_extra)
     def script() -> Response:
         return _vendored(SCRIPT, "text/javascript")
 
-    @app.get(f"/docs/{STYLE}", include_in_schema=False)
+    @app.get(f"/docs/{STYLE}", include_in_schema=False, openapi_extra=openapi_extra)
     def style() -> Response:
         return _vendored(STYLE, "text/css")
 

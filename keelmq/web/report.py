@@ -24,9 +24,14 @@ SCRIPTS = ("vendor/echarts-6.1.0.min.js", "tables.js", "charts.js", "dashboard.j
 LIVE_TITLE = "KeelMQ dashboard"
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'"
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
-REPORT_POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+PAGE_POLICY = f"{LIVE_POLICY}; frame-ancestors 'none'"
+"""As a header of a page and its files; a page itself cannot say who may frame it."""
+REPORT_POLICY = (
+    "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 
 
 def report_html(dashboard: bytes, *, title: str) -> str:

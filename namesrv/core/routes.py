@@ -26,7 +26,8 @@ from keelmq.remoting.operations.route import (
     TopicList,
     TopicRouteData,
 )
-from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
+from namesrv.core.groups import BrokerGroup
+from namesrv.core.topics import NAME_CHARS_MAX, UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
 from namesrv.core.values import (
     Address,
     LiveBroker,
@@ -44,50 +45,6 @@ ADDRESSES_MAX = 100_000
 
 
 @dataclass(slots=True)
-class _Group:
-    """All replicas of one brokerName."""
-
-    cluster_name: str
-    broker_name: str
-    addrs: dict[int, str] = field(default_factory=dict)
-    enable_acting_master: bool = False
-    zone_name: str | None = None
-
-    def shown(self) -> tuple[dict[int, str], bool, str | None]:
-        """Returns the values that replies show; `addrs` is replaced, never changed in place."""
-        return self.addrs, self.enable_acting_master, self.zone_name
-
-    def min_id_change(
-        self, before: int | None, *, offline_addr: str | None = None, ha_addr: str | None = None
-    ) -> MinIdChange | None:
-        """Returns the notification of a changed lowest id; None: unchanged.
-
-        `before`: the lowest id until now; None: the group was empty. A broker whose own registration made it
-        the lowest is not notified.
-        """
-        lowest = min(self.addrs)
-        if before is None or lowest == before:
-            return None
-        itself_too = offline_addr is not None or len(self.addrs) == 1 or lowest > before
-        receivers = [addr for each, addr in sorted(self.addrs.items()) if itself_too or each != lowest]
-        return MinIdChange(
-            self.broker_name, lowest, self.addrs[lowest], tuple(receivers), offline_addr, ha_addr
-        )
-
-    def broker_data(self, *, acting_master: bool = False) -> BrokerData:
-        addrs = dict(sorted(self.addrs.items()))
-        if acting_master:
-            addrs = {MASTER_ID: addrs.pop(min(addrs)), **addrs}
-        return BrokerData(
-            cluster=self.cluster_name,
-            broker_name=self.broker_name,
-            broker_addrs=addrs,
-            enable_acting_master=self.enable_acting_master,
-            zone_name=self.zone_name,
-        )
-
-
-@dataclass(slots=True)
 class RouteTable:
     """Event loop only. Every returned value is a snapshot.
 
@@ -96,7 +53,7 @@ class RouteTable:
 
     support_acting_master: bool = False
     delete_missing_topics: bool = False
-    _groups: dict[str, _Group] = field(default_factory=dict)
+    _groups: dict[str, BrokerGroup] = field(default_factory=dict)
     _live: dict[Address, LiveBroker] = field(default_factory=dict)
     _topics: TopicTable = field(default_factory=TopicTable)
     _group_version: int = 0
@@ -120,7 +77,7 @@ class RouteTable:
             changes, before, left = self.unregister_all((address,)).min_id_changes, None, (address,)
         group = self._groups.get(request.broker_name)
         if group is None:
-            group = _Group(request.cluster_name, request.broker_name)
+            group = BrokerGroup(request.cluster_name, request.broker_name)
             self._groups[request.broker_name] = group
         shown, lowest = group.shown(), min(group.addrs, default=None)
         group.enable_acting_master = bool(request.enable_acting_master)
@@ -179,13 +136,17 @@ class RouteTable:
             if cluster_name is None or self._groups[name].cluster_name == cluster_name:
                 self._topics.remove(topic, name)
 
-    def register_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
-        """Adds a topic. False: one of its brokers is not registered, and nothing was changed."""
-        if not all(queue.broker_name in self._groups for queue in queues):
-            return False
+    def register_topic(self, topic: str, queues: Sequence[QueueData]) -> str | None:
+        """Adds a topic. Returns why it did not, and nothing was changed then; None: it did."""
+        for queue in queues:
+            if queue.broker_name not in self._groups:
+                return f"its broker {queue.broker_name[:80]} is not registered"
+            problem = self._topics.refuse(queue.broker_name, {topic})
+            if problem is not None:
+                return problem
         for queue in queues:
             self._topics.put(topic, queue)
-        return True
+        return None
 
     def permissions(self, broker_name: str) -> dict[str, int]:
         """Returns the perm of every topic at a broker, sorted by topic."""
@@ -313,6 +274,11 @@ class RouteTable:
         known = (request.cluster_name, request.broker_addr) in self._live
         if not known and len(self._live) >= ADDRESSES_MAX:
             return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered, which is the maximum")
+        problem = request.too_large(NAME_CHARS_MAX)
+        if problem is None:
+            problem = self._topics.refuse(request.broker_name, request.body.topics.keys())
+        if problem is not None:
+            return RegistrationRefused(problem)
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return RegistrationRefused(
@@ -327,7 +293,7 @@ class RouteTable:
             return StaleRegistration(holder, held)  # #6316: an old master must not take id 0 back
         return None
 
-    def _take_id(self, group: _Group, request: Registration) -> tuple[Address, ...]:
+    def _take_id(self, group: BrokerGroup, request: Registration) -> tuple[Address, ...]:
         """Sets id -> address; removes an earlier id of the address, and an earlier address of the id.
 
         Returns the removed address.
@@ -345,13 +311,13 @@ class RouteTable:
         return ((request.cluster_name, holder),)
 
     @staticmethod
-    def _is_master_or_prime_slave(group: _Group, request: Registration) -> bool:
+    def _is_master_or_prime_slave(group: BrokerGroup, request: Registration) -> bool:
         if request.broker_id == MASTER_ID:
             return True
         return request.enable_acting_master is not None and min(group.addrs) == request.broker_id
 
     def _update_topics(
-        self, request: Registration, group: _Group, before: LiveBroker | None, first: bool
+        self, request: Registration, group: BrokerGroup, before: LiveBroker | None, first: bool
     ) -> None:
         body, name = request.body, request.broker_name
         changed = first or before is None or before.data_version != body.data_version
@@ -363,7 +329,7 @@ class RouteTable:
 
     def _registered(
         self,
-        group: _Group,
+        group: BrokerGroup,
         request: Registration,
         replaced: tuple[Address, ...],
         changes: tuple[MinIdChange, ...],
@@ -374,7 +340,7 @@ class RouteTable:
         master = self._live[group.cluster_name, master_addr]
         return Registered(master_addr, master.ha_server_addr, replaced, changes)
 
-    def _remove(self, address: Address, group: _Group) -> None:
+    def _remove(self, address: Address, group: BrokerGroup) -> None:
         name = group.broker_name
         group.addrs = {each: addr for each, addr in group.addrs.items() if addr != address[1]}
         del self._live[address]
@@ -385,7 +351,7 @@ class RouteTable:
             self._topics.clear_write(name)
         self._group_version += 1
 
-    def _acts(self, topic: str, group: _Group, queue: QueueData) -> bool:
+    def _acts(self, topic: str, group: BrokerGroup, queue: QueueData) -> bool:
         """Returns whether the route shows the slave with the lowest id as master (acting master)."""
         return (
             self.support_acting_master

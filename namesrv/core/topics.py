@@ -18,6 +18,12 @@ from namesrv.core.values import QueueNums
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 """topicSysFlag bits: the topic belongs to a unit; some unit subscribes to it."""
 
+TOPICS_PER_BROKER_MAX = 200_000
+"""Our brokers have at most 50,000, which fill a third of the largest frame."""
+PAIRS_MAX = 5_000_000
+"""Pairs of topic and brokerName: a thousand brokers with five thousand topics each."""
+NAME_CHARS_MAX = 1_024
+"""RocketMQ's longest topics, retry topics of pop, have less than 400."""
 
 _NOTHING: AbstractSet[str] = frozenset()
 
@@ -27,6 +33,7 @@ class TopicTable:
     """`version` grows with every change that a route can show."""
 
     version: int = 0
+    pair_count: int = 0
     _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     _of_broker: dict[str, set[str]] = field(default_factory=dict)
     _mappings: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -59,6 +66,18 @@ class TopicTable:
             )
         ]
 
+    def refuse(self, broker_name: str, topics: AbstractSet[str]) -> str | None:
+        """Returns why these topics must not be added to those of the broker; None: they may."""
+        own = self._of_broker.get(broker_name, _NOTHING)
+        new = topics - own
+        if len(own) + len(new) > TOPICS_PER_BROKER_MAX:
+            return f"{broker_name} would have more than {TOPICS_PER_BROKER_MAX} topics: delete some"
+        if self.pair_count + len(new) > PAIRS_MAX:
+            return f"all brokers together would have more than {PAIRS_MAX} topics: delete some"
+        if any(len(topic) > NAME_CHARS_MAX for topic in new):
+            return f"a topic has a name of more than {NAME_CHARS_MAX} characters"
+        return None
+
     def update(
         self, broker_name: str, topics: Mapping[str, QueueNums], *, changed: bool, keeps_write: bool
     ) -> None:
@@ -83,6 +102,7 @@ class TopicTable:
         queues[queue.broker_name] = queue
         if known is None:
             self._of_broker.setdefault(queue.broker_name, set()).add(topic)
+            self.pair_count += 1
         self.version += 1
 
     def update_mappings(
@@ -101,6 +121,7 @@ class TopicTable:
         queues = self._queues.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
+        self.pair_count -= 1
         if not queues:
             del self._queues[topic]
         own = self._of_broker[broker_name]
@@ -145,6 +166,7 @@ class TopicTable:
     def check_invariants(self) -> None:
         """Raises AssertionError if the two directions of the table are inconsistent."""
         pairs = {(topic, name) for topic, queues in self._queues.items() for name in queues}
+        assert len(pairs) == self.pair_count
         assert pairs == {(topic, name) for name, topics in self._of_broker.items() for topic in topics}
         for topic, queues in self._queues.items():
             assert queues, f"topic {topic} without queue data"

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from keelmq.remoting.operations.route import DataVersion
 
+FILTER_SERVERS_MAX = 1_000
+
 Address = tuple[str, str]
 """(clusterName, brokerAddr), the key of the live table."""
 
@@ -63,6 +65,16 @@ class Registration:
     enable_acting_master: bool | None = None
     zone_name: str | None = None
     body: RegisterBody = NO_BODY
+
+    def too_large(self, chars_max: int) -> str | None:
+        """Returns why this registration is not kept; None: no name is too long, and no list."""
+        servers = self.body.filter_servers or ()
+        names = (self.cluster_name, self.broker_name, self.broker_addr, self.ha_server_addr)
+        if any(len(name or "") > chars_max for name in (*names, self.zone_name, *servers)):
+            return f"a name or an address has more than {chars_max} characters"
+        if len(servers) > FILTER_SERVERS_MAX:
+            return f"{len(servers)} filter servers; {FILTER_SERVERS_MAX} is the limit"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,11 +93,14 @@ class TopicAdmin:
         return Empty()
 
     async def register_topic(self, request: RegisterTopicRequest, call: Call) -> Empty:
-        """Adds a topic (217). An unknown broker gets success, without a change: brokers ignore the reply."""
+        """Adds a topic (217). A topic that is refused gets success, as RocketMQ's: brokers ignore the
+        reply."""
         route: TopicRouteData | None = call.body
         before = self.routes.brokers_of(request.topic)
-        if route is not None and not self.routes.register_topic(request.topic, route.queue_datas):
-            log.warning("%s: topic %s of an unregistered broker is ignored", call.peer.address, request.topic)
+        if route is not None:
+            problem = self.routes.register_topic(request.topic, route.queue_datas)
+            if problem is not None:
+                log.warning("%s: topic %s is ignored: %s", call.peer.address, request.topic[:200], problem)
         call.changes[f"brokers of topic {request.topic}"] = before, self.routes.brokers_of(request.topic)
         return Empty()
 

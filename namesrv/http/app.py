@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 
-from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http import http_router
-from keelmq.remoting.servers.http_answers import input_refused
+from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 from namesrv.http.config_view import config_router
 from namesrv.http.dashboard import dashboard_router
@@ -46,19 +47,14 @@ def make_app(
     A plugin router is an OperationTable, or a function that returns an APIRouter, so that a plugin imports
     FastAPI only in a process with HTTP.
     """
-    app = FastAPI(
-        title="KeelMQ name server",
-        docs_url=None,
-        redoc_url=None,
-        exception_handlers={RequestValidationError: input_refused},
-    )
-    add_docs(app)
+    app = new_app("KeelMQ name server")
+    add_docs(app, openapi_extra=needs(Role.READ))
     if route_service is not None:
         app.include_router(views_router(route_service.sources))
-        app.include_router(http_router(route_service.table))
+        app.include_router(http_router(route_service.table, role_of))
     app.include_router(config_router(settings))
     for each in plugin_routers:
-        app.include_router(http_router(each) if isinstance(each, OperationTable) else each())
+        app.include_router(http_router(each, role_of) if isinstance(each, OperationTable) else each())
 
     def scrapes() -> Iterator[Scrape]:
         if route_service is not None:

@@ -7,11 +7,12 @@ enabled: it needs FastAPI.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import Field
 
+from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.operation import Wire
+from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.servers.http import ask
 from keelmq.remoting.servers.http_answers import (
     BODY_REFUSED,
@@ -20,6 +21,7 @@ from keelmq.remoting.servers.http_answers import (
     as_json,
     refused_as_statuses,
 )
+from keelmq.remoting.servers.http_call import needs
 from keelmq.runtime.config import Config, ConfigError, parse_settings
 from namesrv.plugins import Settings
 
@@ -79,6 +81,7 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
         "/config",
         summary="settings in force, and their sources",
         responses={**answer_of(ConfigView(settings=[_EXAMPLE])), **REFUSED},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def config(changed: Changed = False) -> Response:
@@ -93,12 +96,15 @@ def config_router(parts: Sequence[Settings]) -> APIRouter:
         description="Keys of one program. The name server stores a change in its file (318); a change of the "
         "controller is replicated to all controllers (1009), and null resets a key to their files' value.",
         responses={**answer_of(_CHANGED), **BODY_REFUSED},
+        openapi_extra=needs(Role.ADMINISTER, code=RequestCode.UPDATE_NAMESRV_CONFIG),
     )
     @refused_as_statuses
-    async def change(settings: Annotated[dict[str, Value], Body(examples=[_CHANGE])]) -> Response:
+    async def change(
+        request: Request, settings: Annotated[dict[str, Value], Body(examples=[_CHANGE])]
+    ) -> Response:
         part = _part_of(parts, settings)
         texts = {key: _text(value) for key, value in settings.items()}
-        reply = await ask(part.table, part.update, part.update.request(), _lines(texts))
+        reply = await ask(request, part.table, part.update, part.update.request(), _lines(texts))
         return as_json(ChangedView(program=part.program, changed=texts, remark=reply.remark))
 
     return router

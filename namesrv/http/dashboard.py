@@ -16,13 +16,15 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from keelmq import web
+from keelmq.remoting.operation import Role
+from keelmq.remoting.servers.http_call import needs
+from keelmq.web.report import PAGE_POLICY
 
 DASHBOARD = "dashboard.json"
 DASHBOARD_BYTES_MAX = 32 << 20
 CHUNK_BYTES = 256 << 10
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'",
+    "Content-Security-Policy": PAGE_POLICY,
     "X-Content-Type-Options": "nosniff",
 }
 REVALIDATE = {"Cache-Control": "no-cache"}
@@ -49,12 +51,14 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
     """Returns the router. `output_dir`: analyticsOutputDir. FastAPI runs the plain functions in threads."""
     router = APIRouter(tags=["analytics"])
 
-    @router.get("/", include_in_schema=False)
-    @router.get("/dashboard", summary="the analytics page", response_class=Response)
+    reading = needs(Role.READ)
+
+    @router.get("/", include_in_schema=False, openapi_extra=reading)
+    @router.get("/dashboard", summary="the analytics page", response_class=Response, openapi_extra=reading)
     def page(request: Request) -> Response:
         return _answer(request, web.live_html().encode(), CONTENT_TYPES[".html"])
 
-    @router.get("/static/{name:path}", include_in_schema=False)
+    @router.get("/static/{name:path}", include_in_schema=False, openapi_extra=reading)
     def static(name: str, request: Request) -> Response:
         """Serves a file of the package by its exact name, which is never used as a path."""
         found = dict(_files(web.STATIC)).get(name)
@@ -69,6 +73,7 @@ def dashboard_router(output_dir: Path | None) -> APIRouter:
         responses={
             404: {"model": NoDashboard, "description": "There is none yet: the remark explains what to do"}
         },
+        openapi_extra=reading,
     )
     def dashboard(request: Request) -> Response:
         if output_dir is None:

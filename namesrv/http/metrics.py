@@ -6,8 +6,17 @@ Imported only when HTTP is enabled: it needs prometheus_client.
 import socket
 
 from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.request_counts import RequestCounts
-from keelmq.remoting.servers.metrics import Metric, Scrape, Table, add_unsent, unsent_metrics
+from keelmq.remoting.servers.metrics import (
+    Metric,
+    Scrape,
+    Table,
+    add_limits,
+    add_unsent,
+    limit_metrics,
+    unsent_metrics,
+)
 from keelmq.remoting.write_buffers import WriteBuffers
 from namesrv.core.routes import RouteTable
 
@@ -20,6 +29,7 @@ TABLE = Table(
         Metric("rocketmq_namesrv_topics", "topics with a route"),
         Metric("rocketmq_namesrv_connections", "open connections of brokers and clients"),
         *unsent_metrics("rocketmq_namesrv"),
+        *limit_metrics("rocketmq_namesrv"),
         Metric(
             "rocketmq_namesrv_requests_total",
             "requests since the start, over TCP and HTTP, by RocketMQ's names of request and answer",
@@ -41,6 +51,7 @@ def scrape(
     routes: RouteTable,
     connection_count: int,
     write_buffers: WriteBuffers,
+    limits: PeerLimits,
     requests: RequestCounts,
 ) -> Scrape:
     """Returns the current samples of a process that serves routes."""
@@ -49,6 +60,7 @@ def scrape(
         made.add(f"rocketmq_namesrv_{name}", count)
     made.add("rocketmq_namesrv_connections", connection_count)
     add_unsent(made, "rocketmq_namesrv", write_buffers)
+    add_limits(made, "rocketmq_namesrv", limits)
     for (code, answer), count in sorted(requests.answers.items()):
         made.add("rocketmq_namesrv_requests_total", count, RequestCode(code).name, answer)
     for code, latency in requests.latencies.items():

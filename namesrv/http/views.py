@@ -18,14 +18,13 @@ from keelmq.remoting.operations.route import BrokerData, DataVersion, QueueData,
 from keelmq.remoting.servers.http_answers import (
     NAMES_SHOWN,
     NOT_HERE,
-    REFUSED,
     After,
     Limit,
     NotFound,
-    answer_of,
     as_json,
     page_of,
     refused_as_statuses,
+    shown,
     some_of,
 )
 from namesrv.core.liveness import HeartbeatTable, route_key
@@ -178,7 +177,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @router.get(
         "/routes",
         summary="topics and where they are",
-        responses={**answer_of(RoutesView(routes=[_SUMMARY])), **REFUSED},
+        **shown(RoutesView(routes=[_SUMMARY])),
     )
     @refused_as_statuses
     async def routes(after: After = "", limit: Limit = PAGE) -> Response:
@@ -190,7 +189,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @router.get(
         "/routes/{topic:path}",
         summary="one topic's route",
-        responses={**answer_of(_ROUTE), **NOT_HERE, **REFUSED},
+        **shown(_ROUTE, NOT_HERE),
     )
     @refused_as_statuses
     async def route(topic: Topic) -> Response:
@@ -204,7 +203,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @router.get(
         "/clusters",
         summary="clusters, and how many groups and brokers they have",
-        responses={**answer_of(ClustersView(clusters=[_CLUSTER])), **REFUSED},
+        **shown(ClustersView(clusters=[_CLUSTER])),
     )
     @refused_as_statuses
     async def clusters(after: After = "", limit: Limit = PAGE) -> Response:
@@ -219,7 +218,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @router.get(
         "/brokers",
         summary="registered brokers, by group",
-        responses={**answer_of(BrokersView(groups=[_GROUP])), **REFUSED},
+        **shown(BrokersView(groups=[_GROUP])),
     )
     @refused_as_statuses
     async def brokers(after: After = "", limit: Limit = PAGE, cluster: Cluster = "") -> Response:
@@ -230,7 +229,7 @@ def views_router(sources: RouteSources) -> APIRouter:
     @router.get(
         "/brokers/{brokerName:path}",
         summary="one group's registered brokers",
-        responses={**answer_of(_GROUP), **NOT_HERE, **REFUSED},
+        **shown(_GROUP, NOT_HERE),
     )
     @refused_as_statuses
     async def group(brokerName: BrokerName) -> Response:

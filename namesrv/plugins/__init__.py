@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from keelmq.remoting.operation import Audit, Operation, OperationTable
 from keelmq.remoting.operations.route import BrokerData
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.config import Config, ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.program import ProgramSecurity
@@ -28,6 +29,7 @@ __all__ = [
     "Routes",
     "Settings",
     "load_plugin",
+    "reasons_of",
 ]
 
 ENTRY_POINT_GROUP = "namesrv.plugins"
@@ -129,6 +131,7 @@ class PluginContext:
     security: ProgramSecurity | None = None  # the check of requests, and the signer of a plugin's own
     bind_users: Callable[[OperationTable], None] | None = None  # requests that change users and ACLs
     audit: Audit | None = None  # for a plugin's tables
+    limits: PeerLimits | None = None  # for a plugin's own port, shared with the name server's
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
     directory: Path | None = None  # of its files; a standalone controller has its audit log there
@@ -175,3 +178,9 @@ def load_plugin(name: str) -> type[Plugin]:
             return cast("type[Plugin]", entry_point.load())
     names = ", ".join(sorted(each.name for each in found)) or "none"
     raise ConfigError(f"no name-server plugin {name!r} is installed (installed: {names})")
+
+
+def reasons_of(health: Mapping[str, object]) -> list[str]:
+    """Returns the reasons of a plugin that is not ready; "not ready" if it gives none."""
+    reasons = health.get("reasons")
+    return [str(each) for each in reasons] if isinstance(reasons, list) and reasons else ["not ready"]

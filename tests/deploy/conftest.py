@@ -1,5 +1,9 @@
-"""Our overlays as Kubernetes would get them, rendered once by the real tool with a throw-away key."""
+"""Our overlays as Kubernetes would get them, rendered once by the real tool with a throw-away key. The one
+with secrets gets them by the commands of docs/kubernetes.md."""
 
+import base64
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.objects import Objects
+from tests.deploy.objects import Object, Objects
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OVERLAYS = {"base": "base", "ha": "overlays/ha"}
+OVERLAYS = {"base": "base", "ha": "overlays/ha", "secure": "overlays/secure"}
 
 
 def kubectl() -> str:
@@ -37,11 +41,64 @@ def copy_tree(directory: Path, *, key: str | None) -> Path:
     return tree
 
 
-@pytest.fixture(scope="session")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Objects]:
-    tree = copy_tree(tmp_path_factory.mktemp("deploy"), key="only-for-tests-" * 4)
+def documented_secrets() -> list[str]:
+    """The commands of docs/kubernetes.md from `init-security` to `apply`."""
+    section = (ROOT / "docs" / "kubernetes.md").read_text().partition("## Closed to strangers")[2]
+    (block, *_) = re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+    return str(block).splitlines()
+
+
+def run_documented_secrets(directory: Path) -> list[Object]:
+    """Runs those commands in a directory that has deploy/k8s. Returns what Kubernetes would get; the files
+    of init-security are in directory/security."""
+    script = ["set -e"]
+    for line in documented_secrets():
+        rendering = line.replace("kubectl apply -k", f"{kubectl()} kustomize")
+        if line.startswith("kubectl apply -f "):
+            rendering = f"cat {line.split()[-1]}"
+        elif " create secret " in line:
+            rendering = f"{kubectl()} {line.removeprefix('kubectl ')} --dry-run=client -o yaml"
+        script += [rendering, "echo ---"] if line.startswith("kubectl ") else [f"{line} >&2"]
+    environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(directory)}
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(script)],
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     found = {}
-    for overlay in OVERLAYS:
+    for each in yaml.safe_load_all(done.stdout):
+        if each:
+            found[each["kind"], each["metadata"]["name"]] = each
+    return list(found.values())
+
+
+@pytest.fixture(scope="session")
+def security_path(rendered: dict[str, Objects], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Secret keelmq-security as a directory: what a pod gets, and nothing else."""
+    directory = tmp_path_factory.mktemp("security")
+    for name, data in rendered["secure"].named("Secret", "keelmq-security")["data"].items():
+        (directory / name).write_bytes(base64.b64decode(data))
+        (directory / name).chmod(0o600)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def secure_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands of docs/kubernetes.md run."""
+    return tmp_path_factory.mktemp("secure")
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory: pytest.TempPathFactory, secure_directory: Path) -> dict[str, Objects]:
+    tree = copy_tree(tmp_path_factory.mktemp("deploy"), key="only-for-tests-" * 4)
+    (secure_directory / "deploy").mkdir()
+    copy_tree(secure_directory / "deploy", key=None)
+    found = {"secure": Objects(run_documented_secrets(secure_directory))}
+    for overlay in OVERLAYS.keys() - found.keys():
         done = render(tree, overlay)
         assert done.returncode == 0, done.stderr
         found[overlay] = Objects([each for each in yaml.safe_load_all(done.stdout) if each])

@@ -37,10 +37,11 @@ def lab(rendered: dict[str, Objects], tmp_path: Path) -> Iterator[Lab]:
 class Cluster:
     """The pods as a client and an operator see them."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, client: RemotingClient | None = None) -> None:
+        """client: of an administrator, where requests must be signed."""
         self.lab, self.brokers, self.servers = lab, lab.of("broker"), lab.of("namesrv")
         self.ack_log = AckLog()
-        self._client = RemotingClient(connect_timeout_ms=500)
+        self._client = client or RemotingClient(connect_timeout_ms=500)
         self._admin = AdminClient(self._client)
 
     async def __aenter__(self) -> "Cluster":

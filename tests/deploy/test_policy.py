@@ -1,5 +1,6 @@
 """What no schema can find: selectors that match nothing, ports and keys that our programs do not have."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import load_config
 from keelmq.runtime.program import overrides_of
+from keelmq.runtime.tls.settings import server_tls
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 from tests.deploy.conftest import ROOT
@@ -45,14 +47,27 @@ def program(stateful_set: Object) -> str:
 
 
 def configs(objects: Objects, stateful_set: Object, tmp_path: Path, index: int = 0) -> tuple[Any, ...]:
-    """What the pod's own command line and mounted files give, by the program's own rules."""
+    """What the pod's own command line and mounted files give, by the program's own rules. A mounted
+    securityPath lies below tmp_path here."""
     variables = environment(stateful_set, index=index, address="10.77.0.9")
     arguments = [expanded(each, variables) for each in container(stateful_set)["args"]]
     parsed = PARSERS[program(stateful_set)]().parse_args(arguments)
     path = tmp_path / "file.conf"
     path.write_text(objects.config_files(stateful_set)[str(parsed.config)])
     overrides = overrides_of(parsed.overrides)
+    if mounted := overrides.get("securityPath"):
+        overrides["securityPath"] = str(_unpacked(objects, stateful_set, mounted, tmp_path / "security"))
     return load_config(*MODELS[program(stateful_set)], path=path, environ=variables, overrides=overrides)
+
+
+def _unpacked(objects: Objects, stateful_set: Object, mounted: str, directory: Path) -> Path:
+    (mount,) = [each for each in container(stateful_set)["volumeMounts"] if each["mountPath"] == mounted]
+    name = volume_of(stateful_set, mount["name"])["secret"]["secretName"]
+    directory.mkdir(exist_ok=True)
+    for file, data in objects.named("Secret", name)["data"].items():
+        (directory / file).write_bytes(base64.b64decode(data))
+        (directory / file).chmod(0o600)
+    return directory
 
 
 def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
@@ -72,7 +87,7 @@ def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
 
 
 def test_what_there_is(rendered: dict[str, Objects]) -> None:
-    for overlay, replicas in (("base", 1), ("ha", 3)):
+    for overlay, replicas in (("base", 1), ("ha", 3), ("secure", 3)):
         found = {
             each["metadata"]["name"]: each["spec"]["replicas"] for each in rendered[overlay].stateful_sets
         }
@@ -169,19 +184,22 @@ def test_replicas_are_on_different_nodes(rendered: dict[str, Objects]) -> None:
             assert selector["matchLabels"].items() <= labels.items()
 
 
-def test_probes(objects: Objects) -> None:
+def test_probes(objects: Objects, tmp_path: Path) -> None:
     app = FastAPI()
     add_health(app, health=lambda: {"ready": True}, collectors=())
     paths = {getattr(route, "path", "") for route in app.routes}
     for each in objects.stateful_sets:
+        is_tls_only = server_tls(configs(objects, each, tmp_path)[0]).http.mode == "enforcing"
         wanted = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
         for kind, path in wanted.items():
             probe = container(each)[kind]
             assert probe["httpGet"]["path"] == path and path in paths
             assert port_number(each, probe["httpGet"]["port"]) == port_number(each, "http")
             assert probe["timeoutSeconds"] <= probe["periodSeconds"]
+            assert (probe["httpGet"].get("scheme") == "HTTPS") == is_tls_only
         notes = each["spec"]["template"]["metadata"]["annotations"]
         assert notes["prometheus.io/path"] in paths
+        assert notes.get("prometheus.io/scheme", "http") == ("https" if is_tls_only else "http")
 
 
 def test_pods_are_restricted(objects: Objects) -> None:

@@ -35,9 +35,16 @@ def message_of(order: dict[str, Any]) -> Any:
     return message
 
 
+def sign(client: Any, options: dict[str, Any]) -> None:
+    """Without credentials the library signs as well: as nobody, with an empty key."""
+    if "accessKey" in options:
+        client.set_session_credentials(options["accessKey"], options["secretKey"], "CLOUD")
+
+
 def produce(options: dict[str, Any]) -> None:
     producer = Producer(options["group"], timeout=3_000)
     producer.set_namesrv_addr(options["namesrv"])
+    sign(producer, options)
     producer.start()
     say({"ready": True})
     for line in sys.stdin:
@@ -64,6 +71,7 @@ def produce(options: dict[str, Any]) -> None:
 def consume(options: dict[str, Any]) -> None:
     model = MessageModel.BROADCASTING if options.get("broadcast") else MessageModel.CLUSTERING
     consumer = PushConsumer(options["group"], orderly=options.get("orderly", False), message_model=model)
+    sign(consumer, options)
     consumer.set_namesrv_addr(options["namesrv"])
     consumer.set_instance_name(options["group"])
     consumer.subscribe(options["topic"], lambda message: None, options.get("expression", "*"))
@@ -100,6 +108,7 @@ def consume(options: dict[str, Any]) -> None:
 def pull(options: dict[str, Any]) -> None:
     """Everything that there is, once per line of input."""
     consumer = PullConsumer(options["group"])
+    sign(consumer, options)
     consumer.set_namesrv_addr(options["namesrv"])
     consumer.start()
     say({"ready": True})

@@ -50,7 +50,7 @@ def handler_context(
         "cached_bytes": MEMORY_BYTES,
         "runtime_info": dict,
         "commit_offset": lambda group, topic, queue_id, offset: None,
-        "find_group": lambda name: Group(SubscriptionGroupConfig(group_name=name)),
+        "find_group": lambda name, _peer: Group(SubscriptionGroupConfig(group_name=name)),
         "find_route": _no_route,
         "sends_to_master": lambda: False,
         "forward_to_master": no_other_master,

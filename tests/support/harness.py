@@ -14,6 +14,7 @@ from cli.lab.cluster import Cluster, Program
 from cli.lab.observer import Picture, Watcher
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
+from keelmq.security.signer import Credentials
 
 TOPIC = "harness"
 SAFE = {
@@ -37,7 +38,9 @@ class Harness:
         namesrv_settings: dict[str, str] | None = None,
         rate: int = 500,
         http: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
+        """credentials: of an administrator, for all clients here, where requests must be signed."""
         self.cluster = Cluster(
             directory,
             name_servers=name_servers,
@@ -48,10 +51,10 @@ class Harness:
         )
         self.ack_log = AckLog()
         self._traffic: Traffic | None = None
-        self._rate = rate
+        self._rate, self._credentials = rate, credentials
 
     async def __aenter__(self) -> Self:
-        self._watcher = Watcher(self.cluster)
+        self._watcher = Watcher(self.cluster, self._credentials)
         try:
             self.cluster.start()
             await self.all_in_sync()
@@ -116,7 +119,9 @@ class Harness:
     # -- traffic -----------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        self._traffic = Traffic(self.cluster.namesrv_addr, TOPIC, self.ack_log, rate=self._rate)
+        self._traffic = Traffic(
+            self.cluster.namesrv_addr, TOPIC, self.ack_log, rate=self._rate, credentials=self._credentials
+        )
         self._traffic.start()
 
     async def compare(self) -> Report:
@@ -127,7 +132,7 @@ class Harness:
         assert picture.master
         for attempt in range(3):
             try:
-                await read_back(self.cluster.namesrv_addr, TOPIC, self.ack_log)
+                await read_back(self.cluster.namesrv_addr, TOPIC, self.ack_log, self._credentials)
                 break
             except PullError:
                 if attempt == 2:

@@ -1,10 +1,14 @@
 """What the tests of HTTP doors share: asking a server or an app, and reading what a scrape says."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+
+from keelmq.remoting.servers.http import HttpServer
+from keelmq.remoting.servers.http_settings import HttpPolicy
 
 Samples = dict[str, list[tuple[Mapping[str, str], float]]]
 
@@ -45,3 +49,15 @@ def value(found: Samples, name: str, **labels: str) -> float:
     values = [got for having, got in found.get(name, []) if labels.items() <= having.items()]
     assert len(values) == 1, f"{name} {labels}: {found.get(name)}"
     return values[0]
+
+
+@asynccontextmanager
+async def served(app: Any, policy: HttpPolicy) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of this app behind a real port."""
+    server = HttpServer(app, host="127.0.0.1", port=0, policy=policy)
+    await server.start()
+    try:
+        async with httpx.AsyncClient(base_url="http://{}:{}".format(*server.address)) as client:
+            yield client
+    finally:
+        await server.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.filter.core.subscription import MessageFilter
+from keelmq.remoting.operation import ANYBODY, Caller
 
 REGISTRATIONS_MAX: Final = 200_000
 """Memberships, of connections in groups."""
@@ -20,13 +21,15 @@ BROADCASTING: Final = "BROADCASTING"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One connection, as its heartbeats describe it. version: that of the client library."""
+    """One connection, as its heartbeats describe it. version: that of the client library. caller: who signed
+    them."""
 
     connection_id: int
     client_id: str
     address: str
     language: str
     version: int
+    caller: Caller = field(default=ANYBODY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class _Known:
     """A connection that has sent heartbeats."""
 
     client_id: str = ""
+    user: str = ""
     seen_ms: int = 0
     consumers: set[str] = field(default_factory=set)
     producers: set[str] = field(default_factory=set)
@@ -95,7 +99,7 @@ class ClientRegistry:
         known = self._known.setdefault(client.connection_id, _Known())
         if known.client_id != client.client_id:  # a connection belongs to the client that it named last
             self._forget_producer(known, client.connection_id)
-        known.seen_ms, known.client_id = now_ms, client.client_id
+        known.seen_ms, known.client_id, known.user = now_ms, client.client_id, client.caller.user
         for name in producers:
             self._join(self.producers.setdefault(name, {}), known.producers, name, client)
             if not self.producers[name]:
@@ -196,6 +200,11 @@ class ClientRegistry:
     def find_producer(self, client_id: str) -> int | None:
         """Returns the id of the newest connection of a producer; None: it is not online."""
         return self._producer_ids.get(client_id)
+
+    def user_of_producer(self, client_id: str) -> str:
+        """Returns who signs for this producer; empty: nobody, or it is not online."""
+        connection_id = self._producer_ids.get(client_id)
+        return "" if connection_id is None else self._known[connection_id].user
 
     def connections(self) -> dict[int, Client]:
         """Returns all producers and consumers by connection id."""

@@ -19,7 +19,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 
+from keelmq.remoting.operation import Role
 from keelmq.remoting.servers.http_answers import answer_of
+from keelmq.remoting.servers.http_call import METRICS, needs
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
 
 Health = Callable[[], Mapping[str, object]]
@@ -81,7 +83,13 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
     for collector in (ScrapeCollector(readiness), *collectors):
         registry.register(collector)
 
-    @app.get("/livez", summary="is the event loop responsive?", tags=["health"], responses=answer_of(Alive()))
+    @app.get(
+        "/livez",
+        summary="is the event loop responsive?",
+        tags=["health"],
+        responses=answer_of(Alive()),
+        openapi_extra=needs(None),
+    )
     async def livez() -> Alive:
         return Alive()
 
@@ -94,12 +102,19 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
             **answer_of(Readiness(ready=True, reasons=[])),
             503: {"model": Readiness, "description": "not ready; the reasons say why"},
         },
+        openapi_extra=needs(None),
     )
     async def readyz() -> JSONResponse:
         answer = health()
         return JSONResponse(dict(answer), 200 if answer["ready"] else 503)
 
-    @app.get("/metrics", summary="Prometheus metrics", tags=["health"], response_class=Response)
+    @app.get(
+        METRICS,
+        summary="Prometheus metrics",
+        tags=["health"],
+        response_class=Response,
+        openapi_extra=needs(Role.READ),
+    )
     async def metrics(request: Request) -> Response:
         """All values are from one moment."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

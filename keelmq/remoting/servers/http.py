@@ -10,11 +10,10 @@ http_late.py.
 import asyncio
 import base64
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 import fastapi
 import uvicorn
@@ -24,66 +23,61 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.codes import VERSION, ResponseCode
-from keelmq.remoting.command import BadRequest, decode_body, header_fields, parse_header
-from keelmq.remoting.dispatch import as_reply
-from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.command import BadRequest, RemotingCommand, decode_body, header_fields, parse_header
+from keelmq.remoting.dispatch import SUCCESS, answer_of, as_reply, record
 from keelmq.remoting.operation import (
+    OUTCOME_UNKNOWN,
     Call,
+    Changes,
     CommandError,
     Handler,
     Operation,
     OperationTable,
     Reply,
+    Role,
     UnknownOutcome,
     Wire,
 )
 from keelmq.remoting.operation import Unknown as UnknownReply
 from keelmq.remoting.operations.examples import EXAMPLES
-from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, BadBody, Refusal, problems_of, refusal
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, problems_of, refusal
+from keelmq.remoting.servers.http_call import call_of, needs
+from keelmq.remoting.servers.http_guard import HttpGuard
 from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
 from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
+from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import PortTls
 from keelmq.runtime.tls.port import TlsPort
 from keelmq.runtime.tls.transport import AnyProtocol
 
 GRACEFUL_SHUTDOWN_S = 1
-READING = ("GET", "HEAD", "OPTIONS")
 RAW_TYPES = ("text/plain", "application/octet-stream")
 
 
-class HttpPeer:
-    """The Peer of an HTTP request: nothing can be pushed to it."""
-
-    connection_id = 0
-    address = "http"
-    is_tls = False
-    certificate_names: tuple[str, ...] = ()
-
-    def is_closing(self) -> bool:
-        """Returns False: the response is not sent through this Peer."""
-        return False
-
-    def send(self, frame: bytes) -> bool:
-        """Returns False: nothing can be pushed."""
-        return False
+RoleOf = Callable[[int], Role]
+"""Request code -> the role that it needs."""
 
 
-def http_router(table: OperationTable) -> fastapi.APIRouter:
+def http_router(table: OperationTable, role_of: RoleOf | None = None) -> fastapi.APIRouter:
     """Returns a router with one POST route per coroutine operation; the OpenAPI text comes from the
-    operations' models."""
+    operations' models. role_of None: no route declares a role, so a port with an access check refuses
+    all of them."""
     router = fastapi.APIRouter(prefix="/v1", tags=["operations"])
     for operation, handler in table.handlers.values():
         request = _with_body(operation.name + "Request", operation.request, operation.request_body)
         router.add_api_route(
             f"/{operation.name}",
-            _endpoint(operation, handler, request),
+            _endpoint(_Bound(table, operation, handler), request),
             methods=["POST"],
             name=operation.name,
             summary=f"{operation.name} (request code {operation.code})",
             response_model=None,
             responses={200: _answer_described(operation), **BODY_REFUSED},
-            openapi_extra={"requestBody": {"content": _request_described(operation, request)}},
+            openapi_extra={
+                "requestBody": {"content": _request_described(operation, request)},
+                **({} if role_of is None else needs(role_of(operation.code), code=operation.code)),
+            },
         )
     return router
 
@@ -124,12 +118,20 @@ def _answer_described(operation: Operation[Any, Any]) -> dict[str, Any]:
     return {"model": model, "content": content}
 
 
-def _endpoint(operation: Operation[Any, Any], handler: Handler, model: type[BaseModel]) -> Callable[..., Any]:
-    if _is_raw(operation):
-        return _raw_endpoint(operation, handler, model)
+class _Bound(NamedTuple):
+    """An operation of a table, and its handler as it was when the router was made."""
 
-    async def endpoint(request: BaseModel) -> Response:
-        return await _answered(operation, None, lambda: _handled(operation, handler, request))
+    table: OperationTable
+    operation: Operation[Any, Any]
+    handler: Handler
+
+
+def _endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
+    if _is_raw(bound.operation):
+        return _raw_endpoint(bound, model)
+
+    async def endpoint(http: fastapi.Request, request: BaseModel) -> Response:
+        return await _answered(bound.operation, None, lambda: _handled(http, bound, request))
 
     endpoint.__annotations__["request"] = model
     if not any(field.is_required() for field in model.model_fields.values()):
@@ -137,17 +139,17 @@ def _endpoint(operation: Operation[Any, Any], handler: Handler, model: type[Base
     return endpoint
 
 
-def _raw_endpoint(
-    operation: Operation[Any, Any], handler: Handler, model: type[BaseModel]
-) -> Callable[..., Any]:
+def _raw_endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
+    operation = bound.operation
+
     async def handled(request: fastapi.Request) -> object:
         type_ = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         raw = await request.body()
         if operation.request_body is bytes and type_ in RAW_TYPES:
-            return await _called(operation, handler, dict(request.query_params), raw)
+            return await _called(request, bound, dict(request.query_params), raw)
         if type_ != JSON:
             raise BadRequest(f"content type {type_}: {JSON}, or for the bare body {' or '.join(RAW_TYPES)}")
-        return await _handled(operation, handler, model.model_validate_json(raw or b"{}"))
+        return await _handled(request, bound, model.model_validate_json(raw or b"{}"))
 
     async def endpoint(request: fastapi.Request) -> Response:
         accept = request.headers.get("accept", "") if operation.response_body is bytes else ""
@@ -168,34 +170,61 @@ async def _answered(
         return refusal(error, operation.name)
 
 
-async def _handled(operation: Operation[Any, Any], handler: Handler, request: BaseModel) -> object:
-    fields = operation.request.model_validate(request.model_dump(exclude={"body"}, exclude_unset=True))
+async def _handled(http: fastapi.Request, bound: _Bound, request: BaseModel) -> object:
+    fields = bound.operation.request.model_validate(request.model_dump(exclude={"body"}, exclude_unset=True))
     ext_fields = header_fields(fields)
     try:
-        raw = _raw_body(operation, getattr(request, "body", None))
+        raw = _raw_body(bound.operation, getattr(request, "body", None))
         for text in ext_fields.values():
             text.encode()
     except UnicodeEncodeError:  # "\ud800" is JSON
         raise BadRequest("the input is not valid text: it has a lone surrogate") from None
-    return await _called(operation, handler, ext_fields, raw)
+    return await _called(http, bound, ext_fields, raw)
 
 
-async def _called(
-    operation: Operation[Any, Any], handler: Handler, ext_fields: Mapping[str, str], raw: bytes
-) -> object:
-    """Calls a handler with extFields and body bytes, as for a TCP request, so both servers accept the same
-    input."""
-    header = parse_header(operation.request, ext_fields)
-    body = decode_body(operation.request_body, raw)
-    return await handler(header, Call(HttpPeer(), body, VERSION, ext_fields, raw))
+async def _called(http: fastapi.Request, bound: _Bound, ext_fields: Mapping[str, str], raw: bytes) -> object:
+    """Checks access, and calls a handler with extFields and body bytes, as for a TCP request, so both servers
+    accept the same input. Every outcome is audited as there (dispatch.py)."""
+    table, operation, handler = bound
+    call, changes = call_of(http.scope), Changes()
+    caller, peer = call.caller, call.peer
+    request = RemotingCommand(operation.code, 0, version=VERSION, ext_fields=dict(ext_fields), body=raw)
+
+    def told(code: int, remark: str | None) -> None:
+        record(table, request, peer, caller, code, remark, changes)
+
+    try:
+        caller = call.admitted(table, request)
+        header = parse_header(operation.request, ext_fields)
+        body = decode_body(operation.request_body, raw)
+        result = await handler(
+            header, Call(peer, body, VERSION, ext_fields, raw, caller=caller, changes=changes)
+        )
+    except asyncio.CancelledError:
+        told(OUTCOME_UNKNOWN, "the server stopped meanwhile")
+        raise
+    except Exception as error:
+        told(*answer_of(error, ResponseCode.SYSTEM_ERROR))
+        raise
+    if isinstance(result, UnknownReply):
+        told(OUTCOME_UNKNOWN, result.remark)
+    else:
+        reply = as_reply(result) or SUCCESS
+        told(reply.code, reply.remark)
+    return result
 
 
-async def ask(table: OperationTable, operation: Operation[Any, Any], header: Wire, raw: bytes = b"") -> Reply:
-    """Serves an operation for a GET route, with the same handler and the same checks. Raises the handler's
+async def ask(
+    request: fastapi.Request,
+    table: OperationTable,
+    operation: Operation[Any, Any],
+    header: Wire,
+    raw: bytes = b"",
+) -> Reply:
+    """Serves an operation for another route, with the same handler and the same checks. Raises the handler's
     errors."""
-    handler = table.handlers[operation.code][1]
-    result = await _called(operation, handler, header_fields(header), raw)
-    return _reply_of(result) or Reply()
+    bound = _Bound(table, operation, table.handlers[operation.code][1])
+    return _reply_of(await _called(request, bound, header_fields(header), raw)) or Reply()
 
 
 def _reply_of(result: object) -> Reply | None:
@@ -234,52 +263,6 @@ def _response(operation: Operation[Any, Any], result: object, bare_type: str | N
 
 # ---- server ----
 
-_Receive = Callable[[], Any]
-_Send = Callable[[MutableMapping[str, Any]], Any]
-
-
-def _guarded(app: Any) -> Any:
-    """Wraps an ASGI app: refuses bodies above the frame limit of the TCP server, and changes that a page of
-    another site makes in its visitor's browser (browsers themselves restrict reads)."""
-
-    async def guarded(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        left = FRAME_BYTES_MAX
-
-        async def counted() -> Any:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            return message if left >= 0 else {"type": "http.disconnect"}
-
-        headers = dict(scope.get("headers", ()))
-        declared = headers.get(b"content-length", b"0")
-        refused: tuple[int, BaseModel] | None = None
-        if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
-            refused = 413, BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes")
-        elif scope.get("method") not in READING and _is_foreign(headers):
-            page = headers.get(b"origin", b"another site").decode(errors="replace")
-            remark = f"only programs and pages of this server may change anything, not {page}"
-            refused = 403, Refusal(code=ResponseCode.NO_PERMISSION, remark=remark)
-        if refused is not None:
-            status, said = refused
-            await JSONResponse(said.model_dump(mode="json"), status)(scope, receive, send)
-            return
-        await app(scope, counted, send)
-
-    return guarded
-
-
-def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
-    """Returns whether the request comes from another site's page. Browsers send the origin; programs do
-    not."""
-    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
-    if site is not None:
-        return site not in (b"same-origin", b"none")
-    try:
-        return origin is not None and urlsplit(origin).netloc != headers.get(b"host")
-    except ValueError:
-        return True
-
 
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers (the program has its own); `up` is set once it serves."""
@@ -308,10 +291,12 @@ class HttpServer:
         port: int,
         sock: socket.socket | None = None,
         tls: PortTls | None = None,
+        policy: HttpPolicy | None = None,
     ) -> None:
         """`sock`: already listening; without it start() binds host and port. `tls`: https on the same
-        port; None is "disabled"."""
-        self._app, self._host, self._port, self._socket = app, host, port, sock
+        port; None is "disabled". `policy` None: no access check, only the names of this machine."""
+        self._policy = policy if policy is not None else HttpPolicy()
+        self._app, self._host, self._port, self._socket = HttpGuard(app, self._policy), host, port, sock
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._address = (host, port)
@@ -323,15 +308,20 @@ class HttpServer:
         sock = self._socket or listening_socket(self._host, self._port)
         self._address = sock.getsockname()[:2]
         config = uvicorn.Config(
-            _guarded(self._app),
+            self._app,
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="none",
+            # The sender's address is that of the connection: anybody can write X-Forwarded-For.
+            proxy_headers=False,
+            server_header=False,
             backlog=BACKLOG,
             http=LimitedHttp if self._tls is None else self._gated,  # type: ignore[arg-type]
             limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
         )
+        self._policy.hosts.look_up()
         self._server = _Server(config)
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[sock]))
         up = asyncio.get_running_loop().create_task(self._server.up.wait())

@@ -1,5 +1,8 @@
 """HTTP responses of all routes: errors as statuses, models as JSON.
 
+    Unauthenticated 401  no credentials, or wrong ones: {code, remark}, and WWW-Authenticate
+    Forbidden       403  not for this sender, or not at this port
+    TooManyFailures 429  too many wrong credentials from this address
     CommandError    409  understood and refused: {code, remark}, with the code that the TCP server would send
     BadRequest      422  the input does not fit
     NotFound        404  a read of something that does not exist here: {remark}
@@ -22,7 +25,9 @@ from pydantic import BaseModel
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.operation import CommandError, UnknownOutcome, Wire
+from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
+from keelmq.remoting.operation import CommandError, Role, UnknownOutcome, Wire
+from keelmq.remoting.servers.http_call import needs
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +45,7 @@ class NotFound(Exception):
 
 
 class Refusal(BaseModel):
-    """409: understood and refused, with the code that the TCP server would send."""
+    """401, 403, 409, 429: understood and refused, with the code that the TCP server would send."""
 
     code: int
     remark: str
@@ -70,6 +75,12 @@ class NoOutcome(BaseModel):
     remark: str
 
 
+NOT_ALLOWED: Answers = {
+    401: {"model": Refusal, "description": "No credentials, or wrong ones"},
+    403: {"model": Refusal, "description": "Not for this user or token; the remark says what to do"},
+    429: {"model": Refusal, "description": "Too many wrong credentials from this address"},
+}
+"""Of every route."""
 REFUSED: Answers = {
     409: {"model": Refusal, "description": "Understood and refused"},
     422: {"model": BadInput, "description": "The input does not fit"},
@@ -77,7 +88,6 @@ REFUSED: Answers = {
 }
 BODY_REFUSED: Answers = {
     400: {"model": BadBody, "description": "The body is not text or not JSON"},
-    403: {"model": Refusal, "description": "The request comes from a web page of another site"},
     413: {"model": BadBody, "description": "The body is too large"},
     **REFUSED,
 }
@@ -91,6 +101,14 @@ def answer_of(example: BaseModel) -> Answers:
     """Returns the 200 entry of a route, with an example that is a value of the model, and so fits it."""
     shown = example.model_dump(by_alias=True, mode="json")
     return {200: {"model": type(example), "content": {JSON: {"example": shown}}}}
+
+
+def shown(example: BaseModel, *answers: Answers) -> dict[str, Any]:
+    """Returns the options of a route that shows something: its example, other answers, and the role read."""
+    responses = {**answer_of(example), **REFUSED}
+    for each in answers:
+        responses |= each
+    return {"responses": responses, "openapi_extra": needs(Role.READ)}
 
 
 def refused_as_statuses(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
@@ -116,6 +134,8 @@ def refusal(error: Exception, name: str) -> JSONResponse:
             return JSONResponse({"detail": error.remark}, 422)
         case UnknownOutcome():
             return JSONResponse({"remark": error.remark}, 504)
+        case Unauthenticated() | Forbidden() | TooManyFailures():
+            return _not_allowed(error)
         case CommandError():
             return JSONResponse({"code": error.code, "remark": error.remark}, 409)
         case TimeoutError():
@@ -123,6 +143,22 @@ def refusal(error: Exception, name: str) -> JSONResponse:
     logger.error("http: %s failed", name, exc_info=error)
     remark = f"internal error: {type(error).__name__}: {error}"
     return JSONResponse({"code": int(ResponseCode.SYSTEM_ERROR), "remark": remark}, 500)
+
+
+def _not_allowed(error: Unauthenticated | Forbidden | TooManyFailures) -> JSONResponse:
+    content = {"code": error.code, "remark": error.remark}
+    if isinstance(error, TooManyFailures):
+        return JSONResponse(content, 429, headers={"Retry-After": str(error.wait_ms // 1_000 + 1)})
+    response = JSONResponse(content, 401 if isinstance(error, Unauthenticated) else 403)
+    if isinstance(error, Unauthenticated):
+        for challenge in error.challenges:
+            response.headers.append("WWW-Authenticate", challenge)
+    return response
+
+
+async def access_refused(request: Request, error: Exception) -> Response:
+    """Handles the refusals of http_access.py that a dependency raises."""
+    return refusal(error, request.url.path)
 
 
 async def input_refused(_request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keelmq.remoting.servers.http_port import listening_socket
+from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import PortTls
 
@@ -23,10 +24,18 @@ class LateHttp:
     """Call bind() while the program starts, serve() once it serves, close() at its end."""
 
     def __init__(
-        self, make_app: Callable[[], Any], *, host: str, port: int, tls: PortTls | None = None
+        self,
+        make_app: Callable[[], Any],
+        *,
+        host: str,
+        port: int,
+        tls: PortTls | None = None,
+        policy: HttpPolicy | None = None,
     ) -> None:
-        """make_app: called in a thread; imports FastAPI and returns the app. tls: see HttpServer."""
+        """make_app: called in a thread; imports FastAPI and returns the app. tls and policy: see
+        HttpServer."""
         self._make_app, self._host, self._port, self._tls = make_app, host, port, tls
+        self._policy = policy
         self._socket: socket.socket | None = None
         self._address = ("", 0)
         self._server: HttpServer | None = None
@@ -63,5 +72,10 @@ class LateHttp:
         from keelmq.remoting.servers.http import HttpServer
 
         return HttpServer(
-            self._make_app(), host=self._host, port=self._port, sock=self._socket, tls=self._tls
+            self._make_app(),
+            host=self._host,
+            port=self._port,
+            sock=self._socket,
+            tls=self._tls,
+            policy=self._policy,
         )

@@ -12,6 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.servers.http_call import CERTIFICATE_NAMES
 
 CONNECTIONS_MAX = 256
 HEAD_BYTES_MAX = 64 * 1024
@@ -24,7 +25,7 @@ UNREAD_S = 30
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
+    b"x-content-type-options: nosniff\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
 )
 
 
@@ -60,7 +61,9 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse()
 
     def on_headers_complete(self) -> None:
-        """Notes that the head is complete (llhttp callback)."""
+        """Notes that the head is complete (llhttp callback). The request starts here, with its scope."""
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # keys of our own
+        scope[CERTIFICATE_NAMES] = self.transport.get_extra_info("certificate_names") or ()
         super().on_headers_complete()
         self._in_head = False
 

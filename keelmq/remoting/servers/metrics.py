@@ -177,6 +177,41 @@ def add_unsent(scrape: Scrape, prefix: str, buffers: UnsentCounts) -> None:
         scrape.add(f"{prefix}_unread_connections_total", count, reason)
 
 
+class LimitCounts(Protocol):
+    """The members of PeerLimits (keelmq/remoting/peer_limits.py) that metrics read."""
+
+    partial_bytes: int
+    refused_requests: int
+    closed: Counter[str]
+
+
+def limit_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Returns the metrics of the limits of all remoting ports of a process."""
+    return (
+        Metric(f"{prefix}_unfinished_frame_bytes", "received bytes of frames whose rest has not come yet"),
+        Metric(
+            f"{prefix}_limited_connections_total",
+            "connections refused or closed by a limit, of all remoting ports of this process: per_address "
+            "(maxConnectionsPerAddress), total (maxConnections), evicted (not authenticated, closed for a "
+            "new one at maxConnections), frame_bytes (no room for its frame), slow_frame "
+            "(frameTimeoutMillis)",
+            ("reason",),
+        ),
+        Metric(
+            f"{prefix}_limited_requests_total",
+            "requests refused because of unauthenticatedRequestsPerSecond",
+        ),
+    )
+
+
+def add_limits(scrape: Scrape, prefix: str, limits: LimitCounts) -> None:
+    """Adds the values of limit_metrics(prefix)."""
+    scrape.add(f"{prefix}_unfinished_frame_bytes", limits.partial_bytes)
+    for reason, count in sorted(limits.closed.items()):
+        scrape.add(f"{prefix}_limited_connections_total", count, reason)
+    scrape.add(f"{prefix}_limited_requests_total", limits.refused_requests)
+
+
 def documented(tables: Iterable[Table]) -> Mapping[str, tuple[str, frozenset[str]]]:
     """Returns {name of a sample: (kind, all labels)}: all samples that a scrape may show."""
     return {

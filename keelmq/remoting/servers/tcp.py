@@ -4,16 +4,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from keelmq.remoting.addresses import host_and_port_bytes, network_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.connection import SCRATCH_BYTES, Connection, close_all
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.large_frames import LargeFrames
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.peer_limits import Limits, PeerLimits
 from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import ServerTls
-from keelmq.runtime.tls.port import TlsPort
+from keelmq.runtime.tls.port import TlsPort, WaitingConnection
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,8 @@ IDLE_SWEEPS = 4
 class TcpServer:
     """Listens at host:port (0: the system chooses) from start() to close(). `on_closed` gets the connection
     id, once per connection. `name` is for log lines and errors. `write_buffers`: shared by the ports of one
-    program; None: the server has its own, with UNSENT_BYTES_MAX. `tls`: None is "disabled"."""
+    program; None: the server has its own, with UNSENT_BYTES_MAX. `limits`: shared like these; None: its own,
+    with `connections_max` only. `tls`: None is "disabled"."""
 
     def __init__(
         self,
@@ -53,23 +56,31 @@ class TcpServer:
         connections_max: int = CONNECTIONS_MAX,
         large_bytes_max: int = LARGE_BYTES_MAX,
         write_buffers: WriteBuffers | None = None,
+        limits: PeerLimits | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self.name = name
         self._host, self._port = host, port
         self._dispatcher = Dispatcher(table, name=name, bad_request_code=bad_request_code)
         self._on_closed = on_closed
-        self._idle_ms, self._connections_max = idle_ms, connections_max
+        self._idle_ms = idle_ms
         self._look_s = stalled_ms / STALLED_LOOKS / 1000
         self.write_buffers = write_buffers if write_buffers is not None else WriteBuffers(UNSENT_BYTES_MAX)
+        self.limits = limits if limits is not None else PeerLimits(Limits(connections=connections_max))
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.large_frames = LargeFrames(large_bytes_max)
         self._connections: set[Connection] = set()
         self.tls_port: TlsPort | None = None
         """None: every connection is plain from its first byte on, without a look at it."""
         if tls is not None and tls.mode != "disabled":
-            self.tls_port = TlsPort(tls, self._connection, name=name, scratch=self._scratch)
-        self._refusing = False
+            self.tls_port = TlsPort(
+                tls,
+                self._connection,
+                name=name,
+                scratch=self._scratch,
+                enter=self._waits,
+                leave=self.limits.leave,
+            )
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
@@ -133,23 +144,26 @@ class TcpServer:
             on_lost=self._lost,
             large_frames=self.large_frames,
             write_buffers=self.write_buffers,
+            limits=self.limits,
         )
 
+    def _waits(self, connection: WaitingConnection, host: str) -> str | None:
+        """A connection counts before it is known whether it speaks TLS."""
+        return self.limits.enter(connection, network_of(host_and_port_bytes(host, 0)))
+
     def _made(self, connection: Connection) -> None:
-        if len(self._connections) < self._connections_max:
+        refusal = self.limits.enter(connection, connection.network)
+        if refusal is None:
             self._connections.add(connection)
-            return
-        if not self._refusing:
-            logger.warning("%s: %d connections: new ones are refused", self.name, self._connections_max)
-        self._refusing = True
-        connection.abort()
+        else:
+            connection.evict(refusal)
 
     def _lost(self, connection: Connection) -> None:
+        self.limits.leave(connection)
         self._idle.pop(connection, None)
         if connection not in self._connections:
             return
         self._connections.discard(connection)
-        self._refusing = False
         if self._on_closed is not None:
             self._on_closed(connection.connection_id)
 
@@ -169,4 +183,5 @@ class TcpServer:
 
     def _look(self) -> None:
         self.write_buffers.look(self._connections, self._look_s)
+        self.limits.look(self._connections, self._look_s)
         self._look_timer = asyncio.get_running_loop().call_later(self._look_s, self._look)

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,6 +47,9 @@ class PortTls(Protocol):
     @property
     def context(self) -> ssl.SSLContext: ...
 
+    @property
+    def counts(self) -> dict[str, Counter[str]]: ...
+
     def make_soon(self, made: Callable[[str | None], None]) -> None: ...
 
 
@@ -72,6 +76,8 @@ class ServerTls:
         port; None: as `mode`."""
         self.mode: Mode = mode
         self.files = files or CertificateFiles(key_names("tls.server"))
+        self.counts: dict[str, Counter[str]] = {}
+        """Of each TlsPort, by its name: what came of its connections."""
         self._client_auth = client_auth
         self._followed: FollowedFiles[_Contexts] | None = None
         self._self_signed: _Contexts | None = None
@@ -189,6 +195,10 @@ class HttpTls:
     @property
     def context(self) -> ssl.SSLContext:
         return self._of.contexts.http
+
+    @property
+    def counts(self) -> dict[str, Counter[str]]:
+        return self._of.counts
 
     def make_soon(self, made: Callable[[str | None], None]) -> None:
         self._of.make_soon(made)

@@ -33,12 +33,15 @@ TIMED_OUT: Final = "timed_out"
 EVICTED: Final = "evicted"
 PLAIN_REFUSED: Final = "plain_refused"
 TLS_REFUSED: Final = "tls_refused"
+REFUSED: Final = "refused"
 
 
 class TlsPort:
     """`make_protocol` makes what plain and decrypted bytes go to, when a connection is accepted: the order of
     connections is that in which they came. `scratch`: the buffer for reads, where
-    that protocol is a BufferedProtocol; None: it is a Protocol. `name` is for log lines."""
+    that protocol is a BufferedProtocol; None: it is a Protocol. `name` is for log lines. `enter` is asked
+    about each connection and its host, and returns why it is refused, or None; `leave` is called when it does
+    not wait any more."""
 
     def __init__(
         self,
@@ -50,12 +53,15 @@ class TlsPort:
         first_byte_ms: int = FIRST_BYTE_MS,
         handshake_ms: int = HANDSHAKE_MS,
         waiting_max: int = WAITING_MAX,
+        enter: "Callable[[WaitingConnection, str], str | None]" = lambda _connection, _host: None,
+        leave: "Callable[[WaitingConnection], None]" = lambda _connection: None,
     ) -> None:
         self.tls, self.make_protocol, self.name, self.scratch = tls, make_protocol, name, scratch
         self.first_byte_ms, self.handshake_ms, self.waiting_max = first_byte_ms, handshake_ms, waiting_max
         self.waiting: dict[WaitingConnection, None] = {}
         """In the order of their arrival."""
-        self.counts: Counter[str] = Counter()
+        self._enter, self.leave = enter, leave
+        self.counts = tls.counts.setdefault(name, Counter())
         self.told = RateLimitedLogger(logger)
         self.is_closed = False
 
@@ -63,7 +69,11 @@ class TlsPort:
         """Returns the protocol of a new connection: the factory of loop.create_server()."""
         return StreamWaiting(self) if self.scratch is None else BufferedWaiting(self, self.scratch)
 
-    def enter(self, connection: "WaitingConnection") -> None:
+    def enter(self, connection: "WaitingConnection", host: str) -> None:
+        problem = self._enter(connection, host)
+        if problem is not None:
+            self.refuse(connection, REFUSED, problem)
+            return
         if len(self.waiting) >= self.waiting_max:
             oldest = next(iter(self.waiting))
             self.refuse(oldest, EVICTED, f"{self.waiting_max} connections wait for a handshake")
@@ -85,6 +95,9 @@ class TlsPort:
 class WaitingConnection:
     """A connection until it is known what it speaks and, with TLS, until the end of its handshake."""
 
+    is_admitted = False
+    """Nobody has authenticated yet."""
+
     def __init__(self, port: TlsPort) -> None:
         self._port = port
         self._transport: asyncio.Transport | None = None
@@ -100,8 +113,9 @@ class WaitingConnection:
         if self._port.is_closed:
             self._transport.abort()
             return
-        self._port.enter(self)
-        self._deadline(self._port.first_byte_ms, "no byte came")
+        self._port.enter(self, str(peer[0]) if peer else "")
+        if not self._transport.is_closing():
+            self._deadline(self._port.first_byte_ms, "no byte came")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
@@ -114,6 +128,10 @@ class WaitingConnection:
 
     def resume_writing(self) -> None:
         """Nothing is written here."""
+
+    def evict(self, problem: str) -> None:
+        """Logs the problem and closes at once."""
+        self._port.refuse(self, EVICTED, problem)
 
     def abort(self) -> None:
         self._leave()
@@ -132,6 +150,7 @@ class WaitingConnection:
             self._timer.cancel()
             self._timer = None
         self._port.waiting.pop(self, None)
+        self._port.leave(self)
 
     def first(self, data: bytes) -> None:
         """The first bytes are here."""

@@ -22,6 +22,7 @@ from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.security.audit.settings import AuditConfig
 from keelmq.security.audit.writer import AuditWriter, Series
 from keelmq.security.core.audited import (
+    NO_ACTS,
     Kind,
     Outcome,
     changes_of,
@@ -86,7 +87,7 @@ class AuditLog:
 
     def wants(self, code: int) -> bool:
         """Whether requests of this code are recorded, whatever their outcome."""
-        return kind_of(code) is Kind.ACT
+        return code not in NO_ACTS
 
     def record(
         self, request: Request, peer: Peer, caller: Caller, *, code: int, remark: str, changes: Changes
@@ -127,10 +128,11 @@ class AuditLog:
             "role": rule_of(request.code).role.name,
             "fields": fields_of(fields),
             "resources": resources_of(request.code, fields, request.body),
-            "changes": changes_of(changes),
+            "changes": changes_of(request.code, changes),
             "outcome": outcome,
             "answer": answer,
             "remark": remark_of(request.code, remark, request.body),
+            "member": caller.is_member or "",
             **more,
         }
         series = Series.REFUSED if outcome is Outcome.REFUSED else Series.ACTS

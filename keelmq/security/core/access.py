@@ -31,7 +31,6 @@ from keelmq.security.core.rules import RULES, UNKNOWN
 from keelmq.security.core.signature import (
     ACCESS_KEY,
     SIGNATURE,
-    UNIQUE_KEY_QUERY,
     ExtFields,
     SecretKey,
     verify,
@@ -42,6 +41,8 @@ from keelmq.security.core.users import User
 NO_USERNAME: Final = "username cannot be null."
 WRONG_SIGNATURE: Final = "check signature failed."
 UNKNOWN_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
+_NOBODY: Final = SecretKey(b"")
+"""Checks the signature of an unknown user, which takes as long as that of a known one."""
 _NO_FIELDS: Final[ExtFields] = {}
 
 Reason = Literal["unsigned", "signature", "user", "throttled", "member", "proof", "rights", "unreadable"]
@@ -124,10 +125,6 @@ class AccessControl:
         """How many decisions, and how many pairs of connection and user."""
         return len(self._allowed), len(self._authenticated)
 
-    def is_open(self, code: int) -> bool:
-        """Whether everybody may send it, whatever it says."""
-        return self._plain is None and self._settings.is_open(code)
-
     @property
     def state(self) -> object:
         """Another object after every change of users, ACLs and accounts."""
@@ -135,29 +132,28 @@ class AccessControl:
             self._forget()
         return self._state
 
+    @property
+    def users(self) -> UsersAndAcls:
+        return self._users
+
+    @property
+    def settings(self) -> AccessSettings:
+        return self._settings
+
+    @property
+    def plain(self) -> PlainAcl | None:
+        """The accounts of ACL 1.0 as they are now."""
+        return self._plain
+
+    @property
+    def throttle(self) -> FailureThrottle:
+        return self._throttle
+
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain
         self._allowed.clear()
         self._state = object()
-
-    def key_for_more(
-        self, request: AccessRequest, granted: Granted
-    ) -> tuple[SecretKey, tuple[str, ...]] | None:
-        """Returns the key of the user, and the names of the ext fields that the request was granted for.
-        Further requests of this connection with this user, code and these fields need only a right signature,
-        as long as `state` is the same. None: they have to be checked as a whole."""
-        rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or _NO_FIELDS
-        by_user = self._settings.authentication_enabled
-        if by_user is (self._plain is not None):
-            return None  # none or both of them check signatures
-        if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
-            return None
-        accounts = self._plain.accounts.get if self._plain is not None else self._users.user
-        user = accounts(granted.username)
-        if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
-            return None
-        return user.secret, (ACCESS_KEY, *rule.fields)
 
     def check(self, request: AccessRequest, now_ms: int) -> Granted | Refused:
         """Time matters for proofs, the throttle and the stateful strategy: now_ms is a wall clock."""
@@ -295,12 +291,12 @@ class AccessControl:
                 return username
         self._refuse_throttled(request, username, now_ms)
         user = self._users.user(username)
-        if user is None:
-            self._fail(request, now_ms, "user", f"User:{username} is not found.")
+        secret = _NOBODY if user is None else user.secret
+        if not verify(secret, ext_fields, request.body, request.version) or user is None:
+            # RocketMQ says whether the user exists: that tells strangers which names to guess passwords of.
+            self._fail(request, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
             self._fail(request, now_ms, "user", f"User:{username} is disabled.")
-        if not verify(user.secret, ext_fields, request.body, request.version):
-            self._fail(request, now_ms, "signature", WRONG_SIGNATURE)
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:

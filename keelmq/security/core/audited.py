@@ -17,7 +17,7 @@ from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OUTCOME_UNKNOWN
 from keelmq.security.core.contexts import Role, Unreadable
-from keelmq.security.core.rules import required_contexts, rule_of
+from keelmq.security.core.rules import RULES, required_contexts, rule_of
 from keelmq.security.core.signature import ExtFields
 
 
@@ -105,6 +105,10 @@ def kind_of(code: int) -> Kind:
     return Kind.ROUTINE if rule.members_only else Kind.ACT
 
 
+NO_ACTS: Final = frozenset(code for code in RULES if kind_of(code) is not Kind.ACT)
+"""For a question that every request asks."""
+
+
 def outcome_of(answer: int) -> Outcome:
     """answer: a ResponseCode, or OUTCOME_UNKNOWN."""
     if answer == ResponseCode.SUCCESS:
@@ -130,7 +134,7 @@ def name_of(code: int) -> str:
 def fields_of(fields: ExtFields) -> dict[str, str]:
     """Returns what a request is about, as its header says it."""
     named = sorted(RESOURCE_FIELDS & fields.keys())[:FIELDS_MAX]
-    return {name: short(fields[name] or "") for name in named}
+    return {name: short(value) for name in named if (value := fields[name])}
 
 
 def resources_of(code: int, fields: ExtFields, body: bytes) -> list[str]:
@@ -166,8 +170,8 @@ def _password(body: bytes) -> str:
 
 
 def is_secret_key(key: str) -> bool:
-    """Returns whether a setting of this name may be a secret: names of files are none, nor is `topic x`."""
-    return " " not in key and bool(_SECRET_KEY.search(key)) and not key.endswith(("File", "Path"))
+    """Returns whether a setting of this name may be a secret: names of files are none."""
+    return bool(_SECRET_KEY.search(key)) and not key.endswith(("File", "Path"))
 
 
 def short(text: str, characters: int = TEXT_MAX) -> str:
@@ -183,7 +187,7 @@ def plain(value: object, depth: int = 4) -> object:
     if depth and isinstance(value, Mapping):
         items = list(value.items())
         found = {
-            short(str(key)): MASK if each and is_secret_key(str(key)) else plain(each, depth - 1)
+            short(str(key)): MASK if _is_secret(str(key), each) else plain(each, depth - 1)
             for key, each in items[:CHANGES_MAX]
         }
         return found | ({"...": f"{len(items) - CHANGES_MAX} more"} if len(items) > CHANGES_MAX else {})
@@ -194,11 +198,16 @@ def plain(value: object, depth: int = 4) -> object:
     return short(str(value))
 
 
-def changes_of(changes: Mapping[str, tuple[object, object]]) -> dict[str, object]:
+def _is_secret(key: str, value: object) -> bool:
+    """A topic may be called a secret, too: its permissions are a number."""
+    return bool(value) and isinstance(value, str) and is_secret_key(key)
+
+
+def changes_of(code: int, changes: Mapping[str, tuple[object, object]]) -> dict[str, object]:
     """Returns {name: {"old": value, "new": value}}."""
     made: dict[str, object] = {}
     for name, (old, new) in list(changes.items())[:CHANGES_MAX]:
-        secret = is_secret_key(name)
+        secret = code in _CONFIG and is_secret_key(name)
         made[short(name)] = {
             "old": MASK if secret and old else plain(old),
             "new": MASK if secret and new else plain(new),

@@ -8,10 +8,11 @@ import binascii
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from keelmq.remoting.command import BadRequest, decode_body
+from keelmq.remoting.operation import Role as Role
 from keelmq.remoting.operations.broker_admin import GroupConfigs, TopicConfigs
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.clients import CheckClientBody, HeartbeatData, LockBatchBody
@@ -32,16 +33,6 @@ RECALL_HANDLE: Final = ("recallHandle", "recall_handle")
 
 class Unreadable(ValueError):
     """The request does not say, or not readably, what it is about: it is refused."""
-
-
-class Role(IntEnum):
-    """What kind of request it is; a higher one includes the lower ones."""
-
-    READ = 1
-    OPERATE = 2
-    """Changes messages, topics, groups or offsets."""
-    ADMINISTER = 3
-    """Changes members, users, configuration or what is kept at all."""
 
 
 class LookupKind(Enum):
@@ -174,6 +165,15 @@ def topic(
         return () if trace_is_free and value == TRACE_TOPIC else (topic_context(value, *to),)
 
     return FieldNeed(spellings(*names), make, optional)
+
+
+def topics(name: str, *, to: tuple[Action, ...]) -> FieldNeed:
+    """A list of topics, separated by semicolons."""
+
+    def make(value: str) -> Iterable[Context]:
+        return tuple(topic_context(each, *to) for each in value.split(";") if each)
+
+    return FieldNeed(spellings(name), make, optional=True)
 
 
 def group(*names: str, to: tuple[Action, ...], optional: bool = False) -> FieldNeed:

@@ -39,6 +39,7 @@ from keelmq.security.core.contexts import (
     required_of,
     topic,
     topic_configs,
+    topics,
 )
 from keelmq.security.core.signature import ExtFields
 
@@ -170,7 +171,11 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.GET_CONSUMER_CONNECTION_LIST: _read(group("consumerGroup", to=GET)),
     Code.GET_PRODUCER_CONNECTION_LIST: _READ,
     Code.GET_ALL_PRODUCER_INFO: _READ,
-    Code.GET_CONSUME_STATS: _read(group("consumerGroup", to=GET), topic("topic", to=GET, optional=True)),
+    Code.GET_CONSUME_STATS: _read(
+        group("consumerGroup", to=GET),
+        topic("topic", to=GET, optional=True),
+        topics("topicList", to=GET),
+    ),
     Code.GET_BROKER_CONSUME_STATS: _READ,
     Code.QUERY_TOPIC_CONSUME_BY_WHO: _read(topic("topic", to=GET)),
     Code.QUERY_CONSUME_TIME_SPAN: _TOPIC_AND_GROUP,
@@ -306,6 +311,11 @@ TABLES: Final = (_MESSAGES, _CLIENTS, _TOPICS_AND_GROUPS, _CLUSTER, _MEMBERS)
 
 def rule_of(code: int) -> Rule:
     return RULES.get(code, UNKNOWN)
+
+
+def role_of(code: int) -> Role:
+    """Returns what kind of request a code is."""
+    return rule_of(code).role
 
 
 def required_contexts(code: int, ext_fields: ExtFields | None, body: bytes, cluster_name: str) -> Required:

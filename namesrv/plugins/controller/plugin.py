@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
@@ -99,6 +100,7 @@ class ControllerPlugin:
         if context.security is not None:
             self.table.access = context.security.access
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
+        self.limits = context.limits or PeerLimits()
         self.requests = RequestCounts(BOUNDS_US, scale=1e6)
         self._add_to(context)
         host, port = config.request_addresses[config.controller_d_leger_self_id]
@@ -111,6 +113,7 @@ class ControllerPlugin:
             on_closed=self.connection_closed,
             bad_request_code=ResponseCode.CONTROLLER_INVALID_REQUEST,
             write_buffers=self.write_buffers,
+            limits=self.limits,
             tls=context.tls,
         )
         self._cleaned: deque[BrokerKey] = deque()  # written by the raft thread, read by the event loop
@@ -282,6 +285,7 @@ class ControllerPlugin:
             self.group_sources(),
             self.requests,
             self.write_buffers,
+            self.limits,
             lambda: self.heartbeats.beats,
             None if self.telemetry is None else self.telemetry.writer,
         )

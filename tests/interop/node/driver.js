@@ -8,11 +8,13 @@ const { Consumer, Message, Producer } = require('ali-ons');
 const options = JSON.parse(process.argv[2]);
 const say = event => process.stdout.write(JSON.stringify(event) + '\n');
 const quiet = { info() {}, debug() {}, warn() {}, error(...what) { process.stderr.write(what.join(' ') + '\n'); } };
+const signed = { accessKey: options.accessKey, secretKey: options.secretKey, onsChannel: 'CLOUD' };
 const lines = readline.createInterface({ input: process.stdin });
 
 async function produce() {
   const producer = new Producer({
     httpclient: {}, nameSrv: options.namesrv.split(';'), producerGroup: options.group, logger: quiet, maxMessageSize: 4 << 20,
+    ...signed,
   });
   producer.on('error', error => process.stderr.write(`${error}\n`));
   await producer.ready();
@@ -36,7 +38,7 @@ async function produce() {
 async function consume() {
   const consumer = new Consumer({
     httpclient: {}, nameSrv: options.namesrv.split(';'), consumerGroup: options.group, logger: quiet,
-    maxReconsumeTimes: options.attempts || 16, isBroadcast: Boolean(options.broadcast),
+    maxReconsumeTimes: options.attempts || 16, isBroadcast: Boolean(options.broadcast), ...signed,
   });
   consumer.on('error', error => process.stderr.write(`${error}\n`));
   const wanted = options.sql ? { expressionType: 'SQL92', subString: options.sql } : options.expression || '*';

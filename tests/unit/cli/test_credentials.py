@@ -55,7 +55,7 @@ def test_bad_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
 def test_rocketmqs_tools_yml_works_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """RocketMQ ships it with mode 644."""
     file = written(tmp_path / "tools.yml", TEXT, 0o644)
-    assert find_credentials(file, {}).credentials == Credentials("rocketmq2", "12345678")
+    assert find_credentials(file, {}) == Found(Credentials("rocketmq2", "12345678"))
     said = capsys.readouterr()
     assert f"others may read it; chmod 600 {file}" in said.err and "12345678" not in said.err
     assert said.out == ""

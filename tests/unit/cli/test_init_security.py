@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from broker.config.broker_config import BrokerConfig
 from cli import init_security
 from cli.credentials import read_credentials
 from cli.keelmq import app
+from keelmq.runtime.config import load_config
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
+from keelmq.runtime.tls.settings import client_tls, server_tls
+from keelmq.security.open_network import openings
 from keelmq.security.users_file import UsersFile
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import ControllerConfig
 
 HOSTS = ("--host", "localhost", "--host", "10.0.0.1")
 
@@ -195,3 +201,27 @@ def test_next_steps_can_be_pasted(tmp_path: Path) -> None:
     assert "localhost:" not in text
     assert f"echo securityPath='{directory}' >> broker.conf" in text
     assert f"export KEELMQ_CREDENTIALS='{directory}'/admin/credentials.yml" in text
+
+
+def test_every_program_takes_its_settings(tmp_path: Path) -> None:
+    """A key that a program does not know would stop it."""
+    run(tmp_path / "s")
+    own = {"securityPath": str(tmp_path / "s")}
+    (broker,) = load_config(BrokerConfig, path=None, environ={}, overrides=own)
+    peers = {
+        "controllerDLegerGroup": "g",
+        "controllerDLegerPeers": "n0-10.0.0.1:1",
+        "controllerDLegerSelfId": "n0",
+    }
+    namesrv, controller = load_config(
+        NamesrvConfig, ControllerConfig, path=None, environ={}, overrides={**own, **peers}
+    )
+    assert isinstance(broker, BrokerConfig) and isinstance(namesrv, NamesrvConfig)
+    assert isinstance(controller, ControllerConfig) and len(controller.read_secret() or b"") >= 32
+    for each in (broker, namesrv):
+        assert each.authentication_enabled and each.authorization_enabled and each.members_required
+        assert each.member_credentials is not None and each.init_user is not None
+        assert server_tls(each).mode == "enforcing" and openings(each) == []
+        client = client_tls(each)
+        assert client is not None and client.verifies
+    assert (broker.ha_tls_mode, broker.ha_tls_enable) == ("enforcing", True)

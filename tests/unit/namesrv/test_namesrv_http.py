@@ -23,6 +23,7 @@ from keelmq.remoting.operations.route import (
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import documented
 from keelmq.runtime.config import ConfigError
+from keelmq.security.metrics import TABLE as SECURITY
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.http import metrics
@@ -37,7 +38,14 @@ from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
     until,
 )
 
-ALL_TABLES = (namesrv.http.metrics.TABLE, metrics.OURS, metrics.UPSTREAM, HEALTH_TABLE, LIBRARY_TABLE)
+ALL_TABLES = (
+    namesrv.http.metrics.TABLE,
+    metrics.OURS,
+    metrics.UPSTREAM,
+    SECURITY,
+    HEALTH_TABLE,
+    LIBRARY_TABLE,
+)
 
 
 def config(**keys: object) -> NamesrvConfig:
@@ -192,7 +200,7 @@ async def test_the_http_port_of_a_standalone_controller(
     bound: list[int] = []
 
     class NoHttp:
-        def __init__(self, _make_app: object, *, host: str, port: int, tls: object) -> None:
+        def __init__(self, _make_app: object, *, port: int, **_: object) -> None:
             bound.append(port)
 
         def bind(self) -> None: ...

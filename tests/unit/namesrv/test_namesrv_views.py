@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.operations.route import (
@@ -30,6 +31,8 @@ from tests.support.controller_fakes import FakeReplicator
 from tests.support.controller_fakes import config as controller_config
 from tests.support.http_parts import app_client
 
+REQUEST = Request({"type": "http"})
+
 
 class Served:
     """A name server on virtual time, its HTTP app without a port."""
@@ -51,7 +54,7 @@ class Served:
             ha_server_addr=f"{name}:{port + 100}",
             broker_id=broker_id,
         )
-        await ask(self.server.table, REGISTER_BROKER, header, body_bytes(body))
+        await ask(REQUEST, self.server.table, REGISTER_BROKER, header, body_bytes(body))
 
     async def get(self, path: str, status: int = 200) -> Any:
         answer = await self.http.get(path)
@@ -98,7 +101,9 @@ async def test_one_route_as_clients_get_it_and_what_is_wrong() -> None:
     clock = Clock()
     async with served(clock) as made:
         await made.register("a", 0, "%RETRY%g")
-        await ask(made.server.table, WIPE_WRITE_PERM_OF_BROKER, RouteBrokerNameRequest(broker_name="a"))
+        await ask(
+            REQUEST, made.server.table, WIPE_WRITE_PERM_OF_BROKER, RouteBrokerNameRequest(broker_name="a")
+        )
         clock.now_ms += 61_000
         found = await made.get("/v1/routes/%25RETRY%25g")
         same = (await made.http.post("/v1/getRouteInfoByTopic", json={"topic": "%RETRY%g"})).json()["body"]

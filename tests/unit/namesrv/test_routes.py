@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keelmq.remoting.operations.route import DataVersion, TopicConfig
+from keelmq.remoting.operations.route import DataVersion, QueueData, TopicConfig
 from namesrv.core.routes import RouteTable
 from namesrv.core.values import (
     MinIdChange,
@@ -310,6 +310,56 @@ def test_there_is_a_limit_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     table.register(registration(A))
     assert table.register(registration(A, counter=2)) == Registered(), "who is here stays"
     assert isinstance(table.register(registration(B, 1)), RegistrationRefused)
+
+
+def refusal(table: RouteTable, request: Registration) -> str:
+    result = table.register(request)
+    assert isinstance(result, RegistrationRefused)
+    table.check_invariants()
+    return result.remark
+
+
+def test_there_are_limits_for_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("namesrv.core.topics.TOPICS_PER_BROKER_MAX", 3)
+    monkeypatch.setattr("namesrv.core.topics.PAIRS_MAX", 4)
+    table = RouteTable()
+    table.register(registration(A, topics=("T1", "T2")))
+    assert refusal(table, registration(A, topics=("T3", "T4"), counter=2)) == (
+        "b-a would have more than 3 topics: delete some"
+    )
+    assert table.register(registration(A, topics=("T1", "T3"), counter=2)) == Registered()
+    assert refusal(table, registration(B, name="b-b", topics=("T1", "T2"))) == (
+        "all brokers together would have more than 4 topics: delete some"
+    )
+    assert table.register(registration(B, name="b-b", topics=("T1",))) == Registered()
+    queue = QueueData(broker_name="b-b", read_queue_nums=1, write_queue_nums=1, perm=6)
+    assert (
+        table.register_topic("T9", [queue])
+        == "all brokers together would have more than 4 topics: delete some"
+    )
+    assert table.register_topic("T1", [queue]) is None, "it is there already"
+    assert "not registered" in (
+        table.register_topic("T", [queue.model_copy(update={"broker_name": "x"})]) or ""
+    )
+    table.unregister("C1", "b-a", A)
+    assert table.register_topic("T9", [queue]) is None
+    table.check_invariants()
+
+
+def test_there_are_limits_for_names() -> None:
+    table, long = RouteTable(), "x" * 1_025
+    for request in (
+        registration(topics=(long,)),
+        registration(long),
+        registration(name=long),
+        registration(cluster=long),
+        registration(zone=long),
+        registration(filters=(long,)),
+        registration(filters=("f:1",) * 1_001),
+    ):
+        assert refusal(table, request)
+    assert not any(table.counts().values())
+    assert table.register(registration(topics=(long[:-1],), filters=("f:1",) * 1_000)) == Registered()
 
 
 def test_a_hanging_master_is_replaced_by_a_later_epoch() -> None:

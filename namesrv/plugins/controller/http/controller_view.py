@@ -9,8 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from keelmq.remoting.operation import Wire
+from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.servers.http_answers import REFUSED, answer_of, as_json, refused_as_statuses
+from keelmq.remoting.servers.http_call import needs
 from namesrv.plugins.controller.http.sources import ControllerSources
 
 
@@ -111,6 +112,7 @@ def controller_router(sources: ControllerSources) -> APIRouter:
         "/controller",
         summary="this controller, its group and its log",
         responses={**answer_of(_EXAMPLE), **REFUSED},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def controller() -> Response:

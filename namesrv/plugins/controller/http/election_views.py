@@ -9,13 +9,14 @@ from itertools import islice
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.operation import CommandError, OperationTable, Reply, UnknownOutcome, Wire
+from keelmq.remoting.http_access import Forbidden
+from keelmq.remoting.operation import CommandError, OperationTable, Reply, Role, UnknownOutcome, Wire
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.servers.http import ask
 from keelmq.remoting.servers.http_answers import (
@@ -29,6 +30,7 @@ from keelmq.remoting.servers.http_answers import (
     as_json,
     refused_as_statuses,
 )
+from keelmq.remoting.servers.http_call import needs
 from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.core.decide import CONTROLLER_ITSELF
 from namesrv.plugins.controller.core.history import past_elections
@@ -158,7 +160,12 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
     router = APIRouter(prefix="/v1", tags=["elections"])
     example = answer_of(ElectionsView(active=True, leader="n0", elections=[_RECORD]))
 
-    @router.get("/elections", summary="past elections, newest first", responses={**example, **REFUSED})
+    @router.get(
+        "/elections",
+        summary="past elections, newest first",
+        responses={**example, **REFUSED},
+        openapi_extra=needs(Role.READ),
+    )
     @refused_as_statuses
     async def elections(
         group: Group = "", since: Since = 0, before: Before = None, limit: Limit = PAGE
@@ -169,6 +176,7 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
         "/groups/{brokerName}/elections",
         summary="past elections of one group, newest first",
         responses={**example, **NOT_HERE, **REFUSED},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def group_elections(
@@ -182,17 +190,18 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
         "/groups/{brokerName}/elect",
         summary="elects a master, or explains what it would do (dryRun)",
         responses={**answer_of(_OUTCOME), **BODY_REFUSED, **_NOT_ELECTED},
+        openapi_extra=needs(Role.ADMINISTER, code=wire.ELECT_MASTER.code),
     )
     @refused_as_statuses
     async def elect(
-        brokerName: GroupName, request: Annotated[ElectRequest, Body(examples=[_REQUEST])]
+        http: Request, brokerName: GroupName, request: Annotated[ElectRequest, Body(examples=[_REQUEST])]
     ) -> Response:
         if request.designate and request.broker_id is None:
             raise BadRequest("designate needs brokerId: the replica that must become master")
         explain: list[str] = []
         try:
-            return as_json(await _elected(table, brokerName, request, explain))
-        except UnknownOutcome:
+            return as_json(await _elected(http, table, brokerName, request, explain))
+        except (UnknownOutcome, Forbidden):
             raise
         except CommandError as error:
             return await _not_elected(sources, error, explain)
@@ -228,7 +237,7 @@ def _is_known(state: State, name: str) -> bool:
 
 
 async def _elected(
-    table: OperationTable, name: str, request: ElectRequest, explain: list[str]
+    http: Request, table: OperationTable, name: str, request: ElectRequest, explain: list[str]
 ) -> ElectionOutcome:
     """Elects, or explains. Fills `explain` first, so that a refusal has it as well. Raises CommandError."""
     header = wire.ElectMasterRequest(
@@ -236,13 +245,13 @@ async def _elected(
         broker_id=CONTROLLER_ITSELF if request.broker_id is None else request.broker_id,
         designate_elect=request.designate,
     )
-    reply = await ask(table, wire.EXPLAIN_ELECTION, header)
+    reply = await ask(http, table, wire.EXPLAIN_ELECTION, header)
     assert isinstance(reply.body, wire.ElectMasterResponseBody) and reply.body.explanation is not None
     explanation = reply.body.explanation
     explain += lines_of(explanation)
     code, changed, remark = explanation.code, explanation.is_change, explanation.remark or None
     if not request.dry_run:
-        reply = await ask(table, wire.ELECT_MASTER, header)
+        reply = await ask(http, table, wire.ELECT_MASTER, header)
         if reply.code not in (ResponseCode.SUCCESS, MASTER_STAYS):
             raise CommandError(reply.code, reply.remark or "")
         code, changed, remark = reply.code, reply.code == ResponseCode.SUCCESS, reply.remark

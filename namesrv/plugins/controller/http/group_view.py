@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from keelmq.remoting.codes import MASTER_ID
-from keelmq.remoting.operation import Wire
+from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.remoting.servers.http_answers import (
     NOT_HERE,
@@ -28,6 +28,7 @@ from keelmq.remoting.servers.http_answers import (
     refused_as_statuses,
     some_of,
 )
+from keelmq.remoting.servers.http_call import needs
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
@@ -152,6 +153,7 @@ def groups_router(sources: GroupSources) -> APIRouter:
         "/groups",
         summary="every group, merged from all sources",
         responses={**answer_of(GroupsView(active=True, leader="n0", groups=[_GROUP])), **REFUSED},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def groups(after: After = "", limit: Limit = PAGE_MAX) -> Response:
@@ -175,6 +177,7 @@ def groups_router(sources: GroupSources) -> APIRouter:
         "/groups/{brokerName}",
         summary="one group",
         responses={**answer_of(_GROUP), **NOT_HERE, **REFUSED},
+        openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
     async def group(brokerName: GroupName) -> Response:

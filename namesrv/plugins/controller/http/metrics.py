@@ -13,8 +13,10 @@ from keelmq.remoting.servers.metrics import (
     Metric,
     Scrape,
     Table,
+    add_limits,
     add_telemetry,
     add_unsent,
+    limit_metrics,
     unsent_metrics,
 )
 from namesrv.core.liveness import BrokerKey
@@ -139,6 +141,7 @@ OURS = Table(
         ),
         Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers received since the start"),
         *unsent_metrics("rocketmq_controller"),
+        *limit_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
     ),
 )
@@ -226,6 +229,7 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
     beats = sources.heartbeat_count()
     ours.add("rocketmq_controller_heartbeats_total", beats)
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
+    add_limits(ours, "rocketmq_controller", sources.limits)
     totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}
     for (code, answer), count in sorted(sources.requests.answers.items()):
         ours.add("rocketmq_controller_requests_total", count, RequestCode(code).name, answer)

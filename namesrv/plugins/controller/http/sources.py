@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
@@ -70,5 +71,6 @@ class MetricSources:
     groups: GroupSources
     requests: RequestCounts
     write_buffers: WriteBuffers
+    limits: PeerLimits
     heartbeat_count: Callable[[], int]
     telemetry: TelemetryWriter | None

@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from keelmq.remoting.body import body_bytes
-from keelmq.remoting.operation import Empty, OperationTable
+from keelmq.remoting.operation import Empty, OperationTable, Role
 from keelmq.remoting.operations.controller import EXPORT_STATE, IMPORT_STATE, ImportStateResponse
 from keelmq.remoting.operations.examples import EXAMPLES
 from keelmq.remoting.servers.http import ask
 from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, REFUSED, as_json, refused_as_statuses
+from keelmq.remoting.servers.http_call import needs
 from namesrv.plugins.controller.http.controller_view import controller_router
 from namesrv.plugins.controller.http.election_views import elections_router
 from namesrv.plugins.controller.http.group_view import groups_router
@@ -42,10 +43,11 @@ def state_router(table: OperationTable) -> APIRouter:
         description="Every controller answers, even without a leader: it may have what a majority has lost.",
         response_class=Response,
         responses={200: {"content": STATE_CONTENT, "description": "the state"}, **REFUSED},
+        openapi_extra=needs(Role.ADMINISTER, code=EXPORT_STATE.code),
     )
     @refused_as_statuses
-    async def exported() -> Response:
-        reply = await ask(table, EXPORT_STATE, Empty())
+    async def exported(request: Request) -> Response:
+        reply = await ask(request, table, EXPORT_STATE, Empty())
         return Response(body_bytes(reply.body), media_type=JSON)
 
     @router.post(
@@ -57,11 +59,14 @@ def state_router(table: OperationTable) -> APIRouter:
             200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "number of imported groups"},
             **BODY_REFUSED,
         },
-        openapi_extra={"requestBody": {"content": STATE_CONTENT, "required": True}},
+        openapi_extra={
+            "requestBody": {"content": STATE_CONTENT, "required": True},
+            **needs(Role.ADMINISTER, code=IMPORT_STATE.code),
+        },
     )
     @refused_as_statuses
     async def imported(request: Request) -> Response:
-        reply = await ask(table, IMPORT_STATE, Empty(), await request.body())
+        reply = await ask(request, table, IMPORT_STATE, Empty(), await request.body())
         assert isinstance(reply.header, ImportStateResponse)
         return as_json(reply.header)
 

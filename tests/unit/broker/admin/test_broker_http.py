@@ -21,6 +21,7 @@ from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO, SEND_MESS
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
 from keelmq.remoting.servers.metrics import documented
 from keelmq.runtime.config import ConfigError
+from keelmq.security.metrics import TABLE as SECURITY
 from tests.support.http_parts import ask, samples, shapes, value
 
 DEADLINE_S = 10.0
@@ -112,7 +113,7 @@ async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
     assert value(found, "rocketmq_storage_dispatch_behind_bytes") == 0
     assert 0 <= value(found, "rocketmq_storage_message_reserve_time_milliseconds") < 60_000
     assert value(found, "rocketmq_storage_size_bytes") > 0
-    known = documented([metrics.TABLE, HEALTH_TABLE, LIBRARY_TABLE])
+    known = documented([metrics.TABLE, SECURITY, HEALTH_TABLE, LIBRARY_TABLE])
     assert shapes(text).items() <= known.items()
 
 

@@ -303,11 +303,11 @@ async def test_a_producer_that_can_be_asked(desk: Desk) -> None:
         }
         await desk.ask(34, body, peer=peer)
     clients = desk.clients
-    assert {id(clients.find_producer("P")) for _ in range(3)} == {id(peer) for peer in peers}
+    assert {id(clients.find_producer("P", "T")) for _ in range(3)} == {id(peer) for peer in peers}
     peers[0].closing = peers[1].closing = True
-    assert all(clients.find_producer("P") is peers[2] for _ in range(3))
+    assert all(clients.find_producer("P", "T") is peers[2] for _ in range(3))
     peers[2].closing = True
-    assert clients.find_producer("P") is None and clients.find_producer("Q") is None
+    assert clients.find_producer("P", "T") is None and clients.find_producer("Q", "T") is None
     assert clients.registry.find_producer("c12") == 12
     peers[0].closing = False
     await desk.ask(34, {"clientID": "other", "producerDataSet": [{"groupName": "P"}]}, peer=peers[0])

@@ -374,6 +374,17 @@ async def test_a_master_of_rocketmq_is_followed_if_that_is_wanted(tmp_path: Path
         assert master.service.refused[hello.NOT_CONFIGURED] >= 1
 
 
+async def test_a_master_that_understands_neither_is_in_the_log_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with members(tmp_path, WRONG, replace(MEMBER, plain_master=True)) as (master, slave):
+        await slave.follow(master, 1)
+        ways = (hello.WRONG_CREDENTIALS, hello.NO_CREDENTIALS)
+        await until(lambda: all(master.service.refused[way] > 1 for way in ways), "it tries both")
+        lines = [line for line in caplog.messages if line.startswith("HA link to")]
+        assert len(lines) == len(set(lines)) == 2
+
+
 async def test_credentials_are_introduced_one_broker_at_a_time(tmp_path: Path) -> None:
     """In two rounds: with credentials, but lenient; then as they are by default. Replicas never stand still,
     whoever leads."""

@@ -10,7 +10,8 @@ from unittest.mock import Mock, patch
 import pytest
 
 from broker.ha.core.epochs import Epochs
-from broker.ha.core.frames import ACK, MasterHandshake, TransferHeader
+from broker.ha.core.frames import ACK, MasterHandshake, SlaveHandshake, TransferHeader
+from broker.ha.core.hello import Admitted, Group, MasterHello, SlaveHello
 from broker.ha.core.slave_link import SlaveLink
 from broker.ha.epoch_file import EpochFile
 from broker.ha.log_epochs import EpochSave, LogEpochs
@@ -67,12 +68,19 @@ class Owner:
 
 
 class Slave:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, group: Group | None = None) -> None:
         self.store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
         self.store.load()
         self.owner, self.transport = Owner(root), Transport()
+
+        def new_hello(_: asyncio.Transport, now_ms: int) -> SlaveHello:
+            assert group is not None
+            return SlaveHello(group, 2, nonce=bytes(32), binding=b"", now_ms=now_ms)
+
         link = SlaveLink(2, slave_settings(FILE_BYTES), epochs=Epochs(), min_offset=0, max_offset=0, now_ms=0)
-        self.protocol = SlaveProtocol(link, self.store, self.owner, lambda: 0, None)
+        self.protocol = SlaveProtocol(
+            link, self.store, self.owner, lambda: 0, None, None if group is None else new_hello
+        )
         self.protocol.connection_made(cast(asyncio.BaseTransport, self.transport))
         self.reads = 0
 
@@ -219,4 +227,33 @@ async def test_an_epoch_that_cannot_be_written_ends_the_link(tmp_path: Path) -> 
         await slave.receive(make_stream([400])[0], 1 << 20)
     assert slave.transport.aborted
     assert slave.log_bytes() == b""
+    slave.store.close()
+
+
+async def test_a_master_is_told_nothing_but_the_hello_before_its_proof(tmp_path: Path) -> None:
+    """Not by a tick or by the group commit either, which may end a round at any time."""
+    group = Group("c", "b", "member", b"secret")
+    slave = Slave(tmp_path, group)
+    slave.protocol.flushed()
+    slave.protocol.tick()
+    (hello,) = slave.transport.written
+    master = MasterHello(group, plain_allowed=False, nonce=bytes(32), binding=b"", now_ms=0)
+    challenge = master.receive_data(hello)
+    assert isinstance(challenge, bytes)
+    await slave.receive(challenge[:-1], 1 << 20)
+    slave.protocol.flushed()
+    assert len(slave.transport.written) == 1
+    await slave.receive(challenge[-1:], 1 << 20)
+    _, proof, handshake = slave.transport.written
+    assert master.receive_data(proof + handshake) == Admitted(2, handshake)
+    assert SlaveHandshake(2).encode() == handshake
+    slave.store.close()
+
+
+async def test_a_link_that_was_stopped_while_it_connected_is_closed_at_once(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    slave.protocol.close("the role changes")
+    late = Transport()
+    slave.protocol.connection_made(cast(asyncio.BaseTransport, late))
+    assert late.aborted and not late.written
     slave.store.close()

@@ -43,7 +43,7 @@ def subscribe(
 
 def group(broker: Broker, forbidden: dict[str, int] | None = None, **config: object) -> None:
     row = Group(SubscriptionGroupConfig(group_name="g", **config), forbidden or {})  # type: ignore[arg-type]
-    broker.context.find_group = lambda name: row
+    broker.context.find_group = lambda *_: row
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_a_group_may_not(
 
 def test_an_unknown_group(broker: Broker) -> None:
     """Strict clients read the header fields of a refusal, too."""
-    broker.context.find_group = lambda name: None
+    broker.context.find_group = lambda *_: None
     reply = answer(broker, 7)
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert reply.ext_fields == {

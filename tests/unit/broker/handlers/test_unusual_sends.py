@@ -332,7 +332,7 @@ async def send_back(
 
 def group(broker: Broker, **config: object) -> None:
     row = Group(SubscriptionGroupConfig(group_name="g", **config))  # type: ignore[arg-type]
-    broker.context.find_group = lambda name: row
+    broker.context.find_group = lambda *_: row
 
 
 async def test_a_message_sent_back_comes_again_later(broker: Broker, later: Later) -> None:
@@ -416,7 +416,7 @@ async def test_what_cannot_be_sent_back(broker: Broker) -> None:
     broker.tick()
     for offset in (-1, 1, 100, ok_before, 1 << 40):
         assert (await send_back(broker, offset)).code == ResponseCode.SYSTEM_ERROR
-    broker.context.find_group = lambda name: None
+    broker.context.find_group = lambda *_: None
     assert (await send_back(broker, 0)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     group(broker, retry_queue_nums=0)
     assert (await send_back(broker, 0)).code == 0  # nothing is to be done
@@ -487,6 +487,6 @@ def test_what_an_ordered_group_gives_up_is_dead(broker: Broker) -> None:
 
 
 def test_a_retry_of_an_unknown_group(broker: Broker) -> None:
-    broker.context.find_group = lambda name: None
+    broker.context.find_group = lambda *_: None
     reply = broker.send(b="%RETRY%g")
     assert reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

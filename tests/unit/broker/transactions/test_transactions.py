@@ -48,7 +48,7 @@ class Scene:
             self.broker.writer,
             settings=self.settings,
             broker_name="b",
-            find_producer=lambda group: self.producers[0] if group == "P" and self.producers else None,
+            find_producer=lambda group, _: self.producers[0] if group == "P" and self.producers else None,
             give_up_after_ms=72 * 3_600_000,
             clock=lambda: self.now,
         )

@@ -9,7 +9,7 @@ from broker.message.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_byte
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from broker.store.querying import earliest_time, record_at
-from keelmq.remoting.socket_addresses import host_and_port_bytes
+from keelmq.remoting.addresses import host_and_port_bytes
 from tests.support.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
 
 V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)

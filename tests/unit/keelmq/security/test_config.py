@@ -144,3 +144,21 @@ def test_a_directory_that_cannot_close_anything_stops_the_program(tmp_path: Path
     directory_of(tmp_path, security="securityPath=/elsewhere\n")
     with pytest.raises(ConfigError, match="belongs into the program's own file"):
         load_config(BrokerConfig, path=None, environ={}, overrides={"securityPath": str(tmp_path)})
+
+
+def test_members_can_be_introduced_before_they_are_required(tmp_path: Path) -> None:
+    """Servers with credentials sign, and serve those that do not sign yet."""
+    directory = directory_of(
+        tmp_path, security='innerClientAuthenticationCredentials={"accessKey":"m","secretKey":"s"}\n'
+    )
+
+    def required(**keys: str) -> bool:
+        overrides = {"securityPath": directory, **keys}
+        (config,) = load_config(BrokerConfig, path=None, environ={}, overrides=overrides)
+        assert isinstance(config, BrokerConfig) and config.member_credentials is not None
+        return config.members_required
+
+    assert required()
+    assert not required(memberAuthenticationRequired="false")
+    (config,) = load_config(BrokerConfig, path=None, environ={}, overrides={"authenticationEnabled": "true"})
+    assert isinstance(config, BrokerConfig) and config.members_required

@@ -160,7 +160,7 @@ def test_the_order_of_authentication() -> None:
     unsigned = {"AccessKey": "RocketMQ"}
     assert plain.authenticate({}, b"", 479, PEER) == "No accessKey is configured"
     assert plain.authenticate({"AccessKey": ""}, b"", 479, PEER) == "No accessKey is configured"
-    assert plain.authenticate({"AccessKey": "X"}, b"", 479, PEER) == "No acl config for X"
+    assert plain.authenticate({"AccessKey": "X"}, b"", 479, PEER) == "Check signature failed for accessKey=X"
     assert plain.authenticate(unsigned, b"", 479, PEER) == "Check signature failed for accessKey=RocketMQ"
     white = plain.authenticate(unsigned, b"", 479, "10.0.0.9")
     assert isinstance(white, Account)

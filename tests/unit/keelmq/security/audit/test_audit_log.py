@@ -87,6 +87,15 @@ def test_a_line(recorder: Recorder) -> None:
     assert recorder.raw[0][0] is Series.ACTS
 
 
+def test_members_are_told_from_users(recorder: Recorder) -> None:
+    class Member(User):
+        is_member = True
+
+    recorder.record(1009, {"forwarded": "true"}, caller=Member())
+    recorder.record(1009, caller=User())
+    assert [line.get("member") for line in recorder.lines] == [True, None]
+
+
 def test_without_authentication_the_address_is_known(recorder: Recorder) -> None:
     recorder.record(25, body=b"x=1")
     (line,) = recorder.lines

@@ -166,22 +166,28 @@ def test_remarks_do_not_quote_secrets(code: int, remark: str, body: bytes, said:
 
 def test_changes() -> None:
     topics: dict[str, tuple[object, object]] = {f"topic {number}": (None, number) for number in range(150)}
-    shown = changes_of(topics)
+    shown = changes_of(18, topics)
     assert shown["topic 99"] == {"old": None, "new": 99}
     assert "topic 100" not in shown and shown["..."] == {"old": None, "new": "50 more"}
-    assert changes_of({"controllerRaftSecret": ("a", "b"), "keyPassword": ("", "b")}) == {
+    assert changes_of(25, {"controllerRaftSecret": ("a", "b"), "keyPassword": ("", "b")}) == {
         "controllerRaftSecret": {"old": MASK, "new": MASK},
         "keyPassword": {"old": "", "new": MASK},
     }
-    assert changes_of({"topic secret-offers": (None, {"perm": 6, "secretKey": "s"})}) == {
+    assert changes_of(17, {"topic secret-offers": (None, {"perm": 6, "secretKey": "s"})}) == {
         "topic secret-offers": {"old": None, "new": {"perm": 6, "secretKey": MASK}}
     }
-    ((_, long),) = changes_of({"value": ("x" * 1_000, {1, 2})}).items()
+    assert changes_of(205, {"perm": ({"secret-offers": 6}, {"secret-offers": 4})}) == {
+        "perm": {"old": {"secret-offers": 6}, "new": {"secret-offers": 4}}
+    }
+    assert changes_of(3001, {"secretary": (None, {"userType": "Super"})}) == {
+        "secretary": {"old": None, "new": {"userType": "Super"}}
+    }
+    ((_, long),) = changes_of(100, {"value": ("x" * 1_000, {1, 2})}).items()
     assert long == {"old": "x" * 256 + "... (1000 characters)", "new": [1, 2]}
     nested: object = "end"
     for _ in range(50):
         nested = {"in": nested}
-    assert len(json.dumps(changes_of({"deep": (None, nested)}))) < 500
+    assert len(json.dumps(changes_of(1, {"deep": (None, nested)}))) < 500
 
 
 def test_outcomes() -> None:

@@ -1,0 +1,180 @@
+"""keelmq audit: shows the audit logs of programs on this host, or files that were copied from others."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from keelmq.security.audit.reader import AuditReader, AuditReadError, Entry, Wanted
+from keelmq.security.core.audited import Outcome
+
+DEFAULT_PLACES: Final = ("~/store/audit", "~/namesrv/audit", "~/keelmqController/audit")
+"""Where programs have their audit logs, if their configurations say nothing else."""
+FOLLOW_S: Final = 0.5
+_AGO: Final = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+HEAD: Final = f"{'TIME (UTC)':<24}{'OUTCOME':<9}{'WHO':<38}{'WHAT':<36}ON"
+
+
+def audit(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILES", help="Files, older ones with .NUMBER (or --dir)")
+    ] = None,
+    directory: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--dir",
+            metavar="PATH",
+            help=f"auditPath, also several times (default: those there are of {', '.join(DEFAULT_PLACES)})",
+        ),
+    ] = None,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="2026-03-01T12:00 (UTC), or 90s, 30m, 2h, 7d ago")
+    ] = "",
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="The same; that time excluded")] = "",
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="Of this user, also what claimed to be")
+    ] = "",
+    code: Annotated[
+        list[int] | None, typer.Option("--code", help="Of this request code; also several times")
+    ] = None,
+    operation: Annotated[
+        str, typer.Option("--operation", metavar="TEXT", help="A part of the request's name, such as topic")
+    ] = "",
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="About this topic")] = "",
+    resource: Annotated[
+        str, typer.Option("--resource", metavar="TEXT", help="A part of anything that is named")
+    ] = "",
+    outcome: Annotated[
+        list[Outcome] | None,
+        typer.Option("--outcome", help="ok, refused, failed or unknown; also several times"),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The lines themselves, merged and filtered")
+    ] = False,
+) -> None:
+    """Show who has administered what, and who was refused."""
+    now = datetime.now(UTC)
+    wanted = Wanted(
+        since=_time("--since", since, now),
+        until=_time("--until", until, now),
+        user=user,
+        codes=frozenset(code or ()),
+        operation=operation,
+        topic=topic,
+        resource=resource,
+        outcomes=frozenset(outcome or ()),
+    )
+    reader = AuditReader(_places(files, directory))
+    try:
+        _show(reader, wanted, follow=follow, as_json=as_json)
+    except AuditReadError as error:
+        print(f"keelmq audit: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+    finally:
+        reader.close()
+
+
+def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -> None:
+    told = count = 0
+    if not as_json:
+        print(HEAD)
+    while True:
+        for entry in reader.read():
+            if wanted.matches(entry):
+                count += 1
+                print(json.dumps(entry) if as_json else "\n".join(_rows(entry)))
+        if reader.unreadable_lines > told:
+            told = reader.unreadable_lines
+            print(f"keelmq audit: {told} lines are damaged and not shown", file=sys.stderr)
+        if not follow:
+            break
+        sys.stdout.flush()
+        time.sleep(FOLLOW_S)
+    if not count:
+        print("keelmq audit: no such line; without options all are shown", file=sys.stderr)
+
+
+def _rows(entry: Entry) -> Iterable[str]:
+    """Yields the row of an entry, and one for each change. Nothing in it can move a terminal's cursor."""
+    who = str(entry.get("user") or (f"{entry['claimed']}?" if "claimed" in entry else "-"))
+    address = entry.get("address", "")
+    code = entry.get("code", "")
+    what = str(entry.get("operation") or code)
+    time_ = str(entry.get("ts", "")).replace("T", " ").removesuffix("Z")
+    who = f"{who} {address}{' TLS' if entry.get('tls') else ''}"
+    on = _short(" ".join(_named(entry)))
+    yield printable(f"{time_:<24}{entry.get('outcome', ''):<9}{who:<37} {what:<35} {on}".rstrip())
+    if entry.get("remark"):
+        yield printable(f"{'':<24}{entry['remark']}")
+    if entry.get("unwritten"):
+        yield printable(f"{'':<24}and {entry['unwritten']} more before it, which have no line")
+    changes = entry.get("changes")
+    if not isinstance(changes, dict):
+        return
+    for name, change in changes.items():
+        old, new = (change.get("old"), change.get("new")) if isinstance(change, dict) else (None, change)
+        yield printable(f"{'':<24}{name}: {_value(old)} -> {_value(new)}")
+
+
+def _named(entry: Entry) -> Iterable[str]:
+    resources, fields = entry.get("resources"), entry.get("fields")
+    yield from map(str, resources if isinstance(resources, list) else ())
+    if isinstance(fields, dict):
+        shown = ("topic", "b", "group", "groupName", "consumerGroup") if resources else ()
+        yield from (f"{name}={value}" for name, value in fields.items() if name not in shown)
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else _short(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}... (--json has all)"
+
+
+def printable(text: str) -> str:
+    """Returns the text with escapes for characters that do not print."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _places(files: list[Path] | None, directories: list[Path] | None) -> list[Path]:
+    places = [each.expanduser() for each in (*(directories or ()), *(files or ()))]
+    if places:
+        return places
+    found = [path for each in DEFAULT_PLACES if (path := Path(each).expanduser()).is_dir()]
+    if not found:
+        print(
+            f"keelmq audit: there is no audit log in {', '.join(DEFAULT_PLACES)}: give --dir, which is "
+            "auditPath, or audit/ below storePathRootDir or beside kvConfigPath",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+    return found
+
+
+def _time(option: str, text: str, now: datetime) -> str:
+    """Returns a time as the files have it. BadParameter."""
+    if not text:
+        return ""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            when = now - timedelta(**{_UNITS[ago["unit"]]: int(ago["count"])})
+        else:
+            when = datetime.fromisoformat(text)
+            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"{text!r} is no time: 2026-03-01T12:00 (UTC), or 90s, 30m, 2h or 7d ago", param_hint=option
+        ) from error
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

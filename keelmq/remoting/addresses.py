@@ -1,0 +1,38 @@
+"""Socket addresses as bytes: as records store them, as limits count them, and as texts."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+
+def host_and_port_bytes(host: str, port: int) -> bytes:
+    """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
+    plain = _plain(host)
+    packed = bytes(4)
+    with contextlib.suppress(OSError):
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
+    return packed + struct.pack(">i", port)
+
+
+def both_ends_write(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """Returns its own address and its peer's, each as host:port: unless somebody translates addresses in
+    between, what one end calls itself is what the other one calls its peer. Empty: there is none."""
+    ends = (transport.get_extra_info(name) for name in ("sockname", "peername"))
+    own, peer = (f"{_plain(end[0])}:{end[1]}" if end else "" for end in ends)
+    return own, peer
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]
+
+
+def network_of_peer(address: str) -> bytes:
+    """Returns network_of() of "host:port", as Peer.address has it."""
+    return network_of(host_and_port_bytes(address.rpartition(":")[0].strip("[]"), 0))
+
+
+def network_of(address_bytes: bytes) -> bytes:
+    """Returns what limits per address count by, of host_and_port_bytes(): the IPv4 address, or the first 64
+    bits of the IPv6 address."""
+    return address_bytes[: 8 if len(address_bytes) > 8 else 4]

@@ -1,0 +1,51 @@
+"""HttpAccess: the check of HTTP requests, whose senders have passwords and tokens instead of signatures.
+
+Only interfaces and refusals, so that remoting knows no user, token or ACL: keelmq/security/http_access.py
+implements them.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Caller, CommandError, Peer, Request, Role
+
+
+class Unauthenticated(CommandError):
+    """401: no credentials, or wrong ones. `challenges`: values of WWW-Authenticate."""
+
+    def __init__(self, remark: str, challenges: Sequence[str]) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+        self.challenges = tuple(challenges)
+
+
+class Forbidden(CommandError):
+    """403: the sender is known, or need not be, and may not do this."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+
+
+class TooManyFailures(CommandError):
+    """429: this address has sent too many wrong credentials."""
+
+    def __init__(self, remark: str, wait_ms: int) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+        self.wait_ms = wait_ms
+
+
+class HttpAccess(Protocol):
+    """Who may send an HTTP request. A port without one serves everybody. All methods raise one of the errors
+    above."""
+
+    def authenticate(self, authorization: str | None, peer: Peer) -> Caller:
+        """Returns who sends a request, by its header Authorization; called before the body is read."""
+        ...
+
+    def check_role(self, caller: Caller, role: Role, peer: Peer) -> None:
+        """Called before a route that is no operation of RocketMQ's, with the role that the route needs."""
+        ...
+
+    def admit(self, caller: Caller, request: Request, peer: Peer) -> Caller:
+        """Returns the caller of an operation, after the same check as over TCP."""
+        ...

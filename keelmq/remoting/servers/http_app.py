@@ -1,0 +1,51 @@
+"""The FastAPI application of a program, with what all of them share: the check of every route, refusals as
+statuses, and an OpenAPI document that says what each route needs. Imports FastAPI: see http_late.py."""
+
+from typing import Any, Final
+
+from fastapi import Depends, FastAPI, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from keelmq.remoting.operation import CommandError, Role
+from keelmq.remoting.servers.http_answers import NOT_ALLOWED, access_refused, input_refused
+from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs
+
+OPENAPI: Final = "/openapi.json"
+
+
+def new_app(title: str) -> FastAPI:
+    """Returns an application without routes, but with GET /openapi.json."""
+    app = FastAPI(
+        title=title,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(check_route)],
+        responses=NOT_ALLOWED,
+        exception_handlers={RequestValidationError: input_refused, CommandError: access_refused},
+    )
+    made = app.openapi
+
+    def with_security() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _add_security(made())
+        return made()
+
+    app.openapi = with_security  # type: ignore[method-assign]
+
+    @app.get(OPENAPI, include_in_schema=False, openapi_extra=needs(Role.READ))
+    async def openapi() -> Response:
+        return JSONResponse(app.openapi())
+
+    return app
+
+
+def _add_security(document: dict[str, Any]) -> None:
+    """Adds the ways to authenticate, and which routes need none of them."""
+    document.setdefault("components", {})["securitySchemes"] = SCHEMES
+    document["security"] = [{name: []} for name in SCHEMES]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            if operation.get(ROLE) == OPEN:
+                operation["security"] = []

@@ -1,0 +1,198 @@
+"""The guard before every application: size, Host, origin, credentials; and the headers of every response.
+
+It refuses before the body is read and before any route runs. What a known sender may do is the matter of
+check_route() and of the operations (http_call.py); a success that none of them has let pass is not sent.
+Imports FastAPI: see http_late.py.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+
+from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
+from keelmq.remoting.servers.http_answers import BadBody, refusal
+from keelmq.remoting.servers.http_call import READING, HttpCall, is_open, peer_of, put_call
+from keelmq.remoting.servers.http_hosts import host_of
+from keelmq.remoting.servers.http_settings import HttpPolicy
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+HEADERS: Final = {
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+"""Of every response that does not say otherwise itself, as the pages do."""
+BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie", b"accept-language")
+"""Browsers send some of these with every request, and no page can prevent all of them; programs send none."""
+
+
+class HttpGuard:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: Any, policy: HttpPolicy) -> None:
+        self._app, self._policy = app, policy
+        self._refused = RateLimitedLogger(logger)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = HttpCall(peer_of(scope), self._policy)
+        put_call(scope, call)
+        answer = _Answer(scope, call, send)
+        try:
+            refused = self._refusal(scope["headers"], scope, call)
+        except (Forbidden, Unauthenticated, TooManyFailures) as error:
+            self._refused.tell(
+                now_ms(),
+                "http: %s %s of %s: %s",
+                scope["method"],
+                scope["path"],
+                call.peer.address,
+                error.remark,
+            )
+            refused = refusal(error, "http")
+        if refused is not None:
+            call.is_checked = True
+            await refused(scope, receive, answer.send)
+            return
+        await self._app(scope, _limited(receive), answer.send)
+
+    def _refusal(self, headers: Headers, scope: Scope, call: HttpCall) -> Response | None:
+        """Returns the response to a body that is too large; None: the request may go on. Raises the errors of
+        http_access.py."""
+        declared = _one(headers, b"content-length") or b"0"
+        if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
+            return JSONResponse(BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes").model_dump(), 413)
+        changes = scope["method"] not in READING
+        if changes or _is_from_browser(headers):
+            self._check_host(headers)
+        if changes:
+            self._check_origin(headers)
+        access = self._policy.access
+        if access is not None and not is_open(scope["path"], self._policy):
+            authorization = _one(headers, b"authorization")
+            text = None if authorization is None else authorization.decode("latin-1")
+            call.caller = access.authenticate(text, call.peer)
+        return None
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuses a name that is not known to be ours (DNS rebinding, see http_hosts.py)."""
+        sent = [value for name, value in headers if name == b"host"]
+        for value in sent or [b""]:
+            host = host_of(value)
+            if host is None or host not in self._policy.hosts:
+                raise Forbidden(
+                    f"the header Host names {_shown(value)}, which is not known to be this server: use its "
+                    "IP address, or add the name to httpAllowedHosts"
+                )
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuses what a page of another site wants to change in its visitor's browser. Browsers send where
+        a request comes from; programs do not."""
+        site, origin = _one(headers, b"sec-fetch-site"), _one(headers, b"origin")
+        if site in (b"same-origin", b"none") or (site is None and origin is None):
+            return
+        page = (origin or b"").decode("latin-1")
+        if page.lower() in self._policy.origins:
+            return
+        if site is None and _address_of(page) == (_one(headers, b"host") or b"").decode("latin-1"):
+            return
+        raise Forbidden(
+            f"only programs and pages of this server may change anything, not {page or 'another site'}; for "
+            "pages that a reverse proxy serves, add their origin to httpAllowedOrigins"
+        )
+
+
+class _Answer:
+    """Adds the security headers, and turns the success of a route that nobody has checked into a 403."""
+
+    def __init__(self, scope: Scope, call: HttpCall, send: Send) -> None:
+        self._scope, self._call, self._send = scope, call, send
+        self._is_withheld = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            if message["status"] < 300 and self._is_unchecked():
+                self._is_withheld = True
+                logger.error(
+                    "http: the answer of %s is withheld: nothing has checked it", self._scope["path"]
+                )
+                await refusal(Forbidden("refused: this path declares no role, which is a bug"), "http")(
+                    self._scope, _nothing, self._secured
+                )
+            else:
+                await self._secured(message)
+        elif not self._is_withheld:
+            await self._send(message)
+
+    def _is_unchecked(self) -> bool:
+        call, policy = self._call, self._call.policy
+        if policy is None or policy.access is None or call.is_checked:
+            return False
+        return not is_open(self._scope["path"], policy)
+
+    async def _secured(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            there = {name.lower() for name, _ in headers}
+            headers += [each for each in HEADERS.items() if each[0] not in there]
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+def _limited(receive: Receive) -> Receive:
+    """Ends a body above the frame limit of the TCP server."""
+    left = FRAME_BYTES_MAX
+
+    async def counted() -> Any:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return counted
+
+
+async def _nothing() -> Any:
+    return {"type": "http.disconnect"}
+
+
+def _is_from_browser(headers: Headers) -> bool:
+    return any(
+        name in BROWSER_HEADERS
+        or name.startswith(b"sec-fetch-")
+        or (name == b"user-agent" and b"mozilla/" in value.lower())
+        for name, value in headers
+    )
+
+
+def _one(headers: Headers, name: bytes) -> bytes | None:
+    """Returns the value of a header; of several, the last one."""
+    return next((value for key, value in reversed(headers) if key == name), None)
+
+
+def _address_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:100].decode("latin-1"))

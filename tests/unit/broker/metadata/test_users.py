@@ -1,0 +1,99 @@
+"""Users and ACLs as replicated tables: on every replica in sync, private on disk, newer with every change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.metadata.service import Metadata
+from broker.security.users import BrokerUsers
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.operation import CommandError
+from keelmq.security.core.users import User, UserType
+from tests.support.metadata_parts import ReplicasT, begin_term, open_metadata
+from tests.unit.keelmq.security.parts import acl_of
+
+ALICE = User("alice", "alice-secret")
+ACL = acl_of("alice", "Topic:orders Pub Allow")
+ROOT = User("root", "root-secret", UserType.SUPER)
+
+
+def sync(master: Metadata, replica: Metadata) -> None:
+    """The replica takes everything that it lacks."""
+    for name, table in replica.stores.items():
+        update = master.stores[name].updates_since(table.data_version)
+        if update is not None:
+            assert table.accept(update) is None
+
+
+async def test_a_replica_has_what_its_master_has(tmp_path: Path) -> None:
+    master, replica = open_metadata(tmp_path / "m"), open_metadata(tmp_path / "r")
+    begin_term(master, 1)
+    users, copies = BrokerUsers(master), BrokerUsers(replica)
+    await users.save_user(ALICE)
+    await users.save_acl(ACL)
+    before = copies.generation
+    sync(master, replica)
+    assert (copies.user("alice"), copies.acl("User:alice")) == (ALICE, ACL)
+    assert copies.generation > before
+    before = copies.generation
+    await users.remove_user("alice")
+    sync(master, replica)
+    assert (copies.user("alice"), copies.acl("User:alice")) == (None, None)
+    assert copies.generation > before
+    for path in ("m", "r"):
+        for name in ("users.json", "acls.json"):
+            assert (tmp_path / path / "config" / name).stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_new_replica_gets_the_whole_tables(tmp_path: Path) -> None:
+    master = open_metadata(tmp_path / "m")
+    begin_term(master, 1)
+    await BrokerUsers(master).save_user(ALICE)
+    master.end_term()
+    begin_term(master, 2)
+    replica = open_metadata(tmp_path / "r")
+    copies = BrokerUsers(replica)
+    sync(master, replica)
+    assert copies.user("alice") == ALICE
+    assert copies.generation > 0
+
+
+async def test_a_change_waits_for_the_replicas_in_sync(tmp_path: Path) -> None:
+    master = open_metadata(tmp_path, waits=True, timeout_ms=20)
+    begin_term(master, 1, ReplicasT(lambda epoch: (2,)))
+    with pytest.raises(CommandError, match="not known to be on every replica in sync"):
+        await BrokerUsers(master).save_user(ALICE)
+
+
+async def test_they_are_read_again(tmp_path: Path) -> None:
+    first = open_metadata(tmp_path)
+    begin_term(first, 1)
+    users = BrokerUsers(first)
+    await users.save_user(ALICE)
+    await users.save_acl(ACL)
+    again = BrokerUsers(open_metadata(tmp_path))
+    assert (list(again.users()), list(again.acls())) == ([ALICE], [ACL])
+
+
+def test_a_damaged_table_stops_the_start_and_shows_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    text = json.dumps({"users": {"alice": {"username": "a:b", "password": "hunter2"}}})
+    (tmp_path / "config" / "users.json").write_text(text)
+    with pytest.raises(
+        StoreError, match=r"the table of users .* is damaged: alice: illegal username"
+    ) as error:
+        open_metadata(tmp_path)
+    assert "hunter2" not in str(error.value)
+
+
+def test_the_first_users_are_created_only_while_there_is_none(tmp_path: Path) -> None:
+    metadata = open_metadata(tmp_path)
+    metadata.first_users = [(ROOT, None), (ALICE, ACL)]
+    begin_term(metadata, 1)
+    users = BrokerUsers(metadata)
+    assert (set(map(str, metadata.users.table.rows)), users.acl("User:alice")) == ({"root", "alice"}, ACL)
+    metadata.users.change({}, {"alice": 0})
+    metadata.end_term()
+    begin_term(metadata, 2)
+    assert set(metadata.users.table.rows) == {"root"}

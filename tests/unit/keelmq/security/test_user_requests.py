@@ -1,0 +1,169 @@
+"""3001 to 3010 on files: what is created, refused, answered and never answered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, Caller, CommandError, OperationTable
+from keelmq.security.core.users import User, UserType
+from keelmq.security.user_requests import UserRequests
+from keelmq.security.user_store import FileUserStore
+from keelmq.security.users_file import UsersFile
+from tests.support.store_parts import FakePeer
+
+ROOT = User("root", "root-secret", UserType.SUPER)
+HELPER = User("helper", "helper-secret")
+
+
+class As(Caller):
+    """The caller of a request."""
+
+    def __init__(self, user: str = "", *, is_member: bool = False) -> None:
+        self.user, self.is_member = user, is_member
+
+
+class Desk:
+    """The handlers over files."""
+
+    def __init__(self, path: Path) -> None:
+        files = UsersFile(path)
+        files.load()
+        self.store = FileUserStore(files)
+        self.table = OperationTable()
+        UserRequests(self.store, member="inner").bind(self.table)
+        self.changes: dict[str, Any] = {}
+
+    async def ask(
+        self,
+        code: int,
+        fields: dict[str, str],
+        body: dict[str, Any] | None = None,
+        *,
+        by: Caller | None = None,
+    ) -> Any:
+        operation, handler = self.table.handlers[code]
+        made = None if body is None else operation.request_body.model_validate(body)
+        call = Call(FakePeer(), made, caller=by or Caller(), changes={})
+        answer = await handler(operation.request.model_validate(fields), call)
+        self.changes = call.changes
+        return answer
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path)
+    for user in (ROOT, HELPER):
+        await made.store.save_user(user)
+    return made
+
+
+NORMAL = {"password": "alice-secret"}
+
+
+async def test_the_life_of_a_user(desk: Desk) -> None:
+    alice = {"username": "alice"}
+    await desk.ask(3001, alice, NORMAL)
+    assert desk.changes == {
+        "alice": (None, {"username": "alice", "userType": "Normal", "userStatus": "enable"})
+    }
+    await desk.ask(3001, alice, NORMAL)
+    assert desk.changes == {}
+    with pytest.raises(CommandError, match="The user is existed"):
+        await desk.ask(3001, alice, {"password": "another"})
+    await desk.ask(3002, alice, {"password": "another", "userStatus": "disable"})
+    assert desk.changes["password of alice"] == ("old", "new")
+    assert "another" not in str(desk.changes)
+    user = desk.store.user("alice")
+    assert user is not None and user.password == "another" and not user.is_enabled
+    shown = (await desk.ask(3004, alice)).body
+    assert shown.model_dump(exclude_none=True) == {
+        "username": "alice",
+        "user_type": "Normal",
+        "user_status": "disable",
+    }
+    listed = (await desk.ask(3005, {"filter": "l"})).body
+    assert [each.username for each in listed] == ["alice", "helper"]
+    await desk.ask(3003, alice)
+    await desk.ask(3003, alice)
+    assert (await desk.ask(3004, alice)).body is None
+    with pytest.raises(CommandError, match="The user is not exist"):
+        await desk.ask(3002, alice, NORMAL)
+
+
+async def test_the_life_of_an_acl(desk: Desk) -> None:
+    entry = {"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"}
+    body = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
+    subject = {"subject": "User:helper"}
+    with pytest.raises(CommandError, match="The subject of User:alice is not exist"):
+        await desk.ask(3006, {"subject": "User:alice"}, body)
+    await desk.ask(3006, subject, body)
+    more = {"policies": [{"policyType": "Custom", "entries": [{**entry, "resource": "Topic:u"}]}]}
+    await desk.ask(3007, subject, more)
+    acl = (await desk.ask(3009, subject)).body
+    assert [each.resource for each in acl.policies[0].entries] == ["Topic:t", "Topic:u"]
+    assert len((await desk.ask(3010, {"resourceFilter": "Topic:u"})).body[0].policies[0].entries) == 1
+    await desk.ask(3008, {**subject, "resource": "Topic:t", "policyType": "Custom"})
+    assert len((await desk.ask(3009, subject)).body.policies[0].entries) == 1
+    await desk.ask(3008, subject)
+    assert (await desk.ask(3009, subject)).body is None
+    assert (await desk.ask(3010, {})).body is None
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [
+        (3001, {"username": "new"}, {"password": "p", "userType": "Super"}),
+        (3002, {"username": "helper"}, {"userType": "Super"}),
+        (3002, {"username": "root"}, {"password": "mine"}),
+        (3003, {"username": "root"}, None),
+    ],
+)
+async def test_only_super_users_touch_super_users(
+    desk: Desk, code: int, fields: dict[str, str], body: dict[str, Any] | None
+) -> None:
+    """Whoever may administer users could become a Super user by it."""
+    before = desk.store.users()
+    with pytest.raises(CommandError, match="User:helper is not a Super user") as error:
+        await desk.ask(code, fields, body, by=As("helper"))
+    assert error.value.code == ResponseCode.SYSTEM_ERROR
+    assert desk.store.users() == before
+    await desk.ask(code, fields, body, by=As("inner", is_member=True))
+    assert desk.store.users() != before
+
+
+async def test_nobody_takes_the_name_of_the_members(desk: Desk) -> None:
+    for code, body in ((3001, NORMAL), (3002, NORMAL), (3003, None)):
+        with pytest.raises(CommandError, match="is the user of the cluster's members"):
+            await desk.ask(code, {"username": "inner"}, body, by=As("root"))
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "answer", "says"),
+    [
+        (3001, {}, NORMAL, ResponseCode.INVALID_PARAMETER, "can not be blank"),
+        (3001, {"username": "a:b"}, NORMAL, ResponseCode.NO_PERMISSION, "illegal username"),
+        (3001, {"username": "a"}, None, ResponseCode.NO_PERMISSION, "password can not be blank"),
+        (3001, {"username": "a"}, {**NORMAL, "userType": "King"}, ResponseCode.NO_PERMISSION, "is none of"),
+        (3006, {"subject": "helper"}, {"policies": []}, ResponseCode.NO_PERMISSION, "is not User:name"),
+        (3008, {"subject": "User:helper", "resource": "x"}, None, ResponseCode.NO_PERMISSION, "resource"),
+        (3009, {}, None, ResponseCode.INVALID_PARAMETER, "can not be blank"),
+    ],
+)  # fmt: skip
+async def test_bad_requests(
+    desk: Desk, code: int, fields: dict[str, str], body: dict[str, Any] | None, answer: int, says: str
+) -> None:
+    with pytest.raises(CommandError, match=says) as error:
+        await desk.ask(code, fields, body)
+    assert error.value.code == answer
+
+
+async def test_a_full_disk_changes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "users.json")
+
+    monkeypatch.setattr("keelmq.security.users_file.replace_file", full)
+    with pytest.raises(CommandError, match="No space left on device; nothing was changed"):
+        await desk.ask(3001, {"username": "alice"}, NORMAL)
+    assert desk.store.user("alice") is None
