@@ -68,7 +68,8 @@ class RemotingClient:
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
     links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called.
     `signer`: called with every request, and the address that the connection goes to, just before it is
-    encoded; it may set ext fields. A RepeatingSigner may have a refused request signed and sent once more.
+    encoded; it may set ext fields. None: requests are not signed, unless sign_with() was called. A
+    RepeatingSigner may have a refused request signed and sent once more.
     `on_refused(address, operation's name, remark)`: a request was answered with NO_PERMISSION. In a child
     process that was forked after the client was made, every call raises RuntimeError."""
 
@@ -85,7 +86,7 @@ class RemotingClient:
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
-        self._on_closed, self._signer, self._on_refused = on_closed, signer, on_refused
+        self._on_closed, self._signer, self._on_refused = on_closed, signer or _default_signer, on_refused
         self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
@@ -322,7 +323,15 @@ def connect_with(tls: ClientTls | None) -> None:
     _default_tls = tls
 
 
+def sign_with(signer: Callable[[RemotingCommand, str], None] | None) -> None:
+    """For command lines: clients that are made from now on, and get no `signer` of their own, use this
+    one."""
+    global _default_signer
+    _default_signer = signer
+
+
 _default_tls: ClientTls | None = None
+_default_signer: Callable[[RemotingCommand, str], None] | None = None
 _clients: "weakref.WeakSet[RemotingClient]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 
