@@ -19,8 +19,8 @@ from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, u
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
-    "codec", "send", "send_tls", "pull", "flush", "replication", "replica_behind", "failover", "telemetry",
-    "controller", "idle", "memory",
+    "codec", "send", "send_tls", "send_acl", "pull", "flush", "replication", "replica_behind", "failover",
+    "telemetry", "controller", "idle", "memory",
 )  # fmt: skip
 
 app = typer.Typer(

@@ -59,8 +59,9 @@ class RemotingClient:
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
     links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called.
-    `signer`: called with every request and its address just before it is encoded; it may set ext fields. In a
-    child process that was forked after the client was made, every call raises RuntimeError."""
+    `signer`: called with every request and its address just before it is encoded; it may set ext fields.
+    `on_refused(address, operation's name, remark)`: a request was answered with NO_PERMISSION. In a child
+    process that was forked after the client was made, every call raises RuntimeError."""
 
     def __init__(
         self,
@@ -71,10 +72,11 @@ class RemotingClient:
         drop_silent_ms: int | None = None,
         tls: Tls = False,
         signer: Callable[[RemotingCommand, str], None] | None = None,
+        on_refused: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
-        self._on_closed, self._signer = on_closed, signer
+        self._on_closed, self._signer, self._on_refused = on_closed, signer, on_refused
         self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
@@ -109,6 +111,8 @@ class RemotingClient:
             self._forget(address, connection)  # again over a new connection, in the remaining time
         if not isinstance(response, RemotingCommand):
             return response
+        if response.code == ResponseCode.NO_PERMISSION and self._on_refused is not None:
+            self._on_refused(address, operation.name, response.remark or "")
         return _outcome(operation, response, address, good)
 
     async def oneway(

@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_tls = False
         self.certificate_names: tuple[str, ...] = ()  # of the peer, verified
         self.in_flight = 0
+        self.known_requests: object = None  # of the server's Access
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -357,12 +358,12 @@ class Connection(asyncio.BufferedProtocol):
         """Serves one frame. Returns its response, if there is one now."""
         fast_path = self._fast_path.get(header[:FAST_PATH_KEY_BYTES])
         if fast_path is not None and not serialize_type:
-            decode, handler = fast_path
+            decode, handler, again = fast_path
             try:
                 typed = decode(header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 typed = None  # legal, but only the lenient decoder reads it
-            if typed is not None and not typed.flag & FLAG_RESPONSE:
+            if typed and not typed.flag & FLAG_RESPONSE and (again is None or again(header, body, self)):
                 try:
                     return handler(typed, body, self)
                 except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback

@@ -8,6 +8,7 @@ cancels the handlers that still run.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -36,6 +37,7 @@ from keelmq.remoting.operation import (
     LocalProtocolError,
     OperationTable,
     Peer,
+    RememberingPeer,
     Reply,
     Request,
     Unknown,
@@ -62,7 +64,11 @@ def fast_path_key(code: int) -> bytes:
     return (b'{"code":%d,"' % code)[:FAST_PATH_KEY_BYTES]
 
 
-class Requester(Peer, Protocol):
+AdmitAgain = Callable[[bytes, bytes, RememberingPeer], bool]
+"""Access.admit_again() for one code: (header, body, connection)."""
+
+
+class Requester(RememberingPeer, Protocol):
     """A Peer that counts its running requests, and knows whether the access check has let one pass."""
 
     in_flight: int
@@ -87,21 +93,23 @@ class Dispatcher:
     ) -> None:
         self.name = name
         self.table = table
-        # With an access check every request is decoded whole: the signature covers all ext fields.
-        typed = table.fast_path.items() if table.access is None else ()
-        self.fast_path: dict[bytes, tuple[Callable[[bytes], Any], FastPathHandler]] = {
-            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler)
-            for code, fast_path in typed
+        self.fast_path: dict[bytes, tuple[Callable[[bytes], Any], FastPathHandler, AdmitAgain | None]] = {
+            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler, self._again(code))
+            for code, fast_path in table.fast_path.items()
         }
-        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler]] = {
-            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched)
-            for code, fast_path in typed
+        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler, AdmitAgain | None]] = {
+            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched, self._again(code))
+            for code, fast_path in table.fast_path.items()
             if fast_path.batched is not None
         }
         self.closed_peers = RateLimitedLogger(logger)
         self._refused_requests = RateLimitedLogger(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _again(self, code: int) -> AdmitAgain | None:
+        access = self.table.access
+        return None if access is None or access.is_open(code) else partial(access.admit_again, code)
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later
@@ -122,6 +130,8 @@ class Dispatcher:
                 peer.admitted()
         fast_path = self.table.fast_path.get(command.code)
         if fast_path is not None:
+            if self.table.access is not None:
+                self.table.access.remember(command, peer, caller)
             return self._lenient_fast_path(fast_path, command, peer)
         if command.code not in self.table.handlers:
             unknown = f" request type {command.code} not supported"
@@ -138,20 +148,22 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return None
 
-    def batch(self, frames: list[Frame], peer: Peer) -> tuple[int, bytes]:
+    def batch(self, frames: list[Frame], peer: RememberingPeer) -> tuple[int, bytes]:
         """Serves the first requests of a read together, since most have one code. Returns how many were
         served, and their responses."""
         key = frames[0][1][:FAST_PATH_KEY_BYTES]
         fast_path = self.batched.get(key)
         if fast_path is None:
             return 0, b""
-        decode, handler = fast_path
+        decode, handler, again = fast_path
         commands: list[Any] = []
         bodies: list[bytes] = []
         try:
             for serialize_type, header, body, _ in frames:
                 command = decode(header)
                 if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
+                    break
+                if again is not None and not again(header, body, peer):
                     break
                 commands.append(command)
                 bodies.append(body)

@@ -109,6 +109,12 @@ class Role(IntEnum):
     """Changes members, users, configuration or what is kept at all."""
 
 
+class RememberingPeer(Peer, Protocol):
+    """A Peer that keeps what an Access remembers of its requests, for as long as it is connected."""
+
+    known_requests: Any
+
+
 Changes = dict[str, tuple[object, object]]
 """What a request has changed: name -> (old value, new value). No secrets."""
 
@@ -161,6 +167,18 @@ class Access(Protocol):
         """Returns who sends the request; called before its header is parsed. Raises CommandError if they
         may not, or are not who they say."""
         ...
+
+    def is_open(self, code: int) -> bool:
+        """Whether requests of the data path with this code need no check, now and later."""
+        return False
+
+    def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
+        """Called with a request of the data path that admit() has just admitted."""
+
+    def admit_again(self, code: int, header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+        """Whether a request of the data path is like one that was admitted on this connection. header: JSON.
+        False: not known, so admit() decides. Has no effect, since it may be followed by admit()."""
+        return False
 
 
 OUTCOME_UNKNOWN = -1

@@ -3,15 +3,26 @@
 It reads the clock, asks AccessControl, turns a refusal into the response that clients know, and counts
 refusals for /metrics."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from keelmq.remoting.operation import Caller, CommandError, Peer, Request
-from keelmq.runtime.clock import wall_ms
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Lookup, LookupKind
+from keelmq.security.core.known_requests import KnownRequests
+from keelmq.security.core.member_proof import CLOCKS, MemberProofs
+from keelmq.security.core.refusals import Reason
+
+logger = logging.getLogger(__name__)
+
+LOGGED: Final = ("proof", "member")
+"""Reasons that an operator must see: the cluster itself is not right, or a stranger plays a member."""
+SKEW_PERIOD_MS: Final = 60_000
 
 
 def ip_of(address: str) -> str:
@@ -21,33 +32,82 @@ def ip_of(address: str) -> str:
     return host.strip("[]").partition("%")[0] if colon else address
 
 
+def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
+    return AccessRequest(
+        request.code,
+        request.version,
+        request.ext_fields,
+        request.body,
+        peer_ip,
+        peer.connection_id,
+        peer.is_tls,
+        peer.certificate_names,
+    )
+
+
 class ServerAccess:
     """Access of an OperationTable. Owned by the event loop's thread. `clock`: wall clock in ms, since clients
     write its time into their proofs."""
 
-    def __init__(self, control: AccessControl, *, clock: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self,
+        control: AccessControl,
+        *,
+        clock: Callable[[], int] = wall_ms,
+        proofs: MemberProofs | None = None,
+    ) -> None:
+        """proofs: those that `control` checks, to warn before clocks differ too much."""
         self.control = control
         self.refusals: Counter[Reason] = Counter()
         """How many requests were refused, by reason."""
-        self._clock = clock
+        self._clock, self._proofs = clock, proofs
+        self._log = RateLimitedLogger(logger)
+        self._skewed = RateLimitedLogger(logger, period_ms=SKEW_PERIOD_MS)
 
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns the user of the request. Raises CommandError."""
         peer_ip = ip_of(peer.address)
-        asked = AccessRequest(
-            request.code,
-            request.version,
-            request.ext_fields,
-            request.body,
-            peer_ip,
-            peer.connection_id,
-            peer.is_tls,
-            peer.certificate_names,
-        )
-        granted = self.control.check(asked, self._clock())
+        granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
+            if granted.reason in LOGGED:
+                self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
             self.refuse(granted)
+        if granted.is_member and self._proofs is not None and self._proofs.is_skewed:
+            self._skewed.tell(
+                now_ms(),
+                "%s: its clock and this one differ by %.1f s; at %d s its requests are refused: %s",
+                peer.address,
+                self._proofs.skew_ms / 1000,
+                self._proofs.window_ms // 1000,
+                CLOCKS,
+            )
         return UserCaller(self, granted, peer_ip)
+
+    def is_open(self, code: int) -> bool:
+        """Whether everybody may send it, whatever it says."""
+        return self.control.is_open(code)
+
+    def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
+        """Requests of this kind are known to admit_again() from now on."""
+        if not isinstance(caller, UserCaller):
+            return
+        found = self.control.key_for_more(_asked(request, peer, ip_of(peer.address)), caller.granted)
+        if found is None:
+            return
+        key, resources = found
+        known, state = peer.known_requests, self.control.state
+        if not isinstance(known, KnownRequests) or known.state is not state:
+            known = peer.known_requests = KnownRequests(state)
+        known.add(request.code, request.ext_fields, resources, key)
+
+    def admit_again(self, code: int, header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+        """Whether the request is of a kind that was admitted on this connection, and its signature is right;
+        False: admit() decides. Has no other effect."""
+        known = peer.known_requests
+        if known is None or known.state is not self.control.state:
+            return False
+        kind = known.kinds.get(code)
+        return kind is not None and kind.has(header, body)
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""
@@ -62,18 +122,19 @@ class UserCaller(Caller):
         self.user = granted.username
         self.is_member = granted.is_member
         self.checks_topics = bool(granted.lookups)
-        self._access, self._granted, self._peer_ip = access, granted, peer_ip
+        self.granted = granted
+        self._access, self._peer_ip = access, peer_ip
 
     def may_publish(self, topic: str) -> bool:
         """As check_topic() of a send would decide now, whatever the request was."""
         to_send = Lookup(LookupKind.HALF_MESSAGE, "", (Action.PUB,))
-        checked = self._access.control.check_topic(self._granted, to_send, topic, self._peer_ip)
+        checked = self._access.control.check_topic(self.granted, to_send, topic, self._peer_ip)
         return not isinstance(checked, Refused)
 
     def check_topic(self, topic: str) -> None:
         """Raises CommandError unless the user may do with this topic what the request does. Requests without
         look-ups were checked as a whole by admit()."""
-        for lookup in self._granted.lookups:
-            checked = self._access.control.check_topic(self._granted, lookup, topic, self._peer_ip)
+        for lookup in self.granted.lookups:
+            checked = self._access.control.check_topic(self.granted, lookup, topic, self._peer_ip)
             if isinstance(checked, Refused):
                 self._access.refuse(checked)

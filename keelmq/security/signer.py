@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from keelmq.remoting.command import RemotingCommand
 from keelmq.runtime.clock import wall_ms
-from keelmq.security.core.member_proof import NONCE_BYTES, with_proof
+from keelmq.security.core.member_proof import SENDER_BYTES, with_proof
 from keelmq.security.core.signature import (
     ACCESS_KEY,
     SECURITY_TOKEN,
@@ -40,10 +40,23 @@ class Credentials:
                 raise ValueError(f"{name} is not valid Unicode") from None
 
 
-def signer_of(credentials: Credentials, *, proof: bool = False) -> Signer:
+RecipientOf = Callable[[str], str]
+"""(address that is called) -> whom a proof is for, as the server knows itself; "": everybody."""
+
+
+def everybody(address: str) -> str:
+    """The RecipientOf of those who know servers by configured addresses only: names of a DNS or of a
+    service, which the servers need not know."""
+    return ""
+
+
+def signer_of(
+    credentials: Credentials, *, proof: bool = False, recipient_of: RecipientOf = everybody
+) -> Signer:
     """Returns what signs requests with these credentials. proof: adds the proof that a request is new and
     unaltered, which only KeelMQ's servers check."""
     secret = SecretKey(credentials.secret_key.encode())
+    numbers = _Numbers()
 
     def sign(command: RemotingCommand, address: str) -> None:
         fields = {**command.ext_fields}
@@ -51,8 +64,15 @@ def signer_of(credentials: Credentials, *, proof: bool = False) -> Signer:
         if credentials.security_token is not None:
             fields[SECURITY_TOKEN] = credentials.security_token
         if proof:
+            sender, number = numbers.next()
             fields = with_proof(
-                command.code, fields, command.body, now_ms=wall_ms(), nonce=os.urandom(NONCE_BYTES)
+                command.code,
+                fields,
+                command.body,
+                now_ms=wall_ms(),
+                sender=sender,
+                number=number,
+                recipient=recipient_of(address),
             )
         fields[ACCESS_KEY] = credentials.access_key
         data = signed_bytes(fields, command.body, command.version)
@@ -62,9 +82,26 @@ def signer_of(credentials: Credentials, *, proof: bool = False) -> Signer:
     return sign
 
 
-def optional_signer(credentials: Credentials | None, *, proof: bool = False) -> Signer | None:
+class _Numbers:
+    """Numbers the requests of this process."""
+
+    def __init__(self) -> None:
+        self._pid = -1
+
+    def next(self) -> tuple[bytes, int]:
+        """Returns the name of the sender and the number of its next request."""
+        if self._pid != os.getpid():
+            # A forked child must not use its parent's numbers.
+            self._pid, self._sender, self._number = os.getpid(), os.urandom(SENDER_BYTES), -1
+        self._number += 1
+        return self._sender, self._number
+
+
+def optional_signer(
+    credentials: Credentials | None, *, proof: bool = False, recipient_of: RecipientOf = everybody
+) -> Signer | None:
     """Returns the signer, or None without credentials."""
-    return None if credentials is None else signer_of(credentials, proof=proof)
+    return None if credentials is None else signer_of(credentials, proof=proof, recipient_of=recipient_of)
 
 
 def check_shared(client: object, credentials: Credentials | None) -> None:

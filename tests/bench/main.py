@@ -10,6 +10,7 @@ SUITES = (
     "codec",
     "send",
     "send_tls",
+    "send_acl",
     "pull",
     "flush",
     "replication",

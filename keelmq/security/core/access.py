@@ -8,11 +8,11 @@ request. What was refused is never remembered: with RocketMQ's stateful strategy
 correct ones fail for a minute."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
-from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.codes import RequestCode
 from keelmq.security.core import plain_acl
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl, Action, subject_of
 from keelmq.security.core.authorize import Context, Denied, decide
 from keelmq.security.core.contexts import (
@@ -27,8 +27,16 @@ from keelmq.security.core.contexts import (
 )
 from keelmq.security.core.member_proof import PROOF, MemberProofs
 from keelmq.security.core.plain_acl import PlainAcl
+from keelmq.security.core.refusals import Reason, Refusal, name_of, reason_of_plain
 from keelmq.security.core.rules import RULES, UNKNOWN
-from keelmq.security.core.signature import ACCESS_KEY, SIGNATURE, ExtFields, SecretKey, verify
+from keelmq.security.core.signature import (
+    ACCESS_KEY,
+    SIGNATURE,
+    UNIQUE_KEY_QUERY,
+    ExtFields,
+    SecretKey,
+    verify,
+)
 from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.core.users import User
 
@@ -38,11 +46,6 @@ UNKNOWN_SUBJECT: Final = "Authorization failed. Please verify your access rights
 _NOBODY: Final = SecretKey(b"")
 """Checks the signature of an unknown user, which takes as long as that of a known one."""
 _NO_FIELDS: Final[ExtFields] = {}
-
-Reason = Literal["unsigned", "signature", "user", "throttled", "member", "proof", "rights", "unreadable"]
-"""Why a request is refused, for metrics and the audit log: no signature; a wrong one; no such user, or a
-disabled one; too many failures of this address; for members only; no or a wrong proof; no right to it; its
-resources cannot be read."""
 
 
 class UsersAndAcls(Protocol):
@@ -56,32 +59,6 @@ class UsersAndAcls(Protocol):
     def user(self, username: str) -> User | None: ...
 
     def acl(self, subject: str) -> Acl | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AccessSettings:
-    """member_users: sign for members of this cluster (innerClientAuthenticationCredentials).
-    member_certificates: names in client certificates of members. members_required: what only members may
-    send needs one of the two; if signatures are not checked at all, everything that administers does, too.
-
-    proof_required: requests of member_users need a proof (member_proof.py); False lets RocketMQ's brokers in.
-    proof_to_administer: requests of users that administer need it too, unless they come over TLS."""
-
-    authentication_enabled: bool = False
-    authorization_enabled: bool = False
-    authentication_whitelist: frozenset[int] = frozenset()
-    authorization_whitelist: frozenset[int] = frozenset()
-    stateful_authentication: bool = False
-    stateful_expired_ms: int = 60_000
-    stateful_cache_max: int = 10_000
-    decision_cache_max: int = 10_000
-    cluster_name: str = "DefaultCluster"
-    members_required: bool = False
-    member_users: frozenset[str] = frozenset()
-    member_certificates: frozenset[str] = frozenset()
-    proof_required: bool = True
-    proof_to_administer: bool = False
-    refused_code: int = ResponseCode.NO_PERMISSION
 
 
 class AccessRequest(NamedTuple):
@@ -133,6 +110,7 @@ class AccessControl:
         self._proofs = proofs if proofs is not None else MemberProofs()
         self._throttle = throttle if throttle is not None else FailureThrottle()
         self._generation = users.generation
+        self._state = object()
         self._allowed: dict[tuple[object, ...], Granted] = {}
         """(user, code, address, fields of its resources) -> what was granted, without look-ups."""
         self._authenticated: dict[tuple[int, str], int] = {}
@@ -160,10 +138,40 @@ class AccessControl:
     def throttle(self) -> FailureThrottle:
         return self._throttle
 
+    def is_open(self, code: int) -> bool:
+        """Whether everybody may send it, whatever it says."""
+        return self._plain is None and self._settings.is_open(code)
+
+    @property
+    def state(self) -> object:
+        """Another object after every change of users, ACLs and accounts."""
+        if self._generation != self._users.generation:
+            self._forget()
+        return self._state
+
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain
         self._allowed.clear()
+        self._state = object()
+
+    def key_for_more(
+        self, request: AccessRequest, granted: Granted
+    ) -> tuple[SecretKey, tuple[str, ...]] | None:
+        """Returns the key of the user, and the names of the ext fields that the request was granted for.
+        Further requests of this connection with this user, code and these fields need only a right signature,
+        as long as `state` is the same. None: they have to be checked as a whole."""
+        rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or _NO_FIELDS
+        by_user = self._settings.authentication_enabled
+        if by_user is (self._plain is not None):
+            return None  # none or both of them check signatures
+        if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
+            return None
+        accounts = self._plain.accounts.get if self._plain is not None else self._users.user
+        user = accounts(granted.username)
+        if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
+            return None
+        return user.secret, (ACCESS_KEY, *rule.fields)
 
     def check(self, request: AccessRequest, now_ms: int) -> Granted | Refused:
         """Time matters for proofs, the throttle and the stateful strategy: now_ms is a wall clock."""
@@ -185,10 +193,10 @@ class AccessControl:
             if by_user is None or by_plain is None:
                 return by_user or by_plain or Granted("", rule.role)
             return by_user._replace(lookups=by_user.lookups or by_plain.lookups)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             return Refused(settings.refused_code, refusal.remark, refusal.reason)
         except Unreadable as error:
-            remark = f"{_name_of(request.code)} is refused: {error}"
+            remark = f"{name_of(request.code)} is refused: {error}"
             return Refused(settings.refused_code, remark, "unreadable")
 
     def check_topic(self, granted: Granted, lookup: Lookup, topic: str, peer_ip: str) -> Granted | Refused:
@@ -202,7 +210,7 @@ class AccessControl:
                     )
                 if self._settings.authorization_enabled:
                     self._decide(granted.username, contexts, peer_ip)
-            except _Refusal as refusal:
+            except Refusal as refusal:
                 return Refused(self._settings.refused_code, refusal.remark, refusal.reason)
         return granted._replace(lookups=())
 
@@ -211,6 +219,7 @@ class AccessControl:
         self._generation = self._users.generation
         self._allowed.clear()
         self._authenticated.clear()
+        self._state = object()
 
     # -- ACL 1.0 -----------------------------------------------------------------------------------------
 
@@ -225,7 +234,7 @@ class AccessControl:
         if isinstance(account, str):
             if access_key:
                 self._throttle.failed(request.peer_ip, now_ms)
-            raise _Refusal(_reason_of_plain(plain, access_key), f"AclException: {account}")
+            raise Refusal(reason_of_plain(plain, access_key), f"AclException: {account}")
         self._remember(request.connection_id, access_key, now_ms)
         if account.is_admin:
             return Granted(access_key, rule.role)
@@ -251,7 +260,7 @@ class AccessControl:
             else plain_acl.authorize(account, code, contexts, peer_ip)
         )
         if why is not None:
-            raise _Refusal("user" if account is None else "rights", f"AclException: {why}")
+            raise Refusal("user" if account is None else "rights", f"AclException: {why}")
 
     # -- ACL 2.0 -----------------------------------------------------------------------------------------
 
@@ -276,7 +285,7 @@ class AccessControl:
         elif settings.authorization_enabled:
             username = ext_fields.get(ACCESS_KEY) or ""
         if needs_member and not is_member:
-            raise _Refusal("member", f"{_name_of(code)} is for members of this cluster only")
+            raise Refusal("member", f"{name_of(code)} is for members of this cluster only")
         if is_member:
             return Granted(username, rule.role, is_member=True)
         if settings.authorization_enabled and code not in settings.authorization_whitelist:
@@ -288,7 +297,7 @@ class AccessControl:
         settings = self._settings
         username = ext_fields.get(ACCESS_KEY)
         if not username:
-            raise _Refusal("unsigned", NO_USERNAME)
+            raise Refusal("unsigned", NO_USERNAME)
         needs_proof = settings.proof_required and username in settings.member_users
         if settings.proof_to_administer and rule.role is Role.ADMINISTER and not request.is_tls:
             needs_proof = True
@@ -309,7 +318,7 @@ class AccessControl:
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms)
             if why is not None:
-                raise _Refusal("proof", f"{_name_of(request.code)} is refused: {why}")
+                raise Refusal("proof", f"{name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)
         return username
 
@@ -320,7 +329,7 @@ class AccessControl:
             return ""
         try:
             return self._authenticate(request, rule, ext_fields, now_ms)
-        except _Refusal:
+        except Refusal:
             return ""
 
     def _authorize(self, username: str, request: AccessRequest, rule: Rule, ext_fields: ExtFields) -> Granted:
@@ -332,7 +341,7 @@ class AccessControl:
         required = required_of(rule, ext_fields, request.body, self._settings.cluster_name)
         if not username:
             if required.contexts or required.lookups:
-                raise _Refusal("rights", UNKNOWN_SUBJECT)
+                raise Refusal("rights", UNKNOWN_SUBJECT)
             return Granted("", rule.role)
         self._decide(username, required.contexts, request.peer_ip)
         granted = Granted(username, rule.role)
@@ -343,7 +352,7 @@ class AccessControl:
     def _decide(self, username: str, contexts: tuple[Context, ...], peer_ip: str) -> None:
         verdict = decide(self._users.user(username), self._users.acl(subject_of(username)), contexts, peer_ip)
         if isinstance(verdict, Denied):
-            raise _Refusal("rights", verdict.remark)
+            raise Refusal("rights", verdict.remark)
 
     # -- what is remembered ------------------------------------------------------------------------------
 
@@ -363,7 +372,7 @@ class AccessControl:
     def _refuse_throttled(self, request: AccessRequest, username: str, now_ms: int) -> None:
         wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms)
         if wait_ms and (request.connection_id, username) not in self._authenticated:
-            raise _Refusal(
+            raise Refusal(
                 "throttled",
                 f"too many failed authentications from {request.peer_ip}; "
                 f"try again in {wait_ms // 1000 + 1} s",
@@ -371,30 +380,8 @@ class AccessControl:
 
     def _fail(self, request: AccessRequest, now_ms: int, reason: Reason, remark: str) -> NoReturn:
         self._throttle.failed(request.peer_ip, now_ms)
-        raise _Refusal(reason, remark)
+        raise Refusal(reason, remark)
 
 
 def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Granted:
     return granted._replace(lookups=lookups_of(rule, ext_fields)) if rule.lookups else granted
-
-
-class _Refusal(Exception):
-    """Ends a check."""
-
-    def __init__(self, reason: Reason, remark: str) -> None:
-        super().__init__(remark)
-        self.reason, self.remark = reason, remark
-
-
-def _reason_of_plain(plain: PlainAcl, access_key: str) -> Reason:
-    """Returns why PlainAcl.authenticate() has no account."""
-    if not access_key:
-        return "unsigned"
-    return "signature" if access_key in plain.accounts else "user"
-
-
-def _name_of(code: int) -> str:
-    try:
-        return f"{RequestCode(code).name} ({code})"
-    except ValueError:
-        return f"code {code}"

@@ -11,10 +11,11 @@ from typing import Final
 
 from keelmq.remoting.operation import Role
 from keelmq.security.core import plain_acl
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.acls import Action, cluster_resource, subject_of
 from keelmq.security.core.authorize import Context, Denied, decide
 from keelmq.security.core.contexts import Required, Unreadable, required_of
+from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import rule_of
 
 WRONG_PASSWORD: Final = "the user or the password is wrong"

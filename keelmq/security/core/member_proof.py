@@ -1,6 +1,8 @@
 """Proof that a request of one of our own programs or tools is new and unaltered.
 
-    0KeelMQProof = "<code>:<ms>:<nonce>:<digest>"      1001:1767225600000:32 hex digits:64 hex digits
+    0KeelMQProof = "<code>:<ms>:<sender><number>:<digest>"
+
+    1001:1767225600000:16 hex digits and 16 hex digits:64 hex digits
 
 An ordinary signature covers neither the code nor where values begin and end, so a captured one can be sent
 again, as another code, or with its values cut differently. The proof is an ext field, so the signature
@@ -8,24 +10,31 @@ covers it. Its name sorts before all others and its length is fixed but for the 
 of the signed bytes and cannot be cut differently either. Its digest covers the recipient, every key and
 value, and the body.
 
-A nonce is remembered for as long as its time is within the window. The memory is bounded: a server that has
-no room refuses, since forgetting a nonce would let it be used again."""
+A sender has a random name and numbers its requests. The server remembers which of the latest numbers it has
+seen, as IPsec does (RFC 4303, 3.4.3), for as long as a request of the sender could be within the window. So
+the memory does not grow with the number of requests. A server that has no room for another sender refuses,
+since forgetting one would let its requests be used again."""
 
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from keelmq.security.core.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, ExtFields
 
 PROOF: Final = "0KeelMQProof"
 WINDOW_MS: Final = 30_000
-NONCES_MAX: Final = 200_000
-NONCE_BYTES: Final = 16
+SENDERS_MAX: Final = 20_000
+SENDER_BYTES: Final = 8
+NUMBERS: Final = 1_024
+"""Requests of one sender may overtake each other by so many: it may have several connections."""
+SWEEP_MS: Final = 1_000
 PERSONAL: Final = frozenset({PROOF, ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
-_FORM: Final = re.compile(r"(\d{1,10}):(\d{13}):([0-9a-f]{32}):([0-9a-f]{64})", re.ASCII)
+_FORM: Final = re.compile(r"(\d{1,10}):(\d{13}):([0-9a-f]{16})([0-9a-f]{16}):([0-9a-f]{64})", re.ASCII)
+_MASK: Final = (1 << NUMBERS) - 1
+CLOCKS: Final = "synchronize the clocks of both machines"
 
 
 def digest_of(ext_fields: ExtFields, body: bytes, recipient: str) -> str:
@@ -40,21 +49,52 @@ def digest_of(ext_fields: ExtFields, body: bytes, recipient: str) -> str:
 
 
 def with_proof(
-    code: int, ext_fields: Mapping[str, str], body: bytes, *, now_ms: int, nonce: bytes, recipient: str = ""
+    code: int,
+    ext_fields: Mapping[str, str],
+    body: bytes,
+    *,
+    now_ms: int,
+    sender: bytes,
+    number: int,
+    recipient: str = "",
 ) -> dict[str, str]:
-    """Returns the ext fields with the proof, to be signed then. `nonce`: 16 random bytes, never used twice.
+    """Returns the ext fields with the proof, to be signed then. `sender`: random bytes, chosen once for each
+    signer. `number`: one more with each request, from 0 on.
 
     recipient: whom it is for, in the words that the recipient checks it with; "": everybody."""
-    if len(nonce) != NONCE_BYTES:
-        raise ValueError(f"a nonce has {NONCE_BYTES} bytes")
+    if len(sender) != SENDER_BYTES:
+        raise ValueError(f"the name of a sender has {SENDER_BYTES} bytes")
     digest = digest_of(ext_fields, body, recipient)
-    return {**ext_fields, PROOF: f"{code}:{now_ms:013d}:{nonce.hex()}:{digest}"}
+    return {**ext_fields, PROOF: f"{code}:{now_ms:013d}:{sender.hex()}{number:016x}:{digest}"}
 
 
 def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
     """Returns the ext fields without what proves who has sent them, for a request that goes on to somebody
     else, who could send it again."""
     return {name: value for name, value in ext_fields.items() if name not in PERSONAL}
+
+
+class _Sender:
+    """The numbers of one sender that were used: bit n of `seen` is for `highest` - n."""
+
+    __slots__ = ("highest", "latest_ms", "seen")
+
+    def __init__(self, number: int) -> None:
+        self.highest, self.seen, self.latest_ms = number, 0, 0
+
+    def use(self, number: int) -> str | None:
+        """Returns why the number cannot be used; None: it can, and not again."""
+        ahead = number - self.highest
+        if ahead > 0:
+            self.seen = (self.seen << ahead) & _MASK if ahead < NUMBERS else 0
+            self.highest, ahead = number, 0
+        elif ahead <= -NUMBERS:
+            return f"the request arrived after {NUMBERS} later ones"
+        bit = 1 << -ahead
+        if self.seen & bit:
+            return "the request was sent before"
+        self.seen |= bit
+        return None
 
 
 class MemberProofs:
@@ -65,21 +105,28 @@ class MemberProofs:
         self,
         *,
         window_ms: int = WINDOW_MS,
-        nonces_max: int = NONCES_MAX,
-        recipients: frozenset[str] = frozenset({""}),
+        senders_max: int = SENDERS_MAX,
+        own_address: Callable[[], str] = str,
         not_before_ms: int = 0,
     ) -> None:
-        """not_before_ms: when this program began: it does not know which nonces were used before."""
-        self._window_ms = window_ms
-        self._nonces_max = nonces_max
-        self._recipients = sorted(recipients)
-        self._oldest_ms = not_before_ms
-        self._seen: dict[int, set[str]] = {}
-        self._count = 0
+        """own_address: host:port that other members know this server by; "": requests that name a recipient
+        are for others. not_before_ms: when this program began: it does not know what was used before."""
+        self.window_ms, self._senders_max = window_ms, senders_max
+        self._own_address = own_address
+        self._not_before_ms = not_before_ms
+        self._forgotten_ms = self._swept_ms = 0
+        self._senders: dict[str, _Sender] = {}
+        self.skew_ms = 0
+        """By how much the clock of the last sender is behind this one's, and the time on the way."""
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether the clock of the last sender is off by more than half of what is allowed."""
+        return abs(self.skew_ms) > self.window_ms / 2
 
     def __len__(self) -> int:
-        """How many nonces are remembered."""
-        return self._count
+        """How many senders are remembered."""
+        return len(self._senders)
 
     def check(self, code: int, ext_fields: ExtFields, body: bytes, now_ms: int) -> str | None:
         """Returns why the proof does not hold; None: it does, and will not again."""
@@ -89,35 +136,46 @@ class MemberProofs:
         form = _FORM.fullmatch(proof)
         if form is None or min(ext_fields) != PROOF:
             return "the proof of a member is malformed"
-        proven_code, sent_text, nonce, digest = form.groups()
+        proven_code, sent_text, sender, number, digest = form.groups()
         if proven_code != str(code):
             return f"the proof of a member is for code {proven_code}"
-        sent_ms = int(sent_text)
-        if abs(now_ms - sent_ms) > self._window_ms:
-            ago_ms = now_ms - sent_ms
-            return f"the request was sent {ago_ms} ms ago by this clock; {self._window_ms} ms is the limit"
         if not any(
             hmac.compare_digest(digest_of(ext_fields, body, recipient), digest)
-            for recipient in self._recipients
+            for recipient in {"", self._own_address()}
         ):
             return "the proof of a member is for other fields, another body or another recipient"
-        return self._use(nonce, sent_ms, now_ms)
+        return self._use(sender, int(number, 16), int(sent_text), now_ms)
 
-    def _use(self, nonce: str, sent_ms: int, now_ms: int) -> str | None:
-        # The limit never goes back, even if the clock does: older nonces are forgotten.
-        self._oldest_ms = max(self._oldest_ms, now_ms - self._window_ms)
-        if sent_ms < self._oldest_ms:
-            return "the request was sent before this program began to remember requests"
-        self._forget()
-        nonces = self._seen.get(sent_ms // self._window_ms, set())
-        if nonce in nonces:
-            return "the request was sent before"
-        if self._count >= self._nonces_max:
-            return f"{self._nonces_max} requests of members within {2 * self._window_ms} ms: no room for more"
-        self._seen.setdefault(sent_ms // self._window_ms, set()).add(nonce)
-        self._count += 1
+    def _use(self, sender: str, number: int, sent_ms: int, now_ms: int) -> str | None:
+        self.skew_ms = now_ms - sent_ms
+        if abs(self.skew_ms) > self.window_ms:
+            when = "ago" if self.skew_ms > 0 else "in the future"
+            return (
+                f"the request was sent {abs(self.skew_ms) / 1000:.1f} s {when} by the clock of this server, "
+                f"and {self.window_ms / 1000:g} s is the limit: {CLOCKS}"
+            )
+        # A clock that was ahead when this program began must not refuse everybody until that time.
+        self._not_before_ms = min(self._not_before_ms, now_ms)
+        if sent_ms < self._not_before_ms or sent_ms <= self._forgotten_ms:
+            return f"the request was sent before this program began; if this goes on, {CLOCKS}"
+        found = self._senders.get(sender)
+        if found is None:
+            self._sweep(now_ms)
+            if len(self._senders) >= self._senders_max:
+                return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
+            found = self._senders[sender] = _Sender(number)
+        if (why := found.use(number)) is not None:
+            return why
+        found.latest_ms = max(found.latest_ms, sent_ms)
         return None
 
-    def _forget(self) -> None:
-        for slot in [each for each in self._seen if each < self._oldest_ms // self._window_ms]:
-            self._count -= len(self._seen.pop(slot))
+    def _sweep(self, now_ms: int) -> None:
+        """Forgets senders whose requests are too old by now, and remembers the time of the latest of them, in
+        case that the clock goes back."""
+        if abs(now_ms - self._swept_ms) < SWEEP_MS:
+            return
+        self._swept_ms = now_ms
+        for sender, found in list(self._senders.items()):
+            if found.latest_ms < now_ms - self.window_ms:
+                self._forgotten_ms = max(self._forgotten_ms, found.latest_ms)
+                del self._senders[sender]

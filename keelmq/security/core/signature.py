@@ -6,7 +6,7 @@ members. Source: RocketMQ 5.3.3 AclUtils, AclSigner, AclClientRPCHook."""
 
 import hashlib
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 from operator import itemgetter
 from typing import Final
@@ -55,7 +55,7 @@ def signed_bytes(ext_fields: ExtFields, body: bytes = b"", version: int = VERSIO
 
 
 def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ...]]:
-    ordered = sorted((name for name in names if name != SIGNATURE), key=_utf16_order)
+    ordered = signed_order(names)
     if len(ordered) < 2:
         # itemgetter() of one name returns no tuple, and of none it is an error.
         return lambda ext_fields: tuple(ext_fields[name] for name in ordered)
@@ -64,6 +64,11 @@ def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ..
         _orders.clear()
     _orders[names] = values_of
     return values_of
+
+
+def signed_order(names: Iterable[str]) -> list[str]:
+    """Returns the names of the signed ext fields, in the order of their values."""
+    return sorted((name for name in names if name != SIGNATURE), key=_utf16_order)
 
 
 def remembered_orders() -> int:

@@ -90,6 +90,7 @@ class ControllerPlugin:
             self.liveness_view,
             self.settings,
             lambda: added_controllers(self.replicator),
+            None if context.security is None else context.security.signer,
         )
         self.elections = Elections(
             self.proposer, self.liveness_view, self.settings, context.clock, self.notifier, self.tally
@@ -146,7 +147,7 @@ class ControllerPlugin:
             signer=signer,
         )
         self._handlers = (
-            ElectionHandlers(settings, proposer, replicator, view, self.tally, context.clock),
+            ElectionHandlers(settings, proposer, replicator, view, self.tally, context.clock, signer),
             SyncStateSetHandlers(proposer, replicator, view),
             RegistrationHandlers(settings, proposer, replicator, view),
             metadata,

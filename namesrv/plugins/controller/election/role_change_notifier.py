@@ -12,6 +12,7 @@ from keelmq.remoting.operations.controller import (
     NotifyBrokerRoleChangedRequest,
     SyncStateSet,
 )
+from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.settings import LiveConfig
@@ -27,9 +28,10 @@ class RoleChangeNotifier:
         liveness_view: LivenessView,
         config: LiveConfig,
         added_controllers: Callable[[], str | None],
+        signer: Signer | None = None,
     ) -> None:
         self._state, self._liveness_view, self._config = state, liveness_view, config
-        self._added_controllers = added_controllers
+        self._added_controllers, self._signer = added_controllers, signer
 
     def notify_all(self) -> None:
         """Sends 1008 to the live replicas of every group that has a master."""
@@ -56,7 +58,10 @@ class RoleChangeNotifier:
             sync_state_set=sorted(broker_set.sync_state_set),
             sync_state_set_epoch=broker_set.sync_state_set_epoch,
         )
-        frame = encode(request_command(NOTIFY_BROKER_ROLE_CHANGED, header, body, oneway=True))
+        command = request_command(NOTIFY_BROKER_ROLE_CHANGED, header, body, oneway=True)
+        if self._signer is not None:
+            self._signer(command, "")
+        frame = encode(command)
         for broker_id in sorted(broker_set.replicas) if only is None else [only]:
             heartbeat = self._liveness_view.last_heartbeat(broker_set.key(broker_id))
             if heartbeat is not None:

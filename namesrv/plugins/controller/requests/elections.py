@@ -11,6 +11,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import encode, request_command
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
+from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.decide import (
     CONTROLLER_ITSELF,
     Drained,
@@ -44,9 +45,11 @@ class ElectionHandlers:
         liveness_view: LivenessView,
         tally: ElectionTally,
         clock: Callable[[], int],
+        signer: Signer | None = None,
     ) -> None:
         self._config, self._proposer, self._replicator = config, proposer, replicator
         self._liveness_view, self._tally, self._clock = liveness_view, tally, clock
+        self._signer = signer
 
     def bind(self, table: OperationTable) -> None:
         """Binds electMaster (1002) and KeelMQ's explainElection (29011)."""
@@ -119,7 +122,10 @@ class ElectionHandlers:
             master_epoch=before.master_epoch,
             broker_id=election_request.broker_id,
         )
-        heartbeat.peer.send(encode(request_command(wire.HAND_OVER, header, oneway=True)))
+        command = request_command(wire.HAND_OVER, header, oneway=True)
+        if self._signer is not None:
+            self._signer(command, "")
+        heartbeat.peer.send(encode(command))
         deadline_ms = self._clock() + HAND_OVER_WAIT_MS
         while self._clock() < deadline_ms and self._replicator.is_active:
             await asyncio.sleep(HAND_OVER_POLL_MS / 1000)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings
+from keelmq.security.core.access import AccessControl, AccessRequest
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl, parse_acl
+from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.signature import signed
 from keelmq.security.core.users import User, UserStatus, UserType
 
@@ -13,6 +15,7 @@ PEER = "10.0.0.7"
 SECRETS = {"alice": "alice-secret", "root": "root-secret", "inner": "inner-secret", "gone": "gone-secret"}
 NOW_MS = 1_767_225_600_000
 V5 = 479
+SENDER = b"a sender"
 
 
 def acl_of(username: str, *lines: str, default: tuple[str, ...] = ()) -> Acl:
@@ -69,10 +72,10 @@ def tables(*lines: str) -> Tables:
     return made
 
 
-def control(made: Tables, **settings: Any) -> AccessControl:
+def control(made: Tables, *, proofs: MemberProofs | None = None, **settings: Any) -> AccessControl:
     """Both switches on, unless the settings say otherwise."""
     both = {"authentication_enabled": True, "authorization_enabled": True, **settings}
-    return AccessControl(made, AccessSettings(**both))
+    return AccessControl(made, AccessSettings(**both), proofs=proofs)
 
 
 def request(

@@ -1,27 +1,23 @@
 """The check of a request as a whole: every switch alone and together, and what is remembered."""
 
 import base64
+from typing import Any
 
 import pytest
 
 from keelmq.remoting.codes import RequestCode as Code
-from keelmq.security.core.access import (
-    AccessControl,
-    AccessRequest,
-    AccessSettings,
-    Granted,
-    Reason,
-    Refused,
-)
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Role
 from keelmq.security.core.member_proof import with_proof
 from keelmq.security.core.plain_acl import parse_plain_acl
+from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import RULES
 from keelmq.security.core.signature import signed
 from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.core.users import User, UserStatus
-from tests.unit.keelmq.security.parts import NOW_MS, PEER, SECRETS, V5, control, request, tables
+from tests.unit.keelmq.security.parts import NOW_MS, PEER, SECRETS, SENDER, V5, control, request, tables
 
 NO_RIGHT = "User:alice has no permission to access {} from 10.0.0.7, no matched policies."
 SEND = {"a": "p", "b": "t", "e": "0"}
@@ -44,8 +40,28 @@ def reason(found: Granted | Refused) -> str:
 
 
 def by_member(code: int, *, number: int = 0, sent_ms: int = NOW_MS, body: bytes = b"") -> AccessRequest:
-    fields = with_proof(code, {"brokerName": "b"}, body, now_ms=sent_ms, nonce=number.to_bytes(16, "big"))
+    fields = with_proof(code, {"brokerName": "b"}, body, now_ms=sent_ms, sender=SENDER, number=number)
     return request(code, fields, body, user="inner")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "is_open"),
+    [
+        ({}, Code.SEND_MESSAGE_V2, True),
+        ({"members_required": True}, Code.SEND_MESSAGE_V2, True),
+        ({"members_required": True}, Code.BROKER_HEARTBEAT, False),
+        ({"members_required": True}, Code.UPDATE_BROKER_CONFIG, False),
+        ({"authentication_enabled": True}, Code.SEND_MESSAGE_V2, False),
+        ({"authorization_enabled": True}, Code.SEND_MESSAGE_V2, False),
+        ({"authentication_enabled": True, "authentication_whitelist": {310}}, 310, True),
+        ({"authorization_enabled": True, "authorization_whitelist": {310}}, 310, True),
+        ({"authorization_enabled": True, "authentication_whitelist": {310}}, 310, False),
+    ],
+)
+def test_what_is_open_whatever_it_says(settings: dict[str, Any], code: int, is_open: bool) -> None:
+    made = AccessSettings(**settings)
+    assert AccessControl(tables(), made).is_open(code) is is_open
+    assert not AccessControl(tables(), made, plain=PLAIN).is_open(code)
 
 
 def test_nothing_enabled_lets_everybody_in() -> None:
@@ -249,7 +265,7 @@ def test_a_members_request_counts_once() -> None:
     assert "the request was sent before" in remark(access.check(by_member(1001), NOW_MS))
     replayed = by_member(1001, number=1)._replace(code=1013)
     assert "the proof of a member is for code 1001" in remark(access.check(replayed, NOW_MS))
-    assert "ms is the limit" in remark(access.check(by_member(1001, number=2), NOW_MS + 31_000))
+    assert "30 s is the limit" in remark(access.check(by_member(1001, number=2), NOW_MS + 31_000))
 
 
 def test_a_member_without_a_proof() -> None:
@@ -267,7 +283,7 @@ def test_a_proof_does_not_replace_a_signature() -> None:
     fields = {**dict(sent.ext_fields or {}), "Signature": base64.b64encode(b"x" * 20).decode()}
     access = control(tables(), **MEMBERS)
     assert remark(access.check(sent._replace(ext_fields=fields), NOW_MS)) == "check signature failed."
-    assert isinstance(access.check(sent, NOW_MS), Granted)  # and the forged one used up no nonce
+    assert isinstance(access.check(sent, NOW_MS), Granted)  # and the forged one used up no number
 
 
 def test_certificates_of_members() -> None:
@@ -283,7 +299,7 @@ def test_administrators_may_have_to_prove_that_a_request_is_new() -> None:
     sent = request(25, {}, b"k=v", user="root")
     assert "the proof of a member is missing" in remark(access.check(sent, NOW_MS))
     assert isinstance(access.check(sent._replace(is_tls=True), NOW_MS), Granted)
-    fields = with_proof(25, {}, b"k=v", now_ms=NOW_MS, nonce=b"0" * 16)
+    fields = with_proof(25, {}, b"k=v", now_ms=NOW_MS, sender=SENDER, number=0)
     proven = request(25, fields, b"k=v", user="root")
     assert access.check(proven, NOW_MS) == Granted("root", Role.ADMINISTER)
     assert "the request was sent before" in remark(access.check(proven, NOW_MS))

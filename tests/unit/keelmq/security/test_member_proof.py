@@ -2,21 +2,27 @@
 
 import pytest
 
-from keelmq.security.core.member_proof import PROOF, MemberProofs, with_proof
+from keelmq.security.core.member_proof import NUMBERS, PROOF, MemberProofs, with_proof
 from keelmq.security.core.signature import signed, signed_bytes
-from tests.unit.keelmq.security.parts import NOW_MS
+from tests.unit.keelmq.security.parts import NOW_MS, SENDER
 
 FIELDS = {"brokerName": "broker-a", "masterEpoch": "3"}
 
 
-def nonce(number: int = 0) -> bytes:
-    return number.to_bytes(16, "big")
+BEFORE = "the request was sent before"
 
 
 def proven(
-    number: int = 0, *, code: int = 1001, sent_ms: int = NOW_MS, recipient: str = ""
+    number: int = 0,
+    *,
+    code: int = 1001,
+    sent_ms: int = NOW_MS,
+    recipient: str = "",
+    sender: bytes = SENDER,
 ) -> dict[str, str]:
-    fields = with_proof(code, FIELDS, b"body", now_ms=sent_ms, nonce=nonce(number), recipient=recipient)
+    fields = with_proof(
+        code, FIELDS, b"body", now_ms=sent_ms, sender=sender, number=number, recipient=recipient
+    )
     return signed("inner", "inner-secret", fields, b"body")
 
 
@@ -36,10 +42,17 @@ def test_within_the_window(age_ms: int) -> None:
     assert MemberProofs().check(1001, proven(sent_ms=NOW_MS - age_ms), b"body", NOW_MS) is None
 
 
-@pytest.mark.parametrize("age_ms", [-30_001, 30_001, 10**10])
-def test_outside_of_the_window(age_ms: int) -> None:
-    why = MemberProofs().check(1001, proven(sent_ms=NOW_MS - age_ms), b"body", NOW_MS)
-    assert why is not None and "30000 ms is the limit" in why
+@pytest.mark.parametrize(
+    ("age_ms", "when"),
+    [(-30_060, "30.1 s in the future"), (30_060, "30.1 s ago"), (10**10, "10000000.0 s ago")],
+)
+def test_outside_of_the_window(age_ms: int, when: str) -> None:
+    proofs = MemberProofs()
+    assert proofs.check(1001, proven(sent_ms=NOW_MS - age_ms), b"body", NOW_MS) == (
+        f"the request was sent {when} by the clock of this server, and 30 s is the limit: "
+        "synchronize the clocks of both machines"
+    )
+    assert proofs.skew_ms == age_ms
 
 
 def test_fields_that_are_cut_differently_have_the_same_signature_but_no_proof() -> None:
@@ -53,9 +66,14 @@ def test_fields_that_are_cut_differently_have_the_same_signature_but_no_proof() 
 
 
 def test_a_proof_is_for_its_recipient() -> None:
-    fields = proven(recipient="controller")
-    assert MemberProofs().check(1001, fields, b"body", NOW_MS) is not None
-    assert MemberProofs(recipients=frozenset({"controller", ""})).check(1001, fields, b"body", NOW_MS) is None
+    fields, everybody = proven(recipient="10.0.0.7:10911"), proven(1)
+    other = MemberProofs(own_address=lambda: "10.0.0.8:10911")
+    why = "the proof of a member is for other fields, another body or another recipient"
+    for proofs in (MemberProofs(), other):
+        assert proofs.check(1001, fields, b"body", NOW_MS) == why
+        assert proofs.check(1001, everybody, b"body", NOW_MS) is None
+    named = MemberProofs(own_address=lambda: "10.0.0.7:10911")
+    assert named.check(1001, fields, b"body", NOW_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -74,32 +92,78 @@ def test_nothing_may_stand_before_the_proof() -> None:
 
 def test_a_missing_proof() -> None:
     assert MemberProofs().check(1001, FIELDS, b"", NOW_MS) == "the proof of a member is missing"
-    with pytest.raises(ValueError, match="16 bytes"):
-        with_proof(1, {}, b"", now_ms=1, nonce=b"short")
+    with pytest.raises(ValueError, match="8 bytes"):
+        with_proof(1, {}, b"", now_ms=1, sender=b"short", number=0)
 
 
-def test_the_memory_is_bounded_and_a_full_one_refuses() -> None:
-    proofs = MemberProofs(nonces_max=3)
-    for number in range(3):
+def test_the_memory_does_not_grow_with_the_requests() -> None:
+    proofs = MemberProofs()
+    for number in range(3 * NUMBERS):
         assert proofs.check(1001, proven(number), b"body", NOW_MS) is None
-    why = proofs.check(1001, proven(3), b"body", NOW_MS)
+    assert len(proofs) == 1
+    assert proofs.check(1001, proven(3 * NUMBERS - 1), b"body", NOW_MS) == BEFORE
+
+
+def test_requests_may_overtake_each_other() -> None:
+    proofs = MemberProofs()
+    for number in (5, 3, 10, 4, 9 + NUMBERS, 11):
+        assert proofs.check(1001, proven(number), b"body", NOW_MS) is None, number
+    for number in (5, 3, 10, 4, 9 + NUMBERS, 11):
+        assert proofs.check(1001, proven(number), b"body", NOW_MS) is not None, number
+    assert proofs.check(1001, proven(10), b"body", NOW_MS) == BEFORE
+    assert proofs.check(1001, proven(6), b"body", NOW_MS) == (
+        f"the request arrived after {NUMBERS} later ones"
+    )
+
+
+def test_a_number_that_is_far_ahead_forgets_what_is_too_late_then() -> None:
+    proofs = MemberProofs()
+    assert proofs.check(1001, proven(0), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(2**64 - 1), b"body", NOW_MS) is None
+    for number in (0, 2**64 - 1, 2**63):
+        assert proofs.check(1001, proven(number), b"body", NOW_MS) is not None
+
+
+def test_senders_have_numbers_of_their_own() -> None:
+    proofs = MemberProofs()
+    for sender in (b"sender 1", b"sender 2"):
+        assert proofs.check(1001, proven(sender=sender), b"body", NOW_MS) is None
+        assert proofs.check(1001, proven(sender=sender), b"body", NOW_MS) == BEFORE
+
+
+def test_the_memory_of_senders_is_bounded_and_a_full_one_refuses() -> None:
+    proofs, senders = MemberProofs(senders_max=3), [b"sender %d" % number for number in range(5)]
+    for sender in senders[:3]:
+        assert proofs.check(1001, proven(sender=sender), b"body", NOW_MS) is None
+    why = proofs.check(1001, proven(sender=senders[3]), b"body", NOW_MS)
     assert why is not None and "no room for more" in why
-    assert proofs.check(1001, proven(0), b"body", NOW_MS) == "the request was sent before"
-    later_ms = NOW_MS + 120_000
-    assert proofs.check(1001, proven(4, sent_ms=later_ms), b"body", later_ms) is None
+    assert proofs.check(1001, proven(sender=senders[0]), b"body", NOW_MS) == BEFORE
+    assert proofs.check(1001, proven(1, sender=senders[0]), b"body", NOW_MS) is None
+    later_ms = NOW_MS + 30_001
+    assert proofs.check(1001, proven(sender=senders[4], sent_ms=later_ms), b"body", later_ms) is None
     assert len(proofs) == 1
 
 
 def test_a_clock_that_goes_back_opens_nothing() -> None:
     proofs = MemberProofs()
-    assert proofs.check(1001, proven(0), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(), b"body", NOW_MS) is None
     later_ms = NOW_MS + 120_000
-    assert proofs.check(1001, proven(1, sent_ms=later_ms), b"body", later_ms) is None
-    why = proofs.check(1001, proven(0), b"body", NOW_MS)
-    assert why == "the request was sent before this program began to remember requests"
+    assert proofs.check(1001, proven(sender=b"sender 2", sent_ms=later_ms), b"body", later_ms) is None
+    assert len(proofs) == 1  # the first one is forgotten
+    why = proofs.check(1001, proven(), b"body", NOW_MS)
+    assert why is not None and "before this program began" in why
+
+
+def test_a_clock_that_was_ahead_at_the_start_refuses_nobody_once_it_is_right() -> None:
+    """A machine whose clock was set an hour ahead starts, and then NTP sets it right."""
+    proofs = MemberProofs(not_before_ms=NOW_MS + 3_600_000)
+    assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS + 3_600_000) is not None
+    assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(1, sent_ms=NOW_MS - 1), b"body", NOW_MS + 1) is not None
 
 
 def test_requests_from_before_the_start_are_refused() -> None:
     proofs = MemberProofs(not_before_ms=NOW_MS)
-    assert proofs.check(1001, proven(sent_ms=NOW_MS - 1), b"body", NOW_MS) is not None
+    why = proofs.check(1001, proven(sent_ms=NOW_MS - 1), b"body", NOW_MS)
+    assert why is not None and "synchronize the clocks" in why
     assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS) is None

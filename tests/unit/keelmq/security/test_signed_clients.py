@@ -24,7 +24,7 @@ from keelmq.blocking import BlockingConsumer, BlockingProducer, BlockingPullCons
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import ANYBODY, Caller, CommandError, OperationTable, Peer, Request
+from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, OperationTable, Peer, Request
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.security.core.signature import SecretKey, verify
 from pytest_keelmq.cluster import TestBroker
@@ -40,7 +40,7 @@ OF_THE_BROKER = {
 """What the broker sends to its name server, without credentials."""
 
 
-class Verifier:
+class Verifier(Access):
     """An Access that knows one user."""
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 """What a client with credentials sends: signatures as RocketMQ's, proofs, and no secret in a text."""
 
+import os
 import traceback
 
 import pytest
@@ -10,7 +11,7 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.command import RemotingCommand
 from keelmq.security.core.member_proof import PROOF, MemberProofs
 from keelmq.security.core.signature import SIGNATURE, SecretKey, verify
-from keelmq.security.signer import signer_of
+from keelmq.security.signer import optional_signer, signer_of
 
 MINE = Credentials("rocketmq2", "12345678")
 ADDRESS = "127.0.0.1:9876"
@@ -57,6 +58,41 @@ def test_a_proof_holds_once() -> None:
         assert verify(SecretKey(b"12345678"), sent.ext_fields, sent.body, sent.version)
         assert proofs.check(310, sent.ext_fields, sent.body, sent_ms) is None
         assert proofs.check(310, sent.ext_fields, sent.body, sent_ms) == "the request was sent before"
+
+
+def test_a_proof_is_for_its_recipient() -> None:
+    sign = optional_signer(
+        MINE, proof=True, recipient_of=lambda address: address if address == ADDRESS else ""
+    )
+    assert sign is not None and optional_signer(None) is None
+    there = MemberProofs(own_address=lambda: ADDRESS)
+    for address, elsewhere in ((ADDRESS, False), ("127.0.0.1:9", True)):
+        sent = command(topic="T")
+        sign(sent, address)
+        sent_ms = int(sent.ext_fields[PROOF].split(":")[1])
+        assert there.check(310, sent.ext_fields, sent.body, sent_ms) is None
+        assert (MemberProofs().check(310, sent.ext_fields, sent.body, sent_ms) is None) is elsewhere
+
+
+def test_a_forked_child_is_another_sender() -> None:
+    sign, names = signer_of(MINE, proof=True), []
+
+    def name() -> str:
+        sent = command(topic="T")
+        sign(sent, ADDRESS)
+        return sent.ext_fields[PROOF].split(":")[2][:16]
+
+    read, write = os.pipe()
+    names.append(name())
+    child = os.fork()
+    if child == 0:
+        os.write(write, name().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    names.append(os.read(read, 16).decode())
+    os.close(read)
+    os.close(write)
+    assert name() == names[0] != names[1]
 
 
 def test_secrets_are_in_no_text() -> None:

@@ -14,7 +14,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand, encode
 from keelmq.remoting.connection import LARGE_FRAME_BYTES
 from keelmq.remoting.frame import pack_prefix
-from keelmq.remoting.operation import ANYBODY, Caller, CommandError, OperationTable, Peer, Request
+from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, OperationTable, Peer, Request
 from keelmq.remoting.peer_limits import (
     EVICTED,
     FRAME_BYTES,
@@ -42,7 +42,7 @@ OTHER_HOST = "127.0.0.2"
 KEY = {"AccessKey": "alice"}
 
 
-class KeyOnly:
+class KeyOnly(Access):
     """Admits whoever names an access key."""
 
     def admit(self, request: Request, peer: Peer) -> Caller:
@@ -99,7 +99,7 @@ async def test_an_address_has_its_own_number_of_connections(caplog: pytest.LogCa
     await until(lambda: limits.connection_count == 0)
 
 
-@pytest.mark.parametrize("first_bytes", [b"", client_hello()[:40]])
+@pytest.mark.parametrize("first_bytes", [b"", client_hello()[:40]], ids=["silent", "half a handshake"])
 async def test_half_open_handshakes_count(first_bytes: bytes, tmp_path: Path) -> None:
     """Before the first byte, and within the handshake; their deadline frees what they hold."""
     limits = PeerLimits(Limits(connections_per_address=2))

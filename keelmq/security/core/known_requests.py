@@ -1,0 +1,110 @@
+"""What was granted to requests of one connection: of further ones of the same kind only the signature is
+checked.
+
+Most requests of a connection differ in little: a producer sends the same ext fields in the same order, with
+the same user and topic. The decision about (user, code, resources) is taken once, and then holds until any
+user or ACL changes. Whoever signs, and what they sign, is still checked with every request.
+
+Such a request is decoded to a struct of exactly its field names, in the order in which their values are
+signed. A request with other fields, or with a value that is not a text, is not known."""
+
+from collections.abc import Callable
+from hmac import compare_digest
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from keelmq.security.core.signature import SIGNATURE, ExtFields, SecretKey, signed_order
+
+GRANTED_MAX: Final = 1_000
+"""Users and resources that one connection may have for one code; more begin anew."""
+DECODERS_MAX: Final = 256
+"""Lists of field names; more begin anew."""
+
+_values_of: Final = msgspec.structs.astuple
+_decoders: dict[tuple[str, ...], Callable[[bytes], Any]] = {}
+
+
+class KnownRequests:
+    """Of one connection. `state`: AccessControl.state when they were granted."""
+
+    __slots__ = ("kinds", "state")
+
+    def __init__(self, state: object) -> None:
+        self.state = state
+        self.kinds: dict[int, KnownKind] = {}
+        """By code, as most connections send one list of names with each."""
+
+    def add(self, code: int, ext_fields: ExtFields, resources: tuple[str, ...], key: SecretKey) -> None:
+        """A request was granted, whatever its body and its other ext fields. resources: names of the ext
+        fields that it was granted for. Requests with a null value are not remembered."""
+        names = (*signed_order(ext_fields), SIGNATURE)
+        if SIGNATURE not in ext_fields or None in ext_fields.values():
+            return
+        kind = self.kinds.get(code)
+        if kind is None or kind.names != names:
+            kind = self.kinds[code] = KnownKind(names, resources)
+        kind.add(tuple(ext_fields[name] or "" for name in names), key)
+
+
+class KnownKind:
+    """Requests with one code and one list of ext fields: `names`, in the order of their signed values, and
+    then the signature. `resources`: which of them were decided about, if they are there."""
+
+    __slots__ = ("_decode", "_keys", "_subject_of", "names")
+
+    def __init__(self, names: tuple[str, ...], resources: tuple[str, ...]) -> None:
+        self.names = names
+        self._decode = _decoder_of(names)
+        # The user is always among them.
+        self._subject_of: Callable[[tuple[str, ...]], object] = itemgetter(
+            *(place for place, name in enumerate(names[:-1]) if name in resources)
+        )
+        self._keys: dict[object, SecretKey] = {}
+
+    def __len__(self) -> int:
+        """For how many users and resources requests are known."""
+        return len(self._keys)
+
+    def add(self, values: tuple[str, ...], key: SecretKey) -> None:
+        """Requests with these resources are known from now on, if they are signed with this key."""
+        if len(self._keys) >= GRANTED_MAX:
+            self._keys.clear()
+        self._keys[self._subject_of(values)] = key
+
+    def has(self, header: bytes, body: bytes) -> bool:
+        """Whether the request is known, and its signature is right. header: JSON."""
+        try:
+            values = _values_of(self._decode(header).ext)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False
+        key = self._keys.get(self._subject_of(values))
+        if key is None:
+            return False
+        # Java writes "?" for half of a surrogate pair.
+        expected = key.signature_of("".join(values[:-1]).encode("utf-8", "replace") + body)
+        return compare_digest(expected, values[-1].encode("utf-8", "replace"))
+
+
+def remembered_decoders() -> int:
+    """Returns how many decoders are kept; DECODERS_MAX at most."""
+    return len(_decoders)
+
+
+def _decoder_of(names: tuple[str, ...]) -> Callable[[bytes], Any]:
+    decode = _decoders.get(names)
+    if decode is None:
+        if len(_decoders) >= DECODERS_MAX:
+            _decoders.clear()
+        places = [f"v{place}" for place in range(len(names))]  # names need not be identifiers
+        fields = msgspec.defstruct(
+            "ExtFields",
+            [(place, str) for place in places],
+            rename=dict(zip(places, names, strict=True)),
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        header = msgspec.defstruct("Header", [("ext", fields)], rename={"ext": "extFields"}, gc=False)
+        decode = _decoders[names] = msgspec.json.Decoder(header).decode
+    return decode
