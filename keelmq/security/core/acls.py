@@ -129,6 +129,8 @@ def parse_resource(text: str) -> Resource:
     type_text, colon, name = text.partition(":")
     if not colon or not name or len(name) > NAME_CHARS_MAX:
         raise InvalidAcl(f"resource {text[:80]!r} is neither * nor Type:name, Type:prefix* or Type:*")
+    if not name.isprintable() or name != name.strip():
+        raise InvalidAcl(f"resource {text[:80]!r}: printable characters, and no blank at an end")
     try:
         type_ = parse_named(ResourceType, type_text, "resource type")
     except InvalidUser as error:
