@@ -53,10 +53,11 @@ def _check_shape(data: bytes, name: str) -> None:
     depth = 0
     for nodes, event in enumerate(yaml.parse(data, _LOADER)):
         if isinstance(event, yaml.AliasEvent):
-            raise BadPlainAcl(f"{name}: aliases (*{event.anchor}) are not allowed")
+            # Not its name, nor that of a tag: it may be a secret that begins with * or !, without quotes.
+            raise BadPlainAcl(f"{name}: aliases (*name) are not allowed: {_line_of(event)}")
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
             # The constructors of some raise what is no YAMLError.
-            raise BadPlainAcl(f"{name}: not YAML that is accepted: tags ({event.tag[:40]})")
+            raise BadPlainAcl(f"{name}: not YAML that is accepted: a tag (!name), {_line_of(event)}")
         if isinstance(event, yaml.ScalarEvent) and _is_long_number(event):
             raise BadPlainAcl(f"{name}: a number of {len(event.value)} characters")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -65,6 +66,11 @@ def _check_shape(data: bytes, name: str) -> None:
             depth -= 1
         if depth > DEPTH_MAX or nodes > NODES_MAX:
             raise BadPlainAcl(f"{name}: nested deeper than {DEPTH_MAX}, or more than {NODES_MAX} nodes")
+
+
+def _line_of(event: yaml.Event) -> str:
+    line = "" if event.start_mark is None else f"line {event.start_mark.line + 1}; "
+    return f"{line}quote a text that begins so"
 
 
 def _is_long_number(event: yaml.ScalarEvent) -> bool:
