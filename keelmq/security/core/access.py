@@ -48,6 +48,10 @@ _NOBODY: Final = SecretKey(b"")
 _NO_FIELDS: Final[ExtFields] = {}
 
 
+KEY_CHARS_MAX: Final = 4_096
+"""Characters of the names that a remembered decision is about."""
+
+
 class UsersAndAcls(Protocol):
     """Where users and ACLs are kept: a broker's replicated tables, a name server's files."""
 
@@ -357,6 +361,8 @@ class AccessControl:
     # -- what is remembered ------------------------------------------------------------------------------
 
     def _allow(self, key: tuple[object, ...], granted: Granted) -> None:
+        if sum(len(each) for each in key if isinstance(each, str)) > KEY_CHARS_MAX:
+            return  # names of a frame's size would fill the memory, ten thousand times
         if len(self._allowed) >= self._settings.decision_cache_max:
             # The oldest one: those in use come back at once.
             del self._allowed[next(iter(self._allowed))]

@@ -303,10 +303,16 @@ def parse_acl(value: object, subject: str | None = None) -> Acl:
     of = parse_subject(in_body if subject is None else subject)
     if in_body is not None and parse_subject(in_body) != of:
         raise InvalidAcl(f"the body is about {str(in_body)[:80]!r}, the header about {of!r}")
+    listed = _list(info.get("policies"), "policies")
+    if len(listed) > ENTRIES_MAX:
+        # Each one is merged with all before it, so a body full of them would take hours.
+        raise InvalidAcl(f"an ACL has at most {ENTRIES_MAX} policies, which are merged")
     policies: dict[PolicyType, Policy] = {}
-    for each in _list(info.get("policies"), "policies"):
+    for each in listed:
         policy = _parse_policy(each)
         known = policies.get(policy.type)
+        if known is not None and len(known.entries) > ENTRIES_MAX:
+            raise InvalidAcl(f"an ACL has at most {ENTRIES_MAX} entries")
         policies[policy.type] = policy if known is None else known.merged(policy)
     if not policies:
         raise InvalidAcl("The policies is empty.")

@@ -101,7 +101,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (BOMB, r"aliases \(\*a\) are not allowed"),
+        (BOMB, r"aliases \(\*name\) are not allowed"),
         ("a: &a\n  <<: *a\n", "are not allowed"),
         ("[" * 5_000, "nested deeper than 16"),
         ("{a: " * 5_000, "nested deeper than 16"),
