@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl, parse_plain_acl
+from keelmq.security.private_file import exposed
 
 FILE_BYTES_MAX: Final = 1_048_576
 FILES_MAX: Final = 1_000
@@ -95,6 +96,9 @@ class PlainAclFiles:
         """Reads the files at start. Raises BadPlainAcl and OSError: there is no good state yet."""
         self._hashes, contents = self._read()
         self.current = self._parse(contents)
+        for name, _data in contents:
+            if problem := exposed(Path(name)):  # no refusal: RocketMQ's distribution has it so
+                log.warning("%s", problem)
         return self.current
 
     def poll(self, changed: Callable[[PlainAcl], None]) -> None:

@@ -115,6 +115,24 @@ def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
     assert not instructions("ENTRYPOINT")  # `docker run IMAGE mqadmin ...` runs mqadmin, as process 1
 
 
+def test_the_image_has_nothing_that_gives_rights(rendered: dict[str, Objects]) -> None:
+    """Code belongs to root; no file makes its user another one; a number as user, which runAsNonRoot can
+    check; no package installer; nothing is fetched but locked packages."""
+    assert not any("--chown" in each or "--chmod" in each for each in instructions("COPY"))
+    last = DOCKERFILE.rindex("\nFROM ")
+    (run,) = [each for each in instructions("RUN") if "useradd" in each]
+    assert DOCKERFILE.index("useradd") > last, "of the image, and not of the build stage"
+    assert "find / -xdev -type f -perm /6000 -exec chmod a-s {} +" in run
+    assert re.search(r"pip uninstall --yes --quiet setuptools wheel pip$", run)
+    assert "nologin" in run
+    (user,) = instructions("USER")
+    assert all(part.isdecimal() and int(part) >= 10_000 for part in user.split(":"))
+    assert not instructions("ADD") and not any(word in DOCKERFILE for word in ("curl", "wget", "sudo"))
+    assert not any(
+        "SECRET" in each or "PASSWORD" in each for each in instructions("ENV") + instructions("ARG")
+    )
+
+
 def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
     assert f"VERSION={PROJECT['version']}" in instructions("ARG")
     (base,) = [each for each in instructions("ARG") if each.startswith("BASE=")]
@@ -156,6 +174,7 @@ def test_compose_is_as_careful_as_the_manifests(rendered: dict[str, Objects]) ->
     for service in services().values():
         assert service["image"] == image
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"] and "privileged" not in service
         test = shlex.join(service["healthcheck"]["test"])
         assert re.findall(r"http://127\.0\.0\.1:(\d+)/readyz", test) == [
             "19876" if service["command"][0] == "mqnamesrv" else "20911"
