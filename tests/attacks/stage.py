@@ -146,10 +146,11 @@ class Stage:
         return answer
 
     async def send(
-        self, topic: str, body: bytes, *, by: Identity = ALICE, text: str = "", queue: int = 0, sys_flag: int = 0
+        self, topic: str, body: bytes, *, by: Identity = ALICE, text: str = "", sys_flag: int = 0, born_ms: int = 0
     ) -> Answer:
         """Stores a message (310); `text`: its properties."""
-        return await self.must("broker", 310, send_fields(topic, text, queue, sys_flag), body, by=by)
+        fields = send_fields(topic, text, 0, sys_flag, g=born_ms)
+        return await self.must("broker", 310, fields, body, by=by)
 
     async def end_of(self, topic: str, queue: int = 0) -> int:
         """Returns the queue's maxOffset; -1: it cannot be asked for."""
@@ -320,6 +321,7 @@ _BROKER: Final = {
     "traceTopicEnable": "true",
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "1000",
+    "recallMessageEnable": "true",
 }
 _USERS: Final = (
     (ADMIN, "Super", "enable"),
