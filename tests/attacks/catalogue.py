@@ -6,6 +6,7 @@ from tests.attacks import (
     escalate,
     flood,
     guess,
+    ha_port,
     http_ports,
     log,
     mismatch,
@@ -17,6 +18,21 @@ from tests.attacks import (
 )
 from tests.attacks.model import ATTACKS, GROUPS, in_order
 
-MODULES = (clients, code, escalate, flood, guess, http_ports, log, mismatch, names, replay, replica, tls, topic)
+MODULES = (
+    clients,
+    code,
+    escalate,
+    flood,
+    guess,
+    ha_port,
+    http_ports,
+    log,
+    mismatch,
+    names,
+    replay,
+    replica,
+    tls,
+    topic,
+)
 
 __all__ = ["ATTACKS", "GROUPS", "MODULES", "in_order"]

@@ -34,7 +34,11 @@ ANSWERED_S: Final = 5.0
 
 async def heartbeat(line: Line, by: Identity, client_id: str, producers: tuple[str, ...]) -> Answer:
     """A producer's heartbeat on this connection."""
-    body = {"clientID": client_id, "producerDataSet": [{"groupName": group} for group in producers], "consumerDataSet": []}
+    body = {
+        "clientID": client_id,
+        "producerDataSet": [{"groupName": group} for group in producers],
+        "consumerDataSet": [],
+    }
     return await line.ask(request_of(34, {}, json.dumps(body).encode()).signed(by))
 
 
@@ -82,7 +86,9 @@ async def steal_replies(attacker: Attacker) -> Outcome:
         await _reply(attacker, ALICE, ORDERS, "alices-client", SECRET)
         pushed = await is_pushed(line, 1.0, SECRET)
         arrived = await is_pushed(hers, 1.0, SECRET)
-    return Outcome(pushed or not arrived, f"it goes to {'mallory' if pushed else 'alice' if arrived else 'nobody'}")
+    return Outcome(
+        pushed or not arrived, f"it goes to {'mallory' if pushed else 'alice' if arrived else 'nobody'}"
+    )
 
 
 async def _reply(attacker: Attacker, by: Identity, topic: str, client_id: str, body: bytes) -> Answer:
@@ -143,7 +149,16 @@ async def popped(attacker: Attacker, invisible_ms: int = 60_000) -> tuple[str, s
         fields = answer.fields
         offset = fields["msgOffsetInfo"].split(" ")[-1].split(",")[0]
         handle = " ".join(
-            ("0", fields["popTime"], fields["invisibleTime"], fields["reviveQid"], "0", BROKER_NAME, "0", offset)
+            (
+                "0",
+                fields["popTime"],
+                fields["invisibleTime"],
+                fields["reviveQid"],
+                "0",
+                BROKER_NAME,
+                "0",
+                offset,
+            )
         )
         return True
 

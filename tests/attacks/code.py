@@ -27,7 +27,11 @@ from tests.attacks.stage import (
 )
 
 SERVERS: Final = ("broker", "replica", "namesrv", "controller", "follower")
-BENIGN: Final = (RequestCode.GET_BROKER_CONFIG, RequestCode.GET_NAMESRV_CONFIG, RequestCode.GET_CONTROLLER_CONFIG)
+BENIGN: Final = (
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_CONTROLLER_CONFIG,
+)
 """Carried out without any effect: the first ones that are tried."""
 CODES: Final = tuple(dict.fromkeys((*BENIGN, *RequestCode)))
 NOT_REQUESTS: Final = (4_711, 29_099, 0, -1)
@@ -146,9 +150,11 @@ every_code(
     answer=WRONG,
 )
 every_code(
-    "code/no-signature", "in the administrator's name, without a signature", with_fields(AccessKey=ADMIN.name),
+    "code/no-signature",
+    "in the administrator's name, without a signature",
+    with_fields(AccessKey=ADMIN.name),
     answer=WRONG,
-)  # fmt: skip
+)
 every_code(
     "code/other-fields", "with the administrator's signature of a request with other values", other_fields,
     answer=WRONG,

@@ -34,7 +34,9 @@ def acl(user: str, resource: str, *actions: str) -> dict[str, Any]:
     return {"subject": f"User:{user}", "policies": [{"policyType": "Custom", "entries": [entry]}]}
 
 
-def user(name: str, secret: str = "a-new-secret-key", type_: str = "Normal", status: str = "enable") -> dict[str, str]:
+def user(
+    name: str, secret: str = "a-new-secret-key", type_: str = "Normal", status: str = "enable"
+) -> dict[str, str]:
     return {"username": name, "password": secret, "userType": type_, "userStatus": status}
 
 
@@ -42,13 +44,31 @@ NORMAL_USER: Final[tuple[tuple[str, str, int, dict[str, str], object], ...]] = (
     ("create-user", "creates a user", 3001, {"username": "mallory-2"}, user("mallory-2")),
     ("create-super", "creates a Super user", 3001, {"username": "root"}, user("root", type_="Super")),
     ("become-super", "makes itself a Super user", 3002, {"username": "mallory"}, {"userType": "Super"}),
-    ("other-password", "changes the administrator's password", 3002, {"username": ADMIN.name}, {"password": "mine"}),
-    ("disable-admin", "disables the administrator", 3002, {"username": ADMIN.name}, {"userStatus": "disable"}),
+    (
+        "other-password",
+        "changes the administrator's password",
+        3002,
+        {"username": ADMIN.name},
+        {"password": "mine"},
+    ),
+    (
+        "disable-admin",
+        "disables the administrator",
+        3002,
+        {"username": ADMIN.name},
+        {"userStatus": "disable"},
+    ),
     ("delete-admin", "deletes the first user", 3003, {"username": ADMIN.name}, None),
     ("read-user", "reads a user", 3004, {"username": ADMIN.name}, None),
     ("list-users", "lists all users", 3005, {}, None),
     ("grant", "gives itself rights to everything", 3006, {"subject": "User:mallory"}, acl("mallory", "*")),
-    ("update-acl", "changes its own ACL", 3007, {"subject": "User:mallory"}, acl("mallory", f"Topic:{ORDERS}")),
+    (
+        "update-acl",
+        "changes its own ACL",
+        3007,
+        {"subject": "User:mallory"},
+        acl("mallory", f"Topic:{ORDERS}"),
+    ),
     ("delete-acl", "deletes alice's ACL", 3008, {"subject": "User:alice"}, None),
     ("read-acl", "reads alice's ACL", 3009, {"subject": "User:alice"}, None),
     ("list-acls", "lists all ACLs", 3010, {}, None),
@@ -124,7 +144,7 @@ async def two_names(attacker: Attacker) -> Outcome:
     return carried_out(await attacker.ask("broker", 3002, {"username": MALLORY.name}, raw, by=MALLORY))
 
 
-# -- an operator, who may change the cluster but is no Super user ------------------------------------------------
+# -- an operator, who may change the cluster but is no Super user ----------------------------------------
 
 
 async def operator(attacker: Attacker) -> None:
@@ -139,10 +159,22 @@ async def operator(attacker: Attacker) -> None:
 BY_OPERATOR: Final[tuple[tuple[str, str, int, dict[str, str], object], ...]] = (
     ("create-super", "creates a Super user", 3001, {"username": "root-2"}, user("root-2", type_="Super")),
     ("become-super", "makes itself a Super user", 3002, {"username": OPERATOR.name}, {"userType": "Super"}),
-    ("password", "changes the password of a Super user", 3002, {"username": ADMIN.name}, {"password": "mine"}),
+    (
+        "password",
+        "changes the password of a Super user",
+        3002,
+        {"username": ADMIN.name},
+        {"password": "mine"},
+    ),
     ("disable", "disables a Super user", 3002, {"username": ADMIN.name}, {"userStatus": "disable"}),
     ("delete", "deletes a Super user", 3003, {"username": DISABLED.name}, None),
-    ("enable", "enables a Super user that is disabled", 3002, {"username": DISABLED.name}, {"userStatus": "enable"}),
+    (
+        "enable",
+        "enables a Super user that is disabled",
+        3002,
+        {"username": DISABLED.name},
+        {"userStatus": "enable"},
+    ),
     ("member", "creates a user with the members' name", 3001, {"username": MEMBER.name}, user(MEMBER.name)),
     ("member-password", "changes the members' secret", 3002, {"username": MEMBER.name}, {"password": "mine"}),
 )
@@ -181,7 +213,7 @@ async def member_only(attacker: Attacker) -> Outcome:
     return carried_out(await attacker.ask("broker", 43, by=OPERATOR))
 
 
-# -- secrets and names, even for the administrator ---------------------------------------------------------------
+# -- secrets and names, even for the administrator -------------------------------------------------------
 
 
 @attack(
@@ -226,7 +258,9 @@ async def crafted_users(attacker: Attacker) -> Outcome:
     answer = Answer(0)
     for name in BAD_USERS:
         raw = json.dumps(user(name)).encode()
-        answer = await attacker.ask("broker", 3001, {"username": name}, raw, by=attacker.stage.power, proof=True)
+        answer = await attacker.ask(
+            "broker", 3001, {"username": name}, raw, by=attacker.stage.power, proof=True
+        )
         if answer.code == 0:
             return Outcome(True, repr(name))
     return Outcome(False, str(answer))
@@ -271,7 +305,7 @@ async def similar_name(attacker: Attacker) -> Outcome:
     return seen(False, answer)
 
 
-# -- former users ------------------------------------------------------------------------------------------------
+# -- former users ----------------------------------------------------------------------------------------
 
 
 async def hired(attacker: Attacker) -> Identity:
@@ -342,7 +376,7 @@ async def former_at_replica(attacker: Attacker) -> Outcome:
 
 @attack(
     "escalate/member-user-kept",
-    "takes the rights of the members away from the cluster: deletes the members' user (3003), as administrator",
+    "deletes the members' user, as administrator (3003): no member may do anything then",
     asset="the service for others",
     success="members are refused then",
     open=False,

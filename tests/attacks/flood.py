@@ -1,5 +1,5 @@
-"""Flooding: connections, frames and requests of strangers, until others are not served. Small ones: they show that
-a limit is there, and not how much a machine can take."""
+"""Flooding: connections, frames and requests of strangers, until others are not served. Small floods: they
+show that there is a limit, and not how much a machine can take."""
 
 import contextlib
 import json
@@ -22,8 +22,10 @@ FRAME_BYTES: Final = 16 * 1024 * 1024
 Flood = Callable[[Attacker], Awaitable[Answer]]
 
 
-def flood(id: str, name: str, *, success: str = "others are not served within 3 s") -> Callable[[Flood], Flood]:
-    """Declares an attack after which, or during which, others must be served. The flood returns what it saw."""
+def flood(
+    id: str, name: str, *, success: str = "others are not served within 3 s"
+) -> Callable[[Flood], Flood]:
+    """Declares an attack, during and after which others must be served. The flood returns what it saw."""
 
     def declare(how: Flood) -> Flood:
         async def done(attacker: Attacker) -> Outcome:
@@ -143,7 +145,12 @@ async def nested(attacker: Attacker) -> Answer:
 
 @flood("flood/fields", "sends a header with 100,000 fields")
 async def many_fields(attacker: Attacker) -> Answer:
-    header = {"code": 26, "opaque": 1, "flag": 0, "extFields": {f"k{number}": "" for number in range(100_000)}}
+    header = {
+        "code": 26,
+        "opaque": 1,
+        "flag": 0,
+        "extFields": {f"k{number}": "" for number in range(100_000)},
+    }
     return await attacker.send("broker", json_frame(json.dumps(header).encode()))
 
 
@@ -158,6 +165,11 @@ async def members(attacker: Attacker) -> Answer:
 async def garbage(attacker: Attacker) -> Answer:
     answer = Answer(0)
     for server in ("namesrv", "controller", "broker", "ha"):
-        for data in (b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n", b"\x80\0\0\0\0\0\0\0"):
+        for data in (
+            b"\xff" * 64,
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n",
+            b"\x80\0\0\0\0\0\0\0",
+        ):
             answer = await attacker.send(server, data, tls=None, timeout_s=1.0)
     return answer

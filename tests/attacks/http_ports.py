@@ -53,7 +53,12 @@ for server in ("namesrv", "controller", "broker"):
 http_request("http/groups", "reads who is the master", "controller", "GET", "/v1/groups", asset=CONTROL)
 http_request("http/routes", "reads all routes", "namesrv", "GET", "/v1/routes", asset="topics and groups")
 http_request(
-    "http/state", "exports the state of the controllers", "controller", "GET", "/v1/controller/state", asset=CONTROL
+    "http/state",
+    "exports the state of the controllers",
+    "controller",
+    "GET",
+    "/v1/controller/state",
+    asset=CONTROL,
 )
 http_request(
     "http/import-state",
@@ -91,7 +96,9 @@ http_request(
     json={"namespace": "n", "key": "k"},
     asset=SETTINGS,
 )
-http_request("http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/dashboard", asset=CONTROL)
+http_request(
+    "http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/dashboard", asset=CONTROL
+)
 http_request(
     "http/forged-token",
     "shows a token that it has made itself",
@@ -256,7 +263,12 @@ async def rebinding_read(attacker: Attacker) -> Outcome:
 )
 async def paths(attacker: Attacker) -> Outcome:
     answer = Answer(0)
-    for path in ("/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/dashboard/..%2f..%2fetc"):
+    for path in (
+        "/../../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/dashboard/..%2f..%2fetc",
+    ):
         for server in ("namesrv", "broker"):
             answer = await _raw(attacker, server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             if b"root:" in answer.body:
@@ -295,7 +307,9 @@ def _length(head: bytes) -> int:
 )
 async def smuggling(attacker: Attacker) -> Outcome:
     hidden = b"GET /v1/config HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    head = b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     data = head % (5 + len(hidden)) + b"0\r\n\r\n" + hidden
     attacker.stage.addresses["http of namesrv"] = attacker.stage.http_addresses["namesrv"]
     got = b""

@@ -4,6 +4,7 @@ properties, other spellings of a field."""
 import json
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -60,7 +61,9 @@ async def grows(attacker: Attacker, before: int, timeout_s: float = SOON_S) -> b
     return await happens(grown, timeout_s)
 
 
-async def as_mallory(attacker: Attacker, code: int, fields: dict[str, object] | None = None, body: object = None) -> Answer:
+async def as_mallory(
+    attacker: Attacker, code: int, fields: Mapping[str, object] | None = None, body: object = None
+) -> Answer:
     """A request of mallory to the master."""
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     return await attacker.ask("broker", code, fields, raw, by=MALLORY)
@@ -83,7 +86,7 @@ async def half_message(attacker: Attacker, *, born_ms: int | None = None) -> dic
     }
 
 
-# -- messages by their offset -------------------------------------------------------------------------------
+# -- messages by their offset ----------------------------------------------------------------------------
 
 for name, more in (("none", {}), ("own", {"topic": OWN})):
     title = "names no topic" if name == "none" else "names a topic of its own"
@@ -95,7 +98,7 @@ for name, more in (("none", {}), ("own", {"topic": OWN})):
         success="the message is in alice's topic",
         answer=NO_RIGHTS,
     )
-    async def commit(attacker: Attacker, more: dict[str, object] = more) -> Outcome:
+    async def commit(attacker: Attacker, more: Mapping[str, object] = more) -> Outcome:
         fields = await half_message(attacker)
         before = await attacker.stage.end_of(ORDERS)
         answer = await as_mallory(attacker, 37, {**fields, **more})
@@ -108,7 +111,7 @@ for name, more in (("none", {}), ("own", {"topic": OWN})):
         success="the answer has the message",
         answer=NO_RIGHTS,
     )
-    async def view(attacker: Attacker, more: dict[str, object] = more) -> Outcome:
+    async def view(attacker: Attacker, more: Mapping[str, object] = more) -> Outcome:
         answer = await as_mallory(attacker, 33, {"offset": attacker.stage.offsets[1], **more})
         return seen(SECRET in answer.body, answer)
 
@@ -179,19 +182,29 @@ async def consume_directly(attacker: Attacker) -> Outcome:
     message = await attacker.stage.send(ORDERS, SECRET)
     async with attacker.dial("broker") as line:
         await _heartbeat(line, "mallorys-consumer", consumers=(OWN_GROUP,))
-        fields = {"consumerGroup": OWN_GROUP, "clientId": "mallorys-consumer", "msgId": message.fields["msgId"]}
+        fields = {
+            "consumerGroup": OWN_GROUP,
+            "clientId": "mallorys-consumer",
+            "msgId": message.fields["msgId"],
+        }
         answer = await line.ask(request_of(309, fields).signed(MALLORY), timeout_s=2.0)
         return seen(any(SECRET in each for each in line.pushed), answer)
 
 
 async def _heartbeat(
-    line: Line, client_id: str, *, producers: tuple[str, ...] = (), consumers: tuple[str, ...] = (), topic: str = OWN
+    line: Line,
+    client_id: str,
+    *,
+    producers: tuple[str, ...] = (),
+    consumers: tuple[str, ...] = (),
+    topic: str = OWN,
 ) -> Answer:
     body = {
         "clientID": client_id,
         "producerDataSet": [{"groupName": group} for group in producers],
         "consumerDataSet": [
-            {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]} for group in consumers
+            {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+            for group in consumers
         ],
     }
     request = request_of(34, {}, json.dumps(body).encode())
@@ -222,7 +235,7 @@ async def heartbeat_group(attacker: Attacker) -> Outcome:
         return carried_out(await _heartbeat(line, "m2", consumers=(OWN_GROUP, ALICES)))
 
 
-# -- properties ---------------------------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------------------
 
 
 @attack(
@@ -235,7 +248,12 @@ async def heartbeat_group(attacker: Attacker) -> Outcome:
 async def real_topic(attacker: Attacker) -> Outcome:
     before = await attacker.stage.end_of(ORDERS)
     answer = Answer(0)
-    for more in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "300"}, {"TIMER_DELAY_SEC": "1"}, {"RETRY_TOPIC": ORDERS}):
+    for more in (
+        {"DELAY": "1"},
+        {"TIMER_DELAY_MS": "300"},
+        {"TIMER_DELAY_SEC": "1"},
+        {"RETRY_TOPIC": ORDERS},
+    ):
         text = properties(REAL_TOPIC=ORDERS, REAL_QID="0", **more)
         answer = await as_mallory(attacker, 310, send_fields(OWN, text), b"smuggled")
     return seen(await grows(attacker, before, 2.5), answer)
@@ -250,7 +268,9 @@ async def real_topic(attacker: Attacker) -> Outcome:
 )
 async def half_real_topic(attacker: Attacker) -> Outcome:
     before = await attacker.stage.end_of(ORDERS)
-    text = properties(TRAN_MSG="true", PGROUP="mallory-producers", REAL_TOPIC=ORDERS, REAL_QID="0", UNIQ_KEY="k")
+    text = properties(
+        TRAN_MSG="true", PGROUP="mallory-producers", REAL_TOPIC=ORDERS, REAL_QID="0", UNIQ_KEY="k"
+    )
     sent = await as_mallory(attacker, 310, send_fields(OWN, text, 0, PREPARED), b"smuggled")
     fields = {
         "producerGroup": "mallory-producers", "tranStateTableOffset": sent.fields.get("queueOffset", 0),
@@ -271,7 +291,10 @@ async def half_real_topic(attacker: Attacker) -> Outcome:
 async def batch(attacker: Attacker) -> Outcome:
     before = await attacker.stage.end_of(ORDERS)
     answer = Answer(0)
-    for text in (properties(REAL_TOPIC=ORDERS, REAL_QID="0", DELAY="1"), properties(TOPIC=ORDERS, RETRY_TOPIC=ORDERS)):
+    for text in (
+        properties(REAL_TOPIC=ORDERS, REAL_QID="0", DELAY="1"),
+        properties(TOPIC=ORDERS, RETRY_TOPIC=ORDERS),
+    ):
         raw = text.encode()
         size = 4 * 5 + 8 + 2 + len(raw)
         item = struct.pack(">IIIII", size, 0, 0, 0, 8) + b"smuggled" + struct.pack(">H", len(raw)) + raw
@@ -330,7 +353,7 @@ async def trace_topic(attacker: Attacker) -> Outcome:
     return seen(await grows(attacker, before, 2.0), answer)
 
 
-# -- other spellings ----------------------------------------------------------------------------------------
+# -- other spellings -------------------------------------------------------------------------------------
 
 SPELLINGS: Final[tuple[tuple[int, dict[str, object], dict[str, object]], ...]] = (
     (310, {"b": "", "topic": ORDERS}, send_fields(OWN)),
@@ -400,7 +423,12 @@ async def lock(attacker: Attacker) -> Outcome:
 )
 async def retry_topic(attacker: Attacker) -> Outcome:
     answer = Answer(0)
-    for topic in (f"%RETRY%{ALICES}", f"%DLQ%{ALICES}", f"%RETRY%{ALICES}_{ORDERS}", f"%RETRY%{ALICES}+{ORDERS}"):
+    for topic in (
+        f"%RETRY%{ALICES}",
+        f"%DLQ%{ALICES}",
+        f"%RETRY%{ALICES}_{ORDERS}",
+        f"%RETRY%{ALICES}+{ORDERS}",
+    ):
         for group in (OWN_GROUP, f"%RETRY%{OWN_GROUP}"):
             answer = await as_mallory(attacker, 11, pull_fields(topic, group))
             if not answer.is_refusal:
@@ -417,7 +445,9 @@ async def retry_topic(attacker: Attacker) -> Outcome:
 )
 async def send_retry(attacker: Attacker) -> Outcome:
     await attacker.stage.create_topic(f"%RETRY%{ALICES}")
-    return carried_out(await as_mallory(attacker, 310, send_fields(f"%RETRY%{ALICES}", a=OWN_GROUP), b"forged"))
+    return carried_out(
+        await as_mallory(attacker, 310, send_fields(f"%RETRY%{ALICES}", a=OWN_GROUP), b"forged")
+    )
 
 
 @attack(

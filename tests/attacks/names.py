@@ -59,7 +59,9 @@ def escaped(attacker: Attacker) -> list[str]:
     return sorted(str(path) for path in found if not any(part in inside for part in path.parts))
 
 
-async def all_refused(attacker: Attacker, answers: Iterator[tuple[str, Answer]] | list[tuple[str, Answer]]) -> Outcome:
+async def all_refused(
+    attacker: Attacker, answers: Iterator[tuple[str, Answer]] | list[tuple[str, Answer]]
+) -> Outcome:
     """The attack succeeds if a name was taken, or if there is a file."""
     answer = Answer(0)
     for name, answer in answers:
@@ -172,7 +174,10 @@ async def broker(attacker: Attacker) -> Outcome:
     by = MEMBER if attacker.stage.is_closed else None
     answer = Answer(0)
     for name in (*PATHS, "a#b", "a;b", "a@b"):
-        for fields in ({"clusterName": CLUSTER_NAME, "brokerName": name}, {"clusterName": name, "brokerName": "b"}):
+        for fields in (
+            {"clusterName": CLUSTER_NAME, "brokerName": name},
+            {"clusterName": name, "brokerName": "b"},
+        ):
             answer = await attacker.ask("controller", 1012, fields, by=by, proof=True)
             more = {**fields, "appliedBrokerId": 1, "registerCheckCode": f"{name};1"}
             answer = await attacker.ask("controller", 1013, more, by=by, proof=True)
@@ -193,8 +198,10 @@ def injected(attacker: Attacker) -> list[str]:
     return found
 
 
-async def into_lines(attacker: Attacker, server: str, code: int, keys: tuple[str, ...], by: Identity | None) -> Outcome:
-    """Values with line ends in all forms: none may become a line of the file that is read at the next start."""
+async def into_lines(
+    attacker: Attacker, server: str, code: int, keys: tuple[str, ...], by: Identity | None
+) -> Outcome:
+    """Values with line ends in all forms: none may become a line of a file that is read at the next start."""
     answer = Answer(0)
     for form in INTO_LINES:
         for key in keys:

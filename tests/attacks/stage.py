@@ -72,7 +72,7 @@ class Stage:
             cluster_name=CLUSTER_NAME,
             broker_name=BROKER_NAME,
             namesrv_settings={**shared, **(self._users_settings() if self.is_closed else {})},
-            broker_settings={**shared, **_BROKER},
+            broker_settings={**shared, **_BROKER, **(_HA if self.is_closed else {})},
             http=True,
             place=_Place(),
         )
@@ -146,7 +146,14 @@ class Stage:
         return answer
 
     async def send(
-        self, topic: str, body: bytes, *, by: Identity = ALICE, text: str = "", sys_flag: int = 0, born_ms: int = 0
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        by: Identity = ALICE,
+        text: str = "",
+        sys_flag: int = 0,
+        born_ms: int = 0,
     ) -> Answer:
         """Stores a message (310); `text`: its properties."""
         fields = send_fields(topic, text, 0, sys_flag, g=born_ms)
@@ -199,8 +206,12 @@ class Stage:
 
     async def create_topic(self, topic: str, queues: int = 1) -> None:
         fields = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-        }  # fmt: skip
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+        }
         await self.must("broker", 17, fields)
 
     async def _has_route(self) -> bool:
@@ -307,7 +318,12 @@ class Stage:
         """The same users at the brokers, by requests."""
         for each, type_, status in _USERS:
             if each is not ADMIN:
-                info = {"username": each.name, "password": each.secret, "userType": type_, "userStatus": status}
+                info = {
+                    "username": each.name,
+                    "password": each.secret,
+                    "userType": type_,
+                    "userStatus": status,
+                }
                 await self.must("broker", 3001, {"username": each.name}, info)
         for acl in _ACLS:
             await self.must("broker", 3006, {"subject": acl["subject"]}, acl)
@@ -323,6 +339,7 @@ _BROKER: Final = {
     "transactionTimeOut": "1000",
     "recallMessageEnable": "true",
 }
+_HA: Final = {"haTlsMode": "enforcing", "haTlsEnable": "true"}
 _USERS: Final = (
     (ADMIN, "Super", "enable"),
     (ALICE, "Normal", "enable"),
@@ -347,7 +364,9 @@ def _write_private(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def send_fields(topic: str, text: str = "", queue: int = 0, sys_flag: int = 0, **more: object) -> dict[str, object]:
+def send_fields(
+    topic: str, text: str = "", queue: int = 0, sys_flag: int = 0, **more: object
+) -> dict[str, object]:
     """Returns the header fields of a SEND_MESSAGE_V2."""
     return {
         "a": "attack-producers", "b": topic, "c": "TBW102", "d": 1, "e": queue, "f": sys_flag, "g": 0, "h": 0,
