@@ -31,6 +31,7 @@ def run(mode: Mode, part: str, out: TextIO) -> int:
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory, Stage(Path(directory), mode) as stage:
         out.write(f"{mode.upper()}: {len(chosen)} attacks\n")
         for attack in chosen:
+            began = time.monotonic()
             try:
                 outcome = asyncio.run(attack.how(Attacker(stage, next(numbers))))
             except Exception as error:  # noqa: BLE001 - shown, and the other attacks run
@@ -41,7 +42,8 @@ def run(mode: Mode, part: str, out: TextIO) -> int:
             what = "succeeds" if outcome.succeeded else "fails"
             mark = " " if fits else "!"
             answer = " ".join(outcome.answer.split())[:ANSWER_CHARS]
-            out.write(f"{mark} {attack.id:32} {what:9} {answer}\n")
+            took = time.monotonic() - began
+            out.write(f"{mark} {attack.id:32} {what:9} {took:5.1f} s  {answer}\n")
             out.flush()
     seconds = time.monotonic() - started
     out.write(f"{succeeded} of {len(chosen)} succeeded, {wrong} not as documented, {seconds:.0f} s\n")

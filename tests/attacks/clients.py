@@ -17,6 +17,7 @@ from tests.attacks.stage import (
     ALICE,
     ALICES,
     BROKER_NAME,
+    CLUSTER_NAME,
     HOST,
     MALLORY,
     ORDERS,
@@ -28,6 +29,7 @@ from tests.attacks.stage import (
 )
 from tests.attacks.topic import NO_RIGHTS
 
+REPLIES: Final = f"{CLUSTER_NAME}_REPLY_TOPIC"
 CHECKED_S: Final = 8.0
 ANSWERED_S: Final = 5.0
 
@@ -83,7 +85,7 @@ async def steal_replies(attacker: Attacker) -> Outcome:
     ):
         await heartbeat(hers, ALICE, "alices-client", (ALICES_PRODUCERS,))
         await heartbeat(line, MALLORY, "alices-client", ("mallory-producers",))
-        await _reply(attacker, ALICE, ORDERS, "alices-client", SECRET)
+        await _reply(attacker, ALICE, REPLIES, "alices-client", SECRET)
         pushed = await is_pushed(line, 1.0, SECRET)
         arrived = await is_pushed(hers, 1.0, SECRET)
     return Outcome(
@@ -99,6 +101,27 @@ async def _reply(attacker: Attacker, by: Identity, topic: str, client_id: str, b
         "properties": properties(REPLY_TO_CLIENT=client_id, CORRELATION_ID="c", MSG_TYPE="reply"),
     }  # fmt: skip
     return await attacker.ask("broker", 324, fields, body, by=by, timeout_s=0.5)
+
+
+@attack(
+    "mismatch/squat-client",
+    "heartbeats with a client id before alice's producer does, to get the replies to her requests (326)",
+    asset=READ,
+    success="the broker sends it a reply for alice",
+)
+async def squat_client(attacker: Attacker) -> Outcome:
+    """With everything on, alice gets no replies then, either: her client has to take another id."""
+    stage = attacker.stage
+    async with (
+        dialled(stage.addresses["broker"], source=HOST, tls=stage.client_tls()) as hers,
+        attacker.dial("broker") as line,
+    ):
+        await heartbeat(line, MALLORY, "alices-next-client", ("mallory-producers",))
+        await heartbeat(hers, ALICE, "alices-next-client", (ALICES_PRODUCERS,))
+        await heartbeat(line, MALLORY, "alices-next-client", ("mallory-producers",))
+        await _reply(attacker, ALICE, REPLIES, "alices-next-client", SECRET)
+        pushed = await is_pushed(line, 1.0, SECRET)
+    return Outcome(pushed, "it goes to mallory" if pushed else "it does not go to mallory")
 
 
 @attack(

@@ -1,6 +1,7 @@
 """Attacks on users and ACLs: by a normal user, by an operator who may change the cluster, by former users."""
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 from tests.attacks.attacker import Attacker, request_of
@@ -303,6 +304,76 @@ async def similar_name(attacker: Attacker) -> Outcome:
         if SECRET in answer.body:
             return seen(True, answer)
     return seen(False, answer)
+
+
+@attack(
+    "escalate/other-address",
+    "uses rights that count at other addresses only, and claims such an address in a PROXY header",
+    asset="alice's messages",
+    success="the answer has a message",
+)
+async def other_address(attacker: Attacker) -> Outcome:
+    who = Identity("roamer", "the-key-of-the-roamer")
+    request = request_of(11, pull_fields(ORDERS, OWN_GROUP)).signed(who)
+    if attacker.stage.is_closed:
+        rights = acl(who.name, "*")
+        rights["policies"][0]["entries"][0]["sourceIps"] = ["10.0.0.0/8"]
+        await attacker.stage.must("broker", 3001, {"username": who.name}, user(who.name, who.secret))
+        await attacker.stage.must("broker", 3006, {"subject": f"User:{who.name}"}, rights)
+    answer = await attacker.send("broker", request)
+    if SECRET not in answer.body:
+        proxied = b"PROXY TCP4 10.0.0.1 127.0.0.1 4711 10911\r\n" + request.frame()
+        claimed = await attacker.send("broker", proxied)
+        answer = claimed if SECRET in claimed.body else answer
+    return seen(SECRET in answer.body, answer)
+
+
+@attack(
+    "escalate/denied",
+    "has rights to all topics but one, which is denied, and reads that one",
+    asset="alice's messages",
+    success="the answer has a message",
+    answer="the decision is deny.",
+)
+async def denied(attacker: Attacker) -> Outcome:
+    who = Identity("all-but-one", "the-key-of-all-but-one")
+    if attacker.stage.is_closed:
+        rights = acl(who.name, "*")
+        refused = {"resource": f"Topic:{ORDERS}", "actions": ["Sub"], "decision": "Deny"}
+        rights["policies"][0]["entries"].append(refused)
+        await attacker.stage.must("broker", 3001, {"username": who.name}, user(who.name, who.secret))
+        await attacker.stage.must("broker", 3006, {"subject": f"User:{who.name}"}, rights)
+    answer = await attacker.ask("broker", 11, pull_fields(ORDERS, OWN_GROUP), by=who)
+    return seen(SECRET in answer.body, answer)
+
+
+@attack(
+    "escalate/logged-secrets",
+    "reads the logs of the programs: secrets of users that were created, guessed or refused",
+    asset=USERS,
+    success="a log, or an audit log, has a secret in it",
+    open=False,
+)
+async def logged_secrets(attacker: Attacker) -> Outcome:
+    marked = "a-secret-that-no-log-may-have"
+    power = attacker.stage.power
+    raw = json.dumps(user("logged", marked)).encode()
+    for code in (3001, 3002):
+        await attacker.ask("broker", code, {"username": "logged"}, raw, by=power, proof=True)
+    await attacker.ask("broker", 3001, {"username": "logged"}, raw, by=MALLORY)
+    await attacker.ask("broker", 3001, {"username": "a:b"}, raw.replace(b"Normal", b"Nothing"), by=power)
+    secrets = [marked, *(each.secret for each in (ADMIN, MEMBER, ALICE, MALLORY, DISABLED))]
+    logs = [path for path in attacker.stage.directory.rglob("*") if path.is_file() and _is_log(path)]
+    for path in logs:
+        text = path.read_text(errors="replace")
+        found = next((secret for secret in secrets if secret in text), None)
+        if found is not None:
+            return Outcome(True, f"{path.name}: {found}")
+    return Outcome(False, f"{len(logs)} logs without a secret")
+
+
+def _is_log(path: Path) -> bool:
+    return path.suffix in (".log", ".jsonl") or "audit" in path.name or "telemetry" in path.parts
 
 
 # -- former users ----------------------------------------------------------------------------------------

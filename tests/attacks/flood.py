@@ -1,6 +1,7 @@
 """Flooding: connections, frames and requests of strangers, until others are not served. Small floods: they
 show that there is a limit, and not how much a machine can take."""
 
+import asyncio
 import contextlib
 import json
 import struct
@@ -12,7 +13,7 @@ from tests.attacks.attacker import Attacker, request_of
 from tests.attacks.frames import Answer, json_frame
 from tests.attacks.line import GONE, Line
 from tests.attacks.model import Outcome, attack
-from tests.attacks.stage import ORDERS, send_fields
+from tests.attacks.stage import CONNECTIONS_MAX, ORDERS, send_fields
 
 OTHERS: Final = "the service for others"
 CONNECTIONS: Final = 300
@@ -78,6 +79,26 @@ async def held(attacker: Attacker, server: str, first: bytes = b"", count: int =
 @flood("flood/connections", f"opens {CONNECTIONS} connections to the broker and sends nothing")
 async def connections(attacker: Attacker) -> Answer:
     return await held(attacker, "broker")
+
+
+@attack(
+    "flood/per-address",
+    f"opens {CONNECTIONS} connections from one address to each remoting port",
+    asset=OTHERS,
+    success=f"more than {CONNECTIONS_MAX} stay open at a port (maxConnectionsPerAddress)",
+    answer="stay open",
+)
+async def per_address(attacker: Attacker) -> Outcome:
+    most = 0
+    for server in ("broker", "vip", "namesrv", "controller"):
+        async with contextlib.AsyncExitStack() as stack:
+            lines = []
+            for _ in range(CONNECTIONS):
+                with contextlib.suppress(*GONE, TimeoutError):
+                    lines.append(await stack.enter_async_context(attacker.dial(server, tls=None)))
+            still = await asyncio.gather(*(line.is_open(0.5) for line in lines))
+            most = max(most, sum(still))
+    return Outcome(most > CONNECTIONS_MAX, f"{most} stay open")
 
 
 @flood("flood/controller-connections", f"opens {CONNECTIONS} connections to the controller and sends nothing")

@@ -5,6 +5,7 @@ import os
 import ssl
 import struct
 from collections.abc import Callable
+from itertools import product
 from typing import Final
 
 from broker.ha.core.hello import CHALLENGE, HEAD, Group, SlaveHello
@@ -60,16 +61,16 @@ async def ha_handshake(attacker: Attacker) -> Outcome:
 
 @attack(
     "replica/ha-read",
-    "copies the master's log over the HA port, with an id that is not given to anybody",
+    "copies the log over the HA port of the master or the replica, with an id that nobody has",
     asset=LOG,
     success="the attacker has alice's messages",
     answer=CLOSED,
 )
 async def ha_read(attacker: Attacker) -> Outcome:
     outcome = Outcome(False, "")
-    for tls in ways(attacker):
+    for server, tls in product(("ha", "ha-replica"), ways(attacker)):
         try:
-            async with attacker.dial("ha", tls=tls) as line:
+            async with attacker.dial(server, tls=tls) as line:
                 await shake_hands(line, 77)
                 await line.send(struct.pack(">iq", 2, 0))
                 while True:

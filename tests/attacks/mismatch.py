@@ -466,6 +466,9 @@ async def at_replica(attacker: Attacker) -> Outcome:
         (30, {"topic": ORDERS, "queueId": 0}),
         (15, {"consumerGroup": ALICES, "topic": ORDERS, "queueId": 0, "commitOffset": 0}),
         (21, {}),
+        (37, await half_message(attacker)),
+        (37, {**await half_message(attacker), "topic": OWN}),
+        (310, send_fields(ORDERS)),
     )
     for code, fields in requests:
         answer = await attacker.ask("replica", code, fields, by=MALLORY)

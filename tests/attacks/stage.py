@@ -5,7 +5,9 @@ OPEN: everything off, as by default. CLOSED: TLS only, signatures, ACLs, members
 alice owns the topic `orders` and its group; mallory owns others, and wants alice's."""
 
 import asyncio
+import hashlib
 import json
+import socket
 import ssl
 import sys
 from collections.abc import Iterable, Mapping
@@ -40,6 +42,11 @@ TRACES: Final = "RMQ_SYS_TRACE_TOPIC"
 SECRET: Final = b"alice's secret order"
 ORDERS_KEY: Final = "order-7"
 MESSAGES: Final = 4
+
+TOKENS: Final = {"read": "the-token-that-reads-0123456789", "operate": "the-token-that-operates-0123456789"}
+"""Role -> token."""
+CONNECTIONS_MAX: Final = 200
+"""Of one address."""
 
 READY_S: Final = 40.0
 MASTER_FILE_BYTES: Final = 1_048_576
@@ -78,7 +85,8 @@ class Stage:
         )
         self._make_a_controller(self.cluster.name_servers[1])
         self.addresses: dict[str, str] = {}
-        """By what they are: namesrv, controller (it leads), follower, broker (the master), replica, ha."""
+        """By what they are: namesrv, controller (it leads), follower, broker (the master), vip (its VIP
+        channel), replica, ha, ha-replica."""
         self.http_addresses: dict[str, str] = {}
         """namesrv, controller, broker."""
         self.offsets: list[int] = []
@@ -256,7 +264,9 @@ class Stage:
         master = self.cluster.broker_at(self.addresses["broker"])
         replica = next(each for each in self.cluster.brokers if each is not master)
         self.addresses["replica"] = replica.address
+        self.addresses["vip"] = f"{HOST}:{master.settings['fastListenPort']}"
         self.addresses["ha"] = f"{HOST}:{master.settings['haListenPort']}"
+        self.addresses["ha-replica"] = f"{HOST}:{replica.settings['haListenPort']}"
         self.http_addresses["broker"] = master.http_address
 
     async def _until(self, what: str, condition: Any) -> None:
@@ -276,6 +286,7 @@ class Stage:
         write_config(program)
         for broker in self.cluster.brokers:
             broker.settings["namesrvAddr"] = self.cluster.name_servers[0].address
+            broker.settings["fastListenPort"] = _free_port()
             write_config(broker)
 
     def _settings(self) -> dict[str, str]:
@@ -300,7 +311,21 @@ class Stage:
             "innerClientAuthenticationCredentials": member,
             "memberProofRequired": "true",
             "memberCertificateNames": MEMBER_NAME,
+            "httpTokensFile": str(self._tokens_file()),
+            "httpMetricsOpen": "false",
+            "maxConnectionsPerAddress": str(CONNECTIONS_MAX),
         }
+
+    def _tokens_file(self) -> Path:
+        """Tokens for HTTP of two roles; the file has only their hashes."""
+        path = self.directory / "http-tokens"
+        lines = (
+            f"{role} {role}-token sha256:{hashlib.sha256(token.encode()).hexdigest()}\n"
+            for role, token in TOKENS.items()
+        )
+        path.touch(mode=0o600)
+        path.write_text("".join(lines))
+        return path
 
     def _users_settings(self) -> dict[str, str]:
         """The name server and the controllers have their users in files."""
@@ -354,9 +379,24 @@ def _acl(user: Identity, resources: Iterable[str]) -> dict[str, Any]:
 
 
 _ACLS: Final = (
-    _acl(ALICE, (f"Topic:{ORDERS}", f"Group:{ALICES}", "Topic:alice*", "Group:alice*")),
+    _acl(
+        ALICE,
+        (
+            f"Topic:{ORDERS}",
+            f"Group:{ALICES}",
+            "Topic:alice*",
+            "Group:alice*",
+            f"Topic:{CLUSTER_NAME}_REPLY_TOPIC",
+        ),
+    ),
     _acl(MALLORY, ("Topic:mallory*", "Group:mallory*")),
 )
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return str(probe.getsockname()[1])
 
 
 def _write_private(path: Path, value: object) -> None:

@@ -99,7 +99,7 @@ def sliced() -> Iterator[object]:
         yield pytest.param(attack, marks=marks, id=attack.id)
 
 
-@pytest.mark.parametrize("attack", sliced())
+@pytest.mark.parametrize("attack", list(sliced()))
 async def test_open(open_stage: Stage, attack: Attack) -> None:
     """What docs/attacks.md says about a cluster with everything off is true."""
     outcome = await attack.how(Attacker(open_stage, next(_numbers)))

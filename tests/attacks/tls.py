@@ -165,7 +165,7 @@ async def end_certificate_as_ca(attacker: Attacker) -> Outcome:
 )
 async def plain(attacker: Attacker) -> Outcome:
     answer = None
-    for server in ("namesrv", "controller", "follower", "broker", "replica"):
+    for server in ("namesrv", "controller", "follower", "broker", "vip", "replica"):
         answer = await attacker.send(server, request_of(1_000_000), tls=None)
         if answer.code != -1:
             return Outcome(True, f"{server}: {answer}")

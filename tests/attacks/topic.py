@@ -200,7 +200,6 @@ async def send(attacker: Attacker, by: Identity | None) -> Outcome:
     "sends to alice's topic over the replica, which forwards (310)",
     asset=WRITE,
     success="the topic has one message more",
-    open=False,
 )
 async def send_at_replica(attacker: Attacker, by: Identity | None) -> Outcome:
     before = await attacker.stage.end_of(ORDERS)
