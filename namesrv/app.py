@@ -102,7 +102,7 @@ class Namesrv:
             cluster_name=config.authorization_cluster,
             poll_users=None if self.users is None else self.users.poll,
         )
-        self._notifier = MinIdNotifier(self.client_tls, self.security.signer_for(str))
+        self._notifier = MinIdNotifier(self.client_tls, self.security.signer)
         self._registrations = Registrations(
             self.routes, self.liveness, self.kv, self.settings, clock, self._notifier.notify
         )

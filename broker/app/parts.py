@@ -43,7 +43,7 @@ from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
 from keelmq.security.program import ProgramSecurity, first_users
 from keelmq.security.refusal_log import RefusalLog
-from keelmq.security.signer import everybody, optional_signer
+from keelmq.security.signer import optional_signer
 
 
 class BrokerParts:
@@ -109,7 +109,7 @@ class BrokerParts:
             on_closed=self._connection_lost,
             drop_silent_ms=config.controller_heart_beat_timeout_mills,
             tls=self.client_tls,
-            signer=optional_signer(config.member_credentials, proof=True, recipient_of=self._recipient),
+            signer=optional_signer(config.member_credentials, proof=True),
             on_refused=RefusalLog().refused,
         )
         self._routes = RouteRegistration(
@@ -139,12 +139,7 @@ class BrokerParts:
         )
         self.metadata = make_metadata(config, self.topics, self.gate, self.store)
         self.users = BrokerUsers(self.metadata)
-        self.security = ProgramSecurity(
-            config,
-            self.users,
-            cluster_name=config.broker_cluster_name,
-            own_address=lambda: self.address if self.listeners.is_listening else "",
-        )
+        self.security = ProgramSecurity(config, self.users, cluster_name=config.broker_cluster_name)
         if config.has_members:
             # Without, nobody can tell a controller from others, and this broker chose its peers itself.
             self._pushed.access = self.security.access
@@ -257,12 +252,6 @@ class BrokerParts:
         """A name server answers a registration with the HA address of the master that it knows."""
         if self._controlled is not None and answer.master_addr and answer.ha_server_addr:
             self._controlled.slave_sync.route_ha_address = (answer.master_addr, answer.ha_server_addr)
-
-    def _recipient(self, address: str) -> str:
-        """The master knows itself by the address that it has registered, and others call it by. Name servers
-        and controllers may be called by names that they do not know."""
-        is_master = self._controlled is not None and address == self._controlled.master_address
-        return address if is_master else everybody(address)
 
     def _connection_lost(self, address: str) -> None:
         """A connection that this broker opened was closed."""

@@ -183,7 +183,7 @@ class ControllerMode:
             parts.client,
             parts.gate,
             broker_name=config.broker_name,
-            master=lambda: self.master_address,
+            master=self._master_address,
             send_here=parts.send_here,
         )
         self._hand_over = HandOver(
@@ -322,7 +322,7 @@ class ControllerMode:
     def sends_to_master(self) -> bool:
         """Returns whether pulls of consumers are sent to the master: it is known, and slaveReadEnable is not
         set."""
-        return self.master_address is not None and not self._config.slave_read_enable
+        return self._master_address() is not None and not self._config.slave_read_enable
 
     @property
     def ha_port(self) -> int:
@@ -339,12 +339,6 @@ class ControllerMode:
             "haStatus": str(status_of(self.ha)),
         }
 
-    @property
-    def master_address(self) -> str | None:
-        """The master's address; None: there is no role, or this broker is the master."""
-        role = self.role
-        return None if role.is_master or role.epoch == 0 else role.master_address
-
     # -- callbacks of the parts --------------------------------------------------------------------------
 
     def _role_changed(self, before: Role, after: Role, took_ms: int) -> None:
@@ -354,6 +348,11 @@ class ControllerMode:
     def _confirmed(self, asked_ms: int) -> None:
         if self._controller.active_address is not None:
             self._lease.confirmed(self._controller.active_address, asked_ms)
+
+    def _master_address(self) -> str | None:
+        """Returns the master's address; None: there is no role, or this broker is the master."""
+        role = self.role
+        return None if role.is_master or role.epoch == 0 else role.master_address
 
     def _announce(self) -> None:
         self._parts.announce()

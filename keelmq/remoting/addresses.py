@@ -1,5 +1,6 @@
-"""Socket addresses as bytes: as records store them, and as limits count them."""
+"""Socket addresses as bytes: as records store them, as limits count them, and as texts."""
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -7,11 +8,23 @@ import struct
 
 def host_and_port_bytes(host: str, port: int) -> bytes:
     """Returns 4 address bytes, or 16 of IPv6 (IPv4 in IPv6 unwrapped, without a zone), and the port."""
-    plain = host.removeprefix("::ffff:").partition("%")[0]
+    plain = _plain(host)
     packed = bytes(4)
     with contextlib.suppress(OSError):
         packed = socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
     return packed + struct.pack(">i", port)
+
+
+def both_ends_write(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """Returns its own address and its peer's, each as host:port: unless somebody translates addresses in
+    between, what one end calls itself is what the other one calls its peer. Empty: there is none."""
+    ends = (transport.get_extra_info(name) for name in ("sockname", "peername"))
+    own, peer = (f"{_plain(end[0])}:{end[1]}" if end else "" for end in ends)
+    return own, peer
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]
 
 
 def network_of_peer(address: str) -> bytes:

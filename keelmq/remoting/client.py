@@ -12,7 +12,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
@@ -54,12 +54,22 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+@runtime_checkable
+class RepeatingSigner(Protocol):
+    """A signer that may know another way to sign a request that a server has refused."""
+
+    def signs_anew(self, address: str, remark: str) -> bool:
+        """Whether requests to this address are signed in another way from now on."""
+
+
 class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
     on which nothing arrived during a whole timed-out call of at least this duration is closed (half-open
     links); None: never. `tls`: for all connections; False: plain, unless connect_with() was called.
-    `signer`: called with every request and its address just before it is encoded; it may set ext fields.
+    `signer`: called with every request, and the address that the connection goes to, just before it is
+    encoded; it may set ext fields. None: requests are not signed, unless sign_with() was called. A
+    RepeatingSigner may have a refused request signed and sent once more.
     `on_refused(address, operation's name, remark)`: a request was answered with NO_PERMISSION. In a child
     process that was forked after the client was made, every call raises RuntimeError."""
 
@@ -76,7 +86,7 @@ class RemotingClient:
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
         self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
-        self._on_closed, self._signer, self._on_refused = on_closed, signer, on_refused
+        self._on_closed, self._signer, self._on_refused = on_closed, signer or _default_signer, on_refused
         self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[str, Connection] = {}
@@ -106,9 +116,12 @@ class RemotingClient:
                 return Failed(ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, connection)
             command = request_command(operation, header, body)
             response = await self._exchange(connection, address, command, deadline)
-            if not isinstance(response, RemotingCommand) or response.code != ResponseCode.GO_AWAY:
+            if not isinstance(response, RemotingCommand):
                 break
-            self._forget(address, connection)  # again over a new connection, in the remaining time
+            if response.code == ResponseCode.GO_AWAY:
+                self._forget(address, connection)  # again over a new connection, in the remaining time
+            elif not self._signs_anew(connection, response):
+                break
         if not isinstance(response, RemotingCommand):
             return response
         if response.code == ResponseCode.NO_PERMISSION and self._on_refused is not None:
@@ -122,7 +135,10 @@ class RemotingClient:
         command = request_command(operation, header, body, oneway=True)
         command.opaque = next(_opaques) & OPAQUE_MASK
         if self._signer is not None:
-            self._signer(command, address)
+            connection = await self._connection(address, self._connect_timeout_ms / 1000)
+            if isinstance(connection, str):
+                return False
+            self._signer(command, connection.peer_address)
         return await self.send(address, encode(command))
 
     async def send(self, address: str, frame: bytes) -> bool:
@@ -183,7 +199,7 @@ class RemotingClient:
             opaque = next(_opaques) & OPAQUE_MASK
         command.opaque = opaque
         if self._signer is not None:
-            self._signer(command, address)
+            self._signer(command, connection.peer_address)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RemotingCommand | None] = loop.create_future()
         pending[opaque] = future
@@ -205,6 +221,13 @@ class RemotingClient:
         if response is not None:
             return response
         return Unknown(f"connection to {address} lost{self._why(connection)}")
+
+    def _signs_anew(self, connection: Connection, response: RemotingCommand) -> bool:
+        return (
+            response.code == ResponseCode.NO_PERMISSION
+            and isinstance(self._signer, RepeatingSigner)
+            and self._signer.signs_anew(connection.peer_address, response.remark or "")
+        )
 
     def _why(self, connection: Connection) -> str:
         fault = connection.tls_fault
@@ -300,7 +323,15 @@ def connect_with(tls: ClientTls | None) -> None:
     _default_tls = tls
 
 
+def sign_with(signer: Callable[[RemotingCommand, str], None] | None) -> None:
+    """For command lines: clients that are made from now on, and get no `signer` of their own, use this
+    one."""
+    global _default_signer
+    _default_signer = signer
+
+
 _default_tls: ClientTls | None = None
+_default_signer: Callable[[RemotingCommand, str], None] | None = None
 _clients: "weakref.WeakSet[RemotingClient]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 

@@ -18,7 +18,7 @@ from typing import cast
 
 import msgspec
 
-from keelmq.remoting.addresses import host_and_port_bytes, network_of
+from keelmq.remoting.addresses import both_ends_write, host_and_port_bytes, network_of
 from keelmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
 from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
 from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
@@ -65,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.connection_id = next(_ids)
         self.address = "?"
+        self.own_address = self.peer_address = ""  # in the form that both ends write
         self.address_bytes = bytes(8)  # address bytes (4 or 16) and int32 port, as records store them
         self.network = network_of(self.address_bytes)
         self.is_admitted = dispatcher.table.access is None
@@ -77,12 +78,10 @@ class Connection(asyncio.BufferedProtocol):
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dispatcher, self._fast_path = dispatcher, dispatcher.fast_path
-        self._scratch = scratch
-        self._on_made, self._on_lost = on_made, on_lost
+        self._scratch, self._on_made, self._on_lost = scratch, on_made, on_lost
         self._transport: asyncio.Transport | None = None
-        self._tail = b""
+        self._tail, self._large_filled = b"", 0
         self._large: mmap.mmap | None = None
-        self._large_filled = 0
         self._large_frames = large_frames or LargeFrames()
         self._write_buffers = write_buffers or WriteBuffers()
         self._limits = limits or PeerLimits()
@@ -217,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         if self.is_tls:
             self.certificate_names = transport.get_extra_info("certificate_names")
+        self.own_address, self.peer_address = both_ends_write(transport)
         self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

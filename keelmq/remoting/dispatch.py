@@ -73,10 +73,6 @@ class Requester(RememberingPeer, Protocol):
 
     in_flight: int
 
-    @property
-    def is_admitted(self) -> bool:
-        """Returns whether it has, or whether there is no check."""
-
     def refuse_request(self) -> str | None:
         """Returns why a request is not even checked; None: it is. Called until it is admitted."""
 
@@ -109,7 +105,9 @@ class Dispatcher:
 
     def _again(self, code: int) -> AdmitAgain | None:
         access = self.table.access
-        return None if access is None or access.is_open(code) else partial(access.admit_again, code)
+        if access is None:
+            return None
+        return _when_admitted if access.is_open(code) else partial(access.admit_again, code)
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later
@@ -295,6 +293,12 @@ def answer_of(error: Exception, bad_request_code: int) -> tuple[int, str]:
     if isinstance(error, CommandError):
         return error.code, error.remark
     return ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"
+
+
+def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
+    """AdmitAgain of codes that everybody may send: the first request of a connection is admitted as a whole,
+    since limits count the connections of strangers."""
+    return peer.is_admitted
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:

@@ -99,6 +99,16 @@ class Peer(Protocol):
         """Queues an encoded frame (a pushed request or late reply). False: closing, nothing was sent."""
 
 
+class RememberingPeer(Peer, Protocol):
+    """A Peer that keeps what an Access remembers of its requests, for as long as it is connected."""
+
+    known_requests: Any
+
+    @property
+    def is_admitted(self) -> bool:
+        """Returns whether the access check has let a request pass, or whether there is no check."""
+
+
 class Role(IntEnum):
     """What kind of request it is; a higher one includes the lower ones."""
 
@@ -107,12 +117,6 @@ class Role(IntEnum):
     """Changes messages, topics, groups or offsets."""
     ADMINISTER = 3
     """Changes members, users, configuration or what is kept at all."""
-
-
-class RememberingPeer(Peer, Protocol):
-    """A Peer that keeps what an Access remembers of its requests, for as long as it is connected."""
-
-    known_requests: Any
 
 
 Changes = dict[str, tuple[object, object]]

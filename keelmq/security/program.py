@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.config import ConfigError
 from keelmq.security.config import SecurityConfig, codes_of
 from keelmq.security.core.access import AccessControl, UsersAndAcls
@@ -18,7 +18,7 @@ from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl
 from keelmq.security.core.users import InvalidUser, User
 from keelmq.security.plain_acl_files import PlainAclFiles
 from keelmq.security.server_access import ServerAccess
-from keelmq.security.signer import RecipientOf, Signer, everybody, optional_signer
+from keelmq.security.signer import Signer, optional_signer
 from keelmq.security.user_store import WithMember
 
 POLL_S: Final = 1.0
@@ -37,11 +37,9 @@ class ProgramSecurity:
         *,
         cluster_name: str,
         poll_users: Callable[[], Awaitable[None]] | None = None,
-        own_address: Callable[[], str] = str,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
-        """cluster_name: in Cluster:<name> of ACLs. poll_users: takes changes of files that have the users.
-        own_address: host:port that other members know this program by; "": they know configured names."""
+        """cluster_name: in Cluster:<name> of ACLs. poll_users: takes changes of files that have the users."""
         self._poll_users = poll_users
         self._changed: Callable[[], None] | None = None
         self.member = config.member_credentials
@@ -50,7 +48,7 @@ class ProgramSecurity:
         plain = _load(self._files(config)) if config.acl_enable else None
         self.access: ServerAccess | None = None
         if config.security_on:
-            proofs = MemberProofs(own_address=own_address, not_before_ms=clock())
+            proofs = MemberProofs(uptime=now_ms, not_before_ms=clock())
             control = AccessControl(
                 WithMember(users, self.member),
                 _settings(config, cluster_name, self.member_name),
@@ -62,11 +60,7 @@ class ProgramSecurity:
     @property
     def signer(self) -> Signer | None:
         """What signs this program's own requests; None: they are not signed."""
-        return self.signer_for(everybody)
-
-    def signer_for(self, recipient_of: RecipientOf) -> Signer | None:
-        """The same, for servers that know themselves by the addresses that this program calls."""
-        return optional_signer(self.member, proof=True, recipient_of=recipient_of)
+        return optional_signer(self.member, proof=True)
 
     @property
     def member_name(self) -> str | None:

@@ -14,7 +14,7 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Lookup, LookupKind
-from keelmq.security.core.known_requests import KnownRequests
+from keelmq.security.core.known_requests import KnownRequests, key_for_more
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 from keelmq.security.core.refusals import Reason
 
@@ -42,6 +42,7 @@ def _asked(request: Request, peer: Peer, peer_ip: str) -> AccessRequest:
         peer.connection_id,
         peer.is_tls,
         peer.certificate_names,
+        getattr(peer, "own_address", ""),  # HTTP requests have none
     )
 
 
@@ -72,7 +73,7 @@ class ServerAccess:
             if granted.reason in LOGGED:
                 self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
             self.refuse(granted)
-        if granted.is_member and self._proofs is not None and self._proofs.is_skewed:
+        if self._proofs is not None and self._proofs.is_skewed:
             self._skewed.tell(
                 now_ms(),
                 "%s: its clock and this one differ by %.1f s; at %d s its requests are refused: %s",
@@ -85,13 +86,13 @@ class ServerAccess:
 
     def is_open(self, code: int) -> bool:
         """Whether everybody may send it, whatever it says."""
-        return self.control.is_open(code)
+        return self.control.plain is None and self.control.settings.is_open(code)
 
     def remember(self, request: Request, peer: RememberingPeer, caller: Caller) -> None:
         """Requests of this kind are known to admit_again() from now on."""
         if not isinstance(caller, UserCaller):
             return
-        found = self.control.key_for_more(_asked(request, peer, ip_of(peer.address)), caller.granted)
+        found = key_for_more(self.control, _asked(request, peer, ip_of(peer.address)), caller.granted)
         if found is None:
             return
         key, resources = found

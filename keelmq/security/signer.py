@@ -1,13 +1,15 @@
 """Signs the requests of a client: RocketMQ's ACL hook of clients (AclClientRPCHook), plus the proof of our
 own programs and tools."""
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from keelmq.remoting.command import RemotingCommand
-from keelmq.runtime.clock import wall_ms
-from keelmq.security.core.member_proof import SENDER_BYTES, with_proof
+from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.security.core.member_proof import OTHER_RECIPIENT, SENDER_BYTES, with_proof
 from keelmq.security.core.signature import (
     ACCESS_KEY,
     SECURITY_TOKEN,
@@ -15,6 +17,11 @@ from keelmq.security.core.signature import (
     SecretKey,
     signed_bytes,
 )
+
+logger = logging.getLogger(__name__)
+
+TRANSLATED_MAX: Final = 1_000
+"""Addresses that are remembered as translated ones; more begin anew."""
 
 Signer = Callable[[RemotingCommand, str], None]
 """Sets ext fields of a request (command, address of the recipient) just before it is encoded."""
@@ -40,46 +47,55 @@ class Credentials:
                 raise ValueError(f"{name} is not valid Unicode") from None
 
 
-RecipientOf = Callable[[str], str]
-"""(address that is called) -> whom a proof is for, as the server knows itself; "": everybody."""
+class RequestSigner:
+    """Signs requests. A proof names the server, by the address that the connection goes to: the server has
+    the same one for its own, unless addresses are translated in between. Then it refuses the first request,
+    and further ones to that address name nobody: if somebody captures them, each could be sent to other
+    servers as well, once and within the window."""
 
+    def __init__(self, credentials: Credentials, *, proof: bool = False) -> None:
+        """proof: adds the proof that a request is new and unaltered, which only KeelMQ's servers check."""
+        self._credentials, self._proof = credentials, proof
+        self._secret = SecretKey(credentials.secret_key.encode())
+        self._numbers = _Numbers()
+        self._translated: set[str] = set()
 
-def everybody(address: str) -> str:
-    """The RecipientOf of those who know servers by configured addresses only: names of a DNS or of a
-    service, which the servers need not know."""
-    return ""
-
-
-def signer_of(
-    credentials: Credentials, *, proof: bool = False, recipient_of: RecipientOf = everybody
-) -> Signer:
-    """Returns what signs requests with these credentials. proof: adds the proof that a request is new and
-    unaltered, which only KeelMQ's servers check."""
-    secret = SecretKey(credentials.secret_key.encode())
-    numbers = _Numbers()
-
-    def sign(command: RemotingCommand, address: str) -> None:
-        fields = {**command.ext_fields}
+    def __call__(self, command: RemotingCommand, address: str) -> None:
+        credentials, fields = self._credentials, {**command.ext_fields}
         fields.pop(SIGNATURE, None)
         if credentials.security_token is not None:
             fields[SECURITY_TOKEN] = credentials.security_token
-        if proof:
-            sender, number = numbers.next()
+        if self._proof:
+            sender, number = self._numbers.next()
             fields = with_proof(
                 command.code,
                 fields,
                 command.body,
                 now_ms=wall_ms(),
+                uptime_ms=now_ms(),
                 sender=sender,
                 number=number,
-                recipient=recipient_of(address),
+                recipient="" if address in self._translated else address,
             )
         fields[ACCESS_KEY] = credentials.access_key
         data = signed_bytes(fields, command.body, command.version)
-        fields[SIGNATURE] = secret.signature_of(data).decode()
+        fields[SIGNATURE] = self._secret.signature_of(data).decode()
         command.ext_fields = fields
 
-    return sign
+    def signs_anew(self, address: str, remark: str) -> bool:
+        """A server refused a request: whether it is to be signed and sent again, without a recipient."""
+        if OTHER_RECIPIENT not in remark or not address or address in self._translated:
+            return False
+        if len(self._translated) >= TRANSLATED_MAX:
+            self._translated.clear()
+        self._translated.add(address)
+        logger.info("%s knows itself by another address: requests do not name it as their recipient", address)
+        return True
+
+
+def signer_of(credentials: Credentials, *, proof: bool = False) -> Signer:
+    """Returns what signs requests with these credentials, see RequestSigner."""
+    return RequestSigner(credentials, proof=proof)
 
 
 class _Numbers:
@@ -97,11 +113,9 @@ class _Numbers:
         return self._sender, self._number
 
 
-def optional_signer(
-    credentials: Credentials | None, *, proof: bool = False, recipient_of: RecipientOf = everybody
-) -> Signer | None:
+def optional_signer(credentials: Credentials | None, *, proof: bool = False) -> Signer | None:
     """Returns the signer, or None without credentials."""
-    return None if credentials is None else signer_of(credentials, proof=proof, recipient_of=recipient_of)
+    return None if credentials is None else signer_of(credentials, proof=proof)
 
 
 def check_shared(client: object, credentials: Credentials | None) -> None:

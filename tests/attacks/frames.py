@@ -95,7 +95,7 @@ def signature_of(secret: str, fields: Mapping[str, str], body: bytes) -> str:
 def proof_of(
     code: int, fields: Mapping[str, str], body: bytes, *, at_ms: int | None = None, recipient: str = ""
 ) -> str:
-    """Returns the proof of a member's request: code, time, nonce, and a digest over what the signature leaves
+    """Returns the proof of a member's request: code, times, sender and number, and a digest over what the signature leaves
     out."""
     digest = hashlib.sha256()
     names = sorted(name for name in fields if name not in ("AccessKey", "Signature", PROOF))
@@ -103,7 +103,7 @@ def proof_of(
         digest.update(struct.pack(">I", len(text.encode())) + text.encode())
     digest.update(struct.pack(">I", len(names)) + body)
     sent_ms = int(time.time() * 1_000) if at_ms is None else at_ms
-    return f"{code}:{sent_ms:013d}:{os.urandom(16).hex()}:{digest.hexdigest()}"
+    return f"{code}:{sent_ms:013d}:{0:015d}:{os.urandom(16).hex()}:{digest.hexdigest()}"
 
 
 def json_frame(header: Mapping[str, object] | bytes, body: bytes = b"") -> bytes:

@@ -165,7 +165,7 @@ def proven(
     "sends a member's request of an hour ago, which the server never saw",
     asset=NEW,
     success="it is carried out",
-    answer="ms ago by this clock",
+    answer="by the clock of this server",
 )
 async def stale(attacker: Attacker) -> Outcome:
     at_ms = int(time.time() * 1_000) - HOUR_MS
@@ -177,7 +177,7 @@ async def stale(attacker: Attacker) -> Outcome:
     "sends a member's request with a time an hour ahead, to use it then",
     asset=NEW,
     success="it is carried out",
-    answer="ms ago by this clock",
+    answer="by the clock of this server",
 )
 async def future(attacker: Attacker) -> Outcome:
     at_ms = int(time.time() * 1_000) + HOUR_MS

@@ -32,7 +32,6 @@ from keelmq.security.core.rules import RULES, UNKNOWN
 from keelmq.security.core.signature import (
     ACCESS_KEY,
     SIGNATURE,
-    UNIQUE_KEY_QUERY,
     ExtFields,
     SecretKey,
     verify,
@@ -77,6 +76,7 @@ class AccessRequest(NamedTuple):
     connection_id: int = 0
     is_tls: bool = False
     certificate_names: Iterable[str] = ()
+    own_address: str = ""
 
 
 class Granted(NamedTuple):
@@ -126,6 +126,13 @@ class AccessControl:
         return len(self._allowed), len(self._authenticated)
 
     @property
+    def state(self) -> object:
+        """Another object after every change of users, ACLs and accounts."""
+        if self._generation != self._users.generation:
+            self._forget()
+        return self._state
+
+    @property
     def users(self) -> UsersAndAcls:
         return self._users
 
@@ -142,40 +149,11 @@ class AccessControl:
     def throttle(self) -> FailureThrottle:
         return self._throttle
 
-    def is_open(self, code: int) -> bool:
-        """Whether everybody may send it, whatever it says."""
-        return self._plain is None and self._settings.is_open(code)
-
-    @property
-    def state(self) -> object:
-        """Another object after every change of users, ACLs and accounts."""
-        if self._generation != self._users.generation:
-            self._forget()
-        return self._state
-
     def set_plain(self, plain: PlainAcl | None) -> None:
         """Takes the accounts of changed files."""
         self._plain = plain
         self._allowed.clear()
         self._state = object()
-
-    def key_for_more(
-        self, request: AccessRequest, granted: Granted
-    ) -> tuple[SecretKey, tuple[str, ...]] | None:
-        """Returns the key of the user, and the names of the ext fields that the request was granted for.
-        Further requests of this connection with this user, code and these fields need only a right signature,
-        as long as `state` is the same. None: they have to be checked as a whole."""
-        rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or _NO_FIELDS
-        by_user = self._settings.authentication_enabled
-        if by_user is (self._plain is not None):
-            return None  # none or both of them check signatures
-        if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
-            return None
-        accounts = self._plain.accounts.get if self._plain is not None else self._users.user
-        user = accounts(granted.username)
-        if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
-            return None
-        return user.secret, (ACCESS_KEY, *rule.fields)
 
     def check(self, request: AccessRequest, now_ms: int) -> Granted | Refused:
         """Time matters for proofs, the throttle and the stateful strategy: now_ms is a wall clock."""
@@ -320,7 +298,7 @@ class AccessControl:
         if not user.is_enabled:
             self._fail(request, now_ms, "user", f"User:{username} is disabled.")
         if needs_proof:
-            why = self._proofs.check(request.code, ext_fields, request.body, now_ms)
+            why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:
                 raise Refusal("proof", f"{name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)

@@ -15,7 +15,18 @@ from typing import Any, Final
 
 import msgspec
 
-from keelmq.security.core.signature import SIGNATURE, ExtFields, SecretKey, signed_order
+from keelmq.remoting.operation import Role
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted
+from keelmq.security.core.member_proof import PROOF
+from keelmq.security.core.rules import RULES, UNKNOWN
+from keelmq.security.core.signature import (
+    ACCESS_KEY,
+    SIGNATURE,
+    UNIQUE_KEY_QUERY,
+    ExtFields,
+    SecretKey,
+    signed_order,
+)
 
 GRANTED_MAX: Final = 1_000
 """Users and resources that one connection may have for one code; more begin anew."""
@@ -24,6 +35,24 @@ DECODERS_MAX: Final = 256
 
 _values_of: Final = msgspec.structs.astuple
 _decoders: dict[tuple[str, ...], Callable[[bytes], Any]] = {}
+
+
+def key_for_more(
+    control: AccessControl, request: AccessRequest, granted: Granted
+) -> tuple[SecretKey, tuple[str, ...]] | None:
+    """Returns the key of the user, and the names of the ext fields that the request was granted for. Further
+    requests of its connection with this user, code and these fields need only a right signature, as long as
+    control.state is the same. None: they have to be checked as a whole."""
+    rule, ext_fields = RULES.get(request.code, UNKNOWN), request.ext_fields or {}
+    if control.settings.authentication_enabled is (control.plain is not None):
+        return None  # none or both of them check signatures
+    if rule.body is not None or rule.lookups or rule.role is Role.ADMINISTER or granted.is_member:
+        return None
+    accounts = control.plain.accounts.get if control.plain is not None else control.users.user
+    user = accounts(granted.username)
+    if user is None or PROOF in ext_fields or UNIQUE_KEY_QUERY in ext_fields:
+        return None
+    return user.secret, (ACCESS_KEY, *rule.fields)
 
 
 class KnownRequests:

@@ -1,8 +1,8 @@
 """Proof that a request of one of our own programs or tools is new and unaltered.
 
-    0KeelMQProof = "<code>:<ms>:<sender><number>:<digest>"
+    0KeelMQProof = "<code>:<wall clock, ms>:<monotonic clock, ms>:<sender><number>:<digest>"
 
-    1001:1767225600000:16 hex digits and 16 hex digits:64 hex digits
+    1001:1767225600000:000000007200000:16 hex digits and 16 hex digits:64 hex digits
 
 An ordinary signature covers neither the code nor where values begin and end, so a captured one can be sent
 again, as another code, or with its values cut differently. The proof is an ext field, so the signature
@@ -13,7 +13,11 @@ value, and the body.
 A sender has a random name and numbers its requests. The server remembers which of the latest numbers it has
 seen, as IPsec does (RFC 4303, 3.4.3), for as long as a request of the sender could be within the window. So
 the memory does not grow with the number of requests. A server that has no room for another sender refuses,
-since forgetting one would let its requests be used again."""
+since forgetting one would let its requests be used again.
+
+The first request of a sender is new by the wall clocks of both machines. The later ones are new by their
+monotonic clocks, compared with the first one: a wall clock that jumps does not separate members that know
+each other."""
 
 import hashlib
 import hmac
@@ -32,8 +36,14 @@ NUMBERS: Final = 1_024
 SWEEP_MS: Final = 1_000
 PERSONAL: Final = frozenset({PROOF, ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
-_FORM: Final = re.compile(r"(\d{1,10}):(\d{13}):([0-9a-f]{16})([0-9a-f]{16}):([0-9a-f]{64})", re.ASCII)
+DRIFT: Final = 1_000
+"""One ms in so many, by which monotonic clocks may run apart."""
+
+_FORM: Final = re.compile(
+    r"(\d{1,10}):(\d{13}):(\d{15}):([0-9a-f]{16})([0-9a-f]{16}):([0-9a-f]{64})", re.ASCII
+)
 _MASK: Final = (1 << NUMBERS) - 1
+OTHER_RECIPIENT: Final = "the proof of a member is for other fields, another body or another recipient"
 CLOCKS: Final = "synchronize the clocks of both machines"
 
 
@@ -54,18 +64,23 @@ def with_proof(
     body: bytes,
     *,
     now_ms: int,
+    uptime_ms: int,
     sender: bytes,
     number: int,
     recipient: str = "",
 ) -> dict[str, str]:
-    """Returns the ext fields with the proof, to be signed then. `sender`: random bytes, chosen once for each
-    signer. `number`: one more with each request, from 0 on.
+    """Returns the ext fields with the proof, to be signed then. uptime_ms: a monotonic clock.
+
+    sender: random bytes, chosen once for each signer. number: one more with each request, from 0 on.
 
     recipient: whom it is for, in the words that the recipient checks it with; "": everybody."""
     if len(sender) != SENDER_BYTES:
         raise ValueError(f"the name of a sender has {SENDER_BYTES} bytes")
     digest = digest_of(ext_fields, body, recipient)
-    return {**ext_fields, PROOF: f"{code}:{now_ms:013d}:{sender.hex()}{number:016x}:{digest}"}
+    return {
+        **ext_fields,
+        PROOF: f"{code}:{now_ms:013d}:{uptime_ms:015d}:{sender.hex()}{number:016x}:{digest}",
+    }
 
 
 def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
@@ -75,12 +90,27 @@ def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Sender:
-    """The numbers of one sender that were used: bit n of `seen` is for `highest` - n."""
+    """The numbers of one sender that were used: bit n of `seen` is for `highest` - n. latest_ms: of its
+    requests, by its own wall clock. heard_ms: when the last one arrived, by the server's monotonic clock.
+    offset_ms: that minus the sender's monotonic clock, for the request that was on its way shortest."""
 
-    __slots__ = ("highest", "latest_ms", "seen")
+    __slots__ = ("heard_ms", "highest", "latest_ms", "offset_ms", "seen")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, uptime_ms: int, sent_uptime_ms: int) -> None:
         self.highest, self.seen, self.latest_ms = number, 0, 0
+        self.heard_ms, self.offset_ms = uptime_ms, uptime_ms - sent_uptime_ms
+
+    def late_ms(self, uptime_ms: int, sent_uptime_ms: int) -> int:
+        """Returns for how long the request was on its way, longer than the quickest one."""
+        return uptime_ms - sent_uptime_ms - self._offset_at(uptime_ms)
+
+    def heard(self, uptime_ms: int, sent_uptime_ms: int) -> None:
+        """A request was accepted."""
+        self.offset_ms = min(self._offset_at(uptime_ms), uptime_ms - sent_uptime_ms)
+        self.heard_ms = uptime_ms
+
+    def _offset_at(self, uptime_ms: int) -> int:
+        return self.offset_ms + (uptime_ms - self.heard_ms) // DRIFT
 
     def use(self, number: int) -> str | None:
         """Returns why the number cannot be used; None: it can, and not again."""
@@ -106,18 +136,19 @@ class MemberProofs:
         *,
         window_ms: int = WINDOW_MS,
         senders_max: int = SENDERS_MAX,
-        own_address: Callable[[], str] = str,
+        uptime: Callable[[], int] = int,
         not_before_ms: int = 0,
     ) -> None:
-        """own_address: host:port that other members know this server by; "": requests that name a recipient
-        are for others. not_before_ms: when this program began: it does not know what was used before."""
+        """uptime: a monotonic clock, ms. not_before_ms: when this program began: it does not know what was
+        used before."""
         self.window_ms, self._senders_max = window_ms, senders_max
-        self._own_address = own_address
+        self._uptime = uptime
         self._not_before_ms = not_before_ms
         self._forgotten_ms = self._swept_ms = 0
         self._senders: dict[str, _Sender] = {}
         self.skew_ms = 0
-        """By how much the clock of the last sender is behind this one's, and the time on the way."""
+        """By how much the wall clock of the last request's sender is behind this one's, if it was the first
+        one of the sender; else 0."""
 
     @property
     def is_skewed(self) -> bool:
@@ -128,25 +159,47 @@ class MemberProofs:
         """How many senders are remembered."""
         return len(self._senders)
 
-    def check(self, code: int, ext_fields: ExtFields, body: bytes, now_ms: int) -> str | None:
-        """Returns why the proof does not hold; None: it does, and will not again."""
+    def check(
+        self, code: int, ext_fields: ExtFields, body: bytes, now_ms: int, own_address: str = ""
+    ) -> str | None:
+        """Returns why the proof does not hold; None: it does, and will not again. own_address: the server's,
+        of the connection on which the request came; "": a request that names a recipient is for others."""
         proof = ext_fields.get(PROOF)
         if not proof:
             return "the proof of a member is missing"
         form = _FORM.fullmatch(proof)
         if form is None or min(ext_fields) != PROOF:
             return "the proof of a member is malformed"
-        proven_code, sent_text, sender, number, digest = form.groups()
+        proven_code, sent_text, uptime_text, sender, number, digest = form.groups()
         if proven_code != str(code):
             return f"the proof of a member is for code {proven_code}"
         if not any(
             hmac.compare_digest(digest_of(ext_fields, body, recipient), digest)
-            for recipient in {"", self._own_address()}
+            for recipient in {"", own_address}
         ):
-            return "the proof of a member is for other fields, another body or another recipient"
-        return self._use(sender, int(number, 16), int(sent_text), now_ms)
+            return OTHER_RECIPIENT
+        return self._use(sender, int(number, 16), int(sent_text), int(uptime_text), now_ms)
 
-    def _use(self, sender: str, number: int, sent_ms: int, now_ms: int) -> str | None:
+    def _use(self, sender: str, number: int, sent_ms: int, sent_uptime_ms: int, now_ms: int) -> str | None:
+        found, uptime_ms = self._senders.get(sender), self._uptime()
+        self.skew_ms = 0
+        if found is None:
+            if (why := self._refusal_of_first(sent_ms, now_ms)) is not None:
+                return why
+            found = self._senders[sender] = _Sender(number, uptime_ms, sent_uptime_ms)
+        late_ms = found.late_ms(uptime_ms, sent_uptime_ms)
+        if abs(late_ms) > self.window_ms:
+            return (
+                f"the request was {late_ms / 1000:.1f} s longer on its way than others, "
+                f"and {self.window_ms / 1000:g} s is the limit"
+            )
+        if (why := found.use(number)) is None:
+            found.heard(uptime_ms, sent_uptime_ms)
+            found.latest_ms = max(found.latest_ms, sent_ms)
+        return why
+
+    def _refusal_of_first(self, sent_ms: int, now_ms: int) -> str | None:
+        """Returns why the first request of a sender is not new, or why there is no room for the sender."""
         self.skew_ms = now_ms - sent_ms
         if abs(self.skew_ms) > self.window_ms:
             when = "ago" if self.skew_ms > 0 else "in the future"
@@ -158,24 +211,19 @@ class MemberProofs:
         self._not_before_ms = min(self._not_before_ms, now_ms)
         if sent_ms < self._not_before_ms or sent_ms <= self._forgotten_ms:
             return f"the request was sent before this program began; if this goes on, {CLOCKS}"
-        found = self._senders.get(sender)
-        if found is None:
-            self._sweep(now_ms)
-            if len(self._senders) >= self._senders_max:
-                return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
-            found = self._senders[sender] = _Sender(number)
-        if (why := found.use(number)) is not None:
-            return why
-        found.latest_ms = max(found.latest_ms, sent_ms)
+        self._sweep(now_ms)
+        if len(self._senders) >= self._senders_max:
+            return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
         return None
 
     def _sweep(self, now_ms: int) -> None:
-        """Forgets senders whose requests are too old by now, and remembers the time of the latest of them, in
-        case that the clock goes back."""
+        """Forgets senders that are silent and whose requests are too old by now. Remembers the time of the
+        latest of them, in case that the clock goes back."""
         if abs(now_ms - self._swept_ms) < SWEEP_MS:
             return
-        self._swept_ms = now_ms
+        self._swept_ms, uptime_ms = now_ms, self._uptime()
         for sender, found in list(self._senders.items()):
-            if found.latest_ms < now_ms - self.window_ms:
+            is_silent = found.heard_ms < uptime_ms - self.window_ms
+            if is_silent and found.latest_ms < now_ms - self.window_ms:
                 self._forgotten_ms = max(self._forgotten_ms, found.latest_ms)
                 del self._senders[sender]

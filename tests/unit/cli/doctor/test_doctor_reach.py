@@ -18,7 +18,7 @@ from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.doctor.reach import ROUNDS, Reach, Silent
 from cli.keelmq import app
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import ANYBODY, Caller, CommandError, Empty, Peer, Request
+from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, Empty, Peer, Request
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
 from keelmq.security.signer import Credentials
 from tests.support.admin_parts import hanging
@@ -91,7 +91,7 @@ async def test_a_refusal_is_told_by_name() -> None:
             await metadata(reach, server.address)
 
 
-class Strict:
+class Strict(Access):
     """An Access that knows one user."""
 
     def admit(self, request: Request, peer: Peer) -> Caller:

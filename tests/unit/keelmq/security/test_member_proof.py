@@ -2,7 +2,7 @@
 
 import pytest
 
-from keelmq.security.core.member_proof import NUMBERS, PROOF, MemberProofs, with_proof
+from keelmq.security.core.member_proof import NUMBERS, OTHER_RECIPIENT, PROOF, MemberProofs, with_proof
 from keelmq.security.core.signature import signed, signed_bytes
 from tests.unit.keelmq.security.parts import NOW_MS, SENDER
 
@@ -19,9 +19,17 @@ def proven(
     sent_ms: int = NOW_MS,
     recipient: str = "",
     sender: bytes = SENDER,
+    uptime_ms: int = 0,
 ) -> dict[str, str]:
     fields = with_proof(
-        code, FIELDS, b"body", now_ms=sent_ms, sender=sender, number=number, recipient=recipient
+        code,
+        FIELDS,
+        b"body",
+        now_ms=sent_ms,
+        uptime_ms=uptime_ms,
+        sender=sender,
+        number=number,
+        recipient=recipient,
     )
     return signed("inner", "inner-secret", fields, b"body")
 
@@ -66,14 +74,61 @@ def test_fields_that_are_cut_differently_have_the_same_signature_but_no_proof() 
 
 
 def test_a_proof_is_for_its_recipient() -> None:
-    fields, everybody = proven(recipient="10.0.0.7:10911"), proven(1)
-    other = MemberProofs(own_address=lambda: "10.0.0.8:10911")
-    why = "the proof of a member is for other fields, another body or another recipient"
-    for proofs in (MemberProofs(), other):
-        assert proofs.check(1001, fields, b"body", NOW_MS) == why
-        assert proofs.check(1001, everybody, b"body", NOW_MS) is None
-    named = MemberProofs(own_address=lambda: "10.0.0.7:10911")
-    assert named.check(1001, fields, b"body", NOW_MS) is None
+    fields, nobody = proven(recipient="10.0.0.7:10911"), proven(1)
+    for address in ("", "10.0.0.8:10911"):
+        proofs = MemberProofs()
+        assert proofs.check(1001, fields, b"body", NOW_MS, address) == OTHER_RECIPIENT
+        assert proofs.check(1001, nobody, b"body", NOW_MS, address) is None
+    assert MemberProofs().check(1001, fields, b"body", NOW_MS, "10.0.0.7:10911") is None
+
+
+class Uptime:
+    """The monotonic clock of the server, and that of a sender, which began an hour earlier."""
+
+    def __init__(self) -> None:
+        self.ms = 5_000
+        self.proofs = MemberProofs(uptime=lambda: self.ms)
+        self.number = 0
+
+    def send(self, *, after_ms: int = 0, on_the_way_ms: int = 1, wall_ms: int = NOW_MS) -> str | None:
+        """Why the next request is refused. wall_ms: of both machines, or only of the sender."""
+        self.ms += after_ms
+        self.number += 1
+        sent_ms = self.ms + 3_600_000 - on_the_way_ms
+        fields = proven(self.number, uptime_ms=sent_ms, sent_ms=wall_ms)
+        return self.proofs.check(1001, fields, b"body", NOW_MS)
+
+
+@pytest.mark.parametrize("jump_ms", [-86_400_000, -60_000, 60_000, 86_400_000])
+def test_a_wall_clock_that_jumps_does_not_separate_who_know_each_other(jump_ms: int) -> None:
+    server = Uptime()
+    assert server.send() is None
+    for _ in range(100):
+        assert server.send(after_ms=1_000, wall_ms=NOW_MS + jump_ms) is None
+    new = proven(sender=b"new one.", sent_ms=NOW_MS + jump_ms)
+    why = server.proofs.check(1001, new, b"body", NOW_MS)
+    assert why is not None and "synchronize the clocks" in why
+
+
+def test_a_request_that_is_held_back_is_refused() -> None:
+    server = Uptime()
+    assert server.send(on_the_way_ms=200) is None
+    assert server.send(on_the_way_ms=1) is None
+    assert server.send(on_the_way_ms=30_001) is None
+    why = server.send(on_the_way_ms=30_002)
+    assert why == "the request was 30.0 s longer on its way than others, and 30 s is the limit"
+    assert server.send(on_the_way_ms=-30_001) is not None
+    assert server.send(on_the_way_ms=1) is None
+
+
+def test_monotonic_clocks_may_run_apart() -> None:
+    """200 ppm for a week: two minutes."""
+    for drift in (-5_000, 5_000):
+        server, behind_ms = Uptime(), 0
+        for minute in range(7 * 24 * 60):
+            behind_ms = minute * 60_000 // drift
+            assert server.send(after_ms=60_000, on_the_way_ms=1 + behind_ms) is None, minute
+        assert abs(behind_ms) > 120_000
 
 
 @pytest.mark.parametrize(
@@ -93,7 +148,7 @@ def test_nothing_may_stand_before_the_proof() -> None:
 def test_a_missing_proof() -> None:
     assert MemberProofs().check(1001, FIELDS, b"", NOW_MS) == "the proof of a member is missing"
     with pytest.raises(ValueError, match="8 bytes"):
-        with_proof(1, {}, b"", now_ms=1, sender=b"short", number=0)
+        with_proof(1, {}, b"", now_ms=1, uptime_ms=0, sender=b"short", number=0)
 
 
 def test_the_memory_does_not_grow_with_the_requests() -> None:
@@ -132,7 +187,8 @@ def test_senders_have_numbers_of_their_own() -> None:
 
 
 def test_the_memory_of_senders_is_bounded_and_a_full_one_refuses() -> None:
-    proofs, senders = MemberProofs(senders_max=3), [b"sender %d" % number for number in range(5)]
+    uptimes, senders = [0], [b"sender %d" % number for number in range(5)]
+    proofs = MemberProofs(senders_max=3, uptime=lambda: uptimes[-1])
     for sender in senders[:3]:
         assert proofs.check(1001, proven(sender=sender), b"body", NOW_MS) is None
     why = proofs.check(1001, proven(sender=senders[3]), b"body", NOW_MS)
@@ -140,14 +196,17 @@ def test_the_memory_of_senders_is_bounded_and_a_full_one_refuses() -> None:
     assert proofs.check(1001, proven(sender=senders[0]), b"body", NOW_MS) == BEFORE
     assert proofs.check(1001, proven(1, sender=senders[0]), b"body", NOW_MS) is None
     later_ms = NOW_MS + 30_001
+    uptimes.append(30_001)
     assert proofs.check(1001, proven(sender=senders[4], sent_ms=later_ms), b"body", later_ms) is None
     assert len(proofs) == 1
 
 
 def test_a_clock_that_goes_back_opens_nothing() -> None:
-    proofs = MemberProofs()
+    uptimes = [0]
+    proofs = MemberProofs(uptime=lambda: uptimes[-1])
     assert proofs.check(1001, proven(), b"body", NOW_MS) is None
     later_ms = NOW_MS + 120_000
+    uptimes.append(120_000)
     assert proofs.check(1001, proven(sender=b"sender 2", sent_ms=later_ms), b"body", later_ms) is None
     assert len(proofs) == 1  # the first one is forgotten
     why = proofs.check(1001, proven(), b"body", NOW_MS)
@@ -159,7 +218,7 @@ def test_a_clock_that_was_ahead_at_the_start_refuses_nobody_once_it_is_right() -
     proofs = MemberProofs(not_before_ms=NOW_MS + 3_600_000)
     assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS + 3_600_000) is not None
     assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS) is None
-    assert proofs.check(1001, proven(1, sent_ms=NOW_MS - 1), b"body", NOW_MS + 1) is not None
+    assert proofs.check(1001, proven(sender=b"sender 2", sent_ms=NOW_MS - 1), b"body", NOW_MS + 1) is not None
 
 
 def test_requests_from_before_the_start_are_refused() -> None:

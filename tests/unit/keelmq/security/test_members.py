@@ -18,12 +18,13 @@ from keelmq.remoting.operations.controller import (
 )
 from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
 from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.clock import now_ms as monotonic_ms
 from keelmq.security import signer as signer_module
 from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.refusal_log import PERIOD_MS, RefusalLog
 from keelmq.security.server_access import ServerAccess
-from keelmq.security.signer import Credentials, Signer, optional_signer, signer_of
-from tests.support.server_parts import server, until
+from keelmq.security.signer import Credentials, Signer, signer_of
+from tests.support.server_parts import raw_peer, server, until
 from tests.unit.keelmq.security.parts import NOW_MS, SECRETS, control, tables
 
 INNER = Credentials("inner", SECRETS["inner"])
@@ -31,8 +32,8 @@ HEARTBEAT = BrokerHeartbeatRequest(cluster_name="c", broker_name="b", broker_add
 SETTINGS: dict[str, Any] = {"members_required": True, "member_users": frozenset({"inner"})}
 
 
-def access(*, own_address: str = "", now_ms: int = NOW_MS) -> ServerAccess:
-    proofs = MemberProofs(own_address=lambda: own_address)
+def access(*, now_ms: int = NOW_MS) -> ServerAccess:
+    proofs = MemberProofs(uptime=monotonic_ms)
     return ServerAccess(control(tables(), proofs=proofs, **SETTINGS), clock=lambda: now_ms, proofs=proofs)
 
 
@@ -72,11 +73,10 @@ class Receiver:
         (signer_of(INNER), "the proof of a member is missing"),
         (signer_of(Credentials("inner", "wrong"), proof=True), "check signature failed."),
         (signer_of(Credentials("root", SECRETS["root"]), proof=True), "for members of this cluster only"),
-        (signer_of(INNER, proof=True, recipient_of=lambda address: "10.0.0.9:1"), "another recipient"),
     ],
 )
 async def test_what_is_no_proof_of_a_member(signer: Signer | None, remark: str) -> None:
-    receiver = Receiver(access(own_address="10.0.0.7:1"))
+    receiver = Receiver(access())
     refused: list[tuple[str, str, str]] = []
     async with server(receiver.table) as open_server:
         address = address_of(open_server)
@@ -89,17 +89,55 @@ async def test_what_is_no_proof_of_a_member(signer: Signer | None, remark: str) 
     assert receiver.served == []
 
 
-@pytest.mark.parametrize("recipient", ["", "10.0.0.7:1"])
-async def test_a_member_proves_itself(recipient: str) -> None:
-    receiver = Receiver(access(own_address="10.0.0.7:1"))
-    sign = optional_signer(INNER, proof=True, recipient_of=lambda address: recipient)
+async def test_a_member_proves_itself() -> None:
+    receiver = Receiver(access())
     async with server(receiver.table) as open_server:
-        client = RemotingClient(signer=sign, on_refused=lambda *told: pytest.fail(str(told)))
+        client = RemotingClient(
+            signer=signer_of(INNER, proof=True), on_refused=lambda *told: pytest.fail(str(told))
+        )
+        for address in (address_of(open_server), f"localhost:{open_server.address[1]}"):
+            for _ in range(2):
+                outcome = await client.call(address, BROKER_HEARTBEAT, HEARTBEAT)
+                assert isinstance(outcome, Ok), outcome
+            assert await client.oneway(address, BROKER_HEARTBEAT, HEARTBEAT)
+        await until(lambda: len(receiver.users) == 6, "all requests arrive")
+        await client.close()
+    assert receiver.users == ["inner"] * 6
+
+
+async def test_a_server_behind_a_translated_address_refuses_one_request() -> None:
+    """As behind the address of a Kubernetes service."""
+    found = access()
+    receiver = Receiver(found)
+    async with server(receiver.table) as open_server:
+        client = RemotingClient(
+            signer=signer_of(INNER, proof=True), on_refused=lambda *told: pytest.fail(str(told))
+        )
+        address = address_of(open_server)
+        outcome = await client.call(address, BROKER_HEARTBEAT, HEARTBEAT)
+        assert isinstance(outcome, Ok)
+        (connection,) = open_server.connections
+        connection.own_address = "10.96.0.1:9878"
         for _ in range(3):
-            outcome = await client.call(address_of(open_server), BROKER_HEARTBEAT, HEARTBEAT)
+            outcome = await client.call(address, BROKER_HEARTBEAT, HEARTBEAT)
             assert isinstance(outcome, Ok), outcome
         await client.close()
-    assert receiver.users == ["inner"] * 3
+    assert receiver.users == ["inner"] * 4
+    assert found.refusals == {"proof": 1}
+
+
+async def test_a_captured_request_is_for_one_server() -> None:
+    """What the first one accepts, the second one refuses."""
+    answers = []
+    command = request_command(BROKER_HEARTBEAT, HEARTBEAT)
+    async with server(Receiver(access()).table) as first, server(Receiver(access()).table) as second:
+        signer_of(INNER, proof=True)(command, address_of(first))
+        for open_server in (first, second, first):
+            async with raw_peer(open_server) as peer:
+                answers.append(await peer.ask(command))
+    assert [answer.code for answer in answers] == [0, 16, 16]
+    assert "another recipient" in (answers[1].remark or "")
+    assert "the request was sent before" in (answers[2].remark or "")
 
 
 async def test_what_a_server_pushes_is_checked_like_what_arrives_at_a_port() -> None:

@@ -9,9 +9,9 @@ from keelmq import Credentials, Producer, PullConsumer
 from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.command import RemotingCommand
-from keelmq.security.core.member_proof import PROOF, MemberProofs
+from keelmq.security.core.member_proof import OTHER_RECIPIENT, PROOF, MemberProofs
 from keelmq.security.core.signature import SIGNATURE, SecretKey, verify
-from keelmq.security.signer import optional_signer, signer_of
+from keelmq.security.signer import TRANSLATED_MAX, RequestSigner, optional_signer, signer_of
 
 MINE = Credentials("rocketmq2", "12345678")
 ADDRESS = "127.0.0.1:9876"
@@ -56,22 +56,36 @@ def test_a_proof_holds_once() -> None:
         sign(sent, ADDRESS)
         sent_ms = int(sent.ext_fields[PROOF].split(":")[1])
         assert verify(SecretKey(b"12345678"), sent.ext_fields, sent.body, sent.version)
-        assert proofs.check(310, sent.ext_fields, sent.body, sent_ms) is None
-        assert proofs.check(310, sent.ext_fields, sent.body, sent_ms) == "the request was sent before"
+        assert proofs.check(310, sent.ext_fields, sent.body, sent_ms, ADDRESS) is None
+        assert (
+            proofs.check(310, sent.ext_fields, sent.body, sent_ms, ADDRESS) == "the request was sent before"
+        )
 
 
-def test_a_proof_is_for_its_recipient() -> None:
-    sign = optional_signer(
-        MINE, proof=True, recipient_of=lambda address: address if address == ADDRESS else ""
-    )
-    assert sign is not None and optional_signer(None) is None
-    there = MemberProofs(own_address=lambda: ADDRESS)
-    for address, elsewhere in ((ADDRESS, False), ("127.0.0.1:9", True)):
+def test_a_proof_is_for_the_address_that_is_called() -> None:
+    sign = RequestSigner(MINE, proof=True)
+
+    def accepted_by(own_address: str) -> bool:
         sent = command(topic="T")
-        sign(sent, address)
+        sign(sent, ADDRESS)
         sent_ms = int(sent.ext_fields[PROOF].split(":")[1])
-        assert there.check(310, sent.ext_fields, sent.body, sent_ms) is None
-        assert (MemberProofs().check(310, sent.ext_fields, sent.body, sent_ms) is None) is elsewhere
+        return MemberProofs().check(310, sent.ext_fields, sent.body, sent_ms, own_address) is None
+
+    assert accepted_by(ADDRESS)
+    assert not accepted_by("127.0.0.1:9877")
+    assert not sign.signs_anew(ADDRESS, "check signature failed.")
+    assert not accepted_by("127.0.0.1:9877")
+    assert sign.signs_anew(ADDRESS, f"MEMBER (1) is refused: {OTHER_RECIPIENT}")
+    assert accepted_by("127.0.0.1:9877")
+    assert not sign.signs_anew(ADDRESS, OTHER_RECIPIENT)  # it does not help: not again and again
+    assert optional_signer(None) is None
+
+
+def test_translated_addresses_are_bounded() -> None:
+    sign = RequestSigner(MINE, proof=True)
+    for number in range(TRANSLATED_MAX + 1):
+        assert sign.signs_anew(f"10.0.0.7:{number}", OTHER_RECIPIENT)
+    assert sign.signs_anew("10.0.0.7:1", OTHER_RECIPIENT)  # forgotten
 
 
 def test_a_forked_child_is_another_sender() -> None:
@@ -80,7 +94,7 @@ def test_a_forked_child_is_another_sender() -> None:
     def name() -> str:
         sent = command(topic="T")
         sign(sent, ADDRESS)
-        return sent.ext_fields[PROOF].split(":")[2][:16]
+        return sent.ext_fields[PROOF].split(":")[3][:16]
 
     read, write = os.pipe()
     names.append(name())

@@ -1,0 +1,30 @@
+"""A cluster of the lab with everything on: TLS in every direction, users and ACLs, members that know each
+other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cli.credentials import read_credentials
+from cli.init_security import ADMIN, CREDENTIALS, Wanted, create
+from keelmq.remoting.client import connect_with, sign_with
+from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.security.signer import signer_of
+
+HOSTS = ("127.0.0.1", "localhost")
+
+
+@contextmanager
+def secured(directory: Path, cluster_name: str) -> Iterator[dict[str, str]]:
+    """Does what `keelmq init-security` does, and yields the settings of every program. Clients that this
+    process makes within the block are the administrator's."""
+    security = directory / "security"
+    create(security, Wanted(cluster_name, HOSTS))
+    found = read_credentials(security / ADMIN / CREDENTIALS)
+    connect_with(ClientTls.of(found.tls))
+    sign_with(signer_of(found.credentials))
+    try:
+        yield {"securityPath": str(security)}
+    finally:
+        connect_with(None)
+        sign_with(None)
