@@ -7,6 +7,7 @@ shown. Nothing is remembered: HTTP is for administration."""
 
 from collections.abc import Iterable
 from hmac import compare_digest
+from shlex import quote
 from typing import Final
 
 from keelmq.remoting.operation import Role
@@ -131,8 +132,10 @@ class HttpControl:
 def _remedy(username: str, context: Context | None) -> str:
     if context is None:
         return ""
-    resource, action = context.resource.key, context.actions[0].name.capitalize()
-    command = f"mqadmin updateAcl -s User:{username} -r {resource} -a {action} -d Allow"
+    # Quoted, as it will be copied: names are chosen by whoever was refused.
+    subject, resource = quote(subject_of(username)), quote(context.resource.key)
+    action = context.actions[0].name.capitalize()
+    command = f"mqadmin updateAcl -s {subject} -r {resource} -a {action} -d Allow"
     return f" An administrator can grant it: {command}"
 
 
