@@ -113,9 +113,10 @@ class HttpGuard:
             return
         if site is None and _address_of(page) == (_one(headers, b"host") or b"").decode("latin-1"):
             return
+        where = _shown(origin) if origin else "another site"
         raise Forbidden(
-            f"only programs and pages of this server may change anything, not {_shown(origin or b'another site')}; for "
-            "pages that a reverse proxy serves, add their origin to httpAllowedOrigins"
+            f"only programs and pages of this server may change anything, not {where}; for pages that a "
+            "reverse proxy serves, add their origin to httpAllowedOrigins"
         )
 
 
