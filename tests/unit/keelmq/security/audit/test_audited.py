@@ -164,6 +164,15 @@ def test_remarks_do_not_quote_secrets(code: int, remark: str, body: bytes, said:
     assert remark_of(code, remark, body) == said
 
 
+def test_long_bodies_are_not_looked_into() -> None:
+    """A stranger's request of 16 MiB must not stop the event loop."""
+    body = b'{"groupName":"g","x":"' + b"x" * 70_000 + b'"}'
+    assert resources_of(200, {}, body) == []
+    assert resources_of(17, {"topic": "t"}, body) == ["Topic:t"]
+    assert "too long" in remark_of(Code.UPDATE_BROKER_CONFIG, "SECRET", b"a=SECRET\n" * 10_000)
+    assert remark_of(Code.UPDATE_BROKER_CONFIG, "", b"a=SECRET\n" * 10_000) == ""
+
+
 def test_changes() -> None:
     topics: dict[str, tuple[object, object]] = {f"topic {number}": (None, number) for number in range(150)}
     shown = changes_of(18, topics)
