@@ -6,7 +6,7 @@ import pkgutil
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keelmq.remoting.operations
@@ -111,6 +111,7 @@ def test_no_resource_field_is_called_a_secret() -> None:
     assert not [name for name in RESOURCE_FIELDS if is_secret_key(name)]
 
 
+@settings(deadline=None)
 @given(
     code=st.sampled_from(sorted(RULES)),
     names=st.sets(st.text(min_size=1, max_size=20), max_size=10),
