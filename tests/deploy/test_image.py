@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.init_security import Wanted, create
 from hatch_build import CannotCompile, compile_leaves
 from keelmq.runtime.config import load_config
 from keelmq.runtime.program import overrides_of
+from keelmq.security.open_network import openings
 from namesrv.plugins.controller.config import ControllerConfig
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Objects, container, pod_spec
@@ -143,6 +145,9 @@ def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
     assert any("--require-hashes" in each for each in instructions("RUN"))
 
 
+CONFIGS: dict[str, Any] = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yaml").read_text())["configs"]
+
+
 def services() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yaml").read_text())["services"]
     return found
@@ -167,6 +172,29 @@ def test_compose_commands(tmp_path: Path) -> None:
             assert str(found[-1].controller_raft_secret_file) == service["secrets"][0]["target"]
         assert service["volumes"] == [f"{name}:/var/lib/keelmq"] and name in compose["volumes"]
     assert set(aliases.items()) == members
+
+
+def test_compose_closed(tmp_path: Path) -> None:
+    """Every service gets the directory, the programs know the keys, and the health check trusts its CA."""
+    secure = yaml.safe_load((COMPOSE_DIRECTORY / "compose.secure.yaml").read_text())["services"]
+    assert secure.keys() == services().keys()
+    create(tmp_path / "security", Wanted("DefaultCluster", ("127.0.0.1",)))
+    for name, service in secure.items():
+        (mount,) = service["volumes"]
+        assert mount == "./security:/etc/keelmq/security:ro"
+        environ = dict(service["environment"])
+        assert environ["KEELMQ_securityPath"] == "/etc/keelmq/security"
+        environ["KEELMQ_securityPath"] = str(tmp_path / "security")
+        program, *arguments = services()[name]["command"]
+        overrides = overrides_of(PARSERS[program]().parse_args(arguments).overrides)
+        path = COMPOSE_DIRECTORY / CONFIGS[services()[name]["configs"][0]["source"]]["file"]
+        config, *_ = load_config(*MODELS[program], path=path, environ=environ, overrides=overrides)
+        assert config.authentication_enabled and openings(config) == []
+        test = service["healthcheck"]["test"][-1]
+        assert "'/etc/keelmq/security/ca.crt'" in test
+        assert f"https://127.0.0.1:{19876 if program == 'mqnamesrv' else 20911}/readyz" in test
+        compile(test, name, "exec")
+    assert "security" in (COMPOSE_DIRECTORY / ".gitignore").read_text().split()
 
 
 def test_compose_is_as_careful_as_the_manifests(rendered: dict[str, Objects]) -> None:
