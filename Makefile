@@ -15,6 +15,7 @@ sim:
 fuzz:
 	./run keelmq fuzz frames --count 1000000
 	./run keelmq fuzz http --count 10000
+	./run keelmq fuzz security --count 300000
 # make chaos SEED=7 (docs/chaos.md)
 chaos:
 	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED))

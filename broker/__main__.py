@@ -25,7 +25,7 @@ from keelmq.runtime.config import (
 )
 from keelmq.runtime.stop_steps import StopError
 from keelmq.security.open_network import warn_of_open_ports
-from keelmq.security.private_file import exposed_settings
+from keelmq.security.private_file import exposed_settings, exposed_tls_file
 
 PROGRAM = "mqbroker"
 
@@ -95,7 +95,7 @@ def run(argv: list[str]) -> int:
         sources = setting_sources(
             BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
         )
-        for problem in exposed_settings(secret_keys(BrokerConfig), sources):
+        for problem in (*exposed_settings(secret_keys(BrokerConfig), sources), *exposed_tls_file(config)):
             logging.getLogger(__name__).warning("%s", problem)
         program.raise_open_files_limit()
         with program.runner() as runner:

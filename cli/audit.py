@@ -19,7 +19,7 @@ DEFAULT_PLACES: Final = ("~/store/audit", "~/namesrv/audit", "~/keelmqController
 FOLLOW_S: Final = 0.5
 _AGO: Final = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-HEAD: Final = f"{'TIME (UTC)':<24}{'OUTCOME':<9}{'WHO':<38}{'WHAT':<36}ON"
+HEAD: Final = f"{'TIME (UTC)':<24}{'OUTCOME':<9}{'WHERE':<26}{'WHO':<38}{'WHAT':<36}ON"
 
 
 def audit(
@@ -113,7 +113,9 @@ def _rows(entry: Entry) -> Iterable[str]:
     time_ = str(entry.get("ts", "")).replace("T", " ").removesuffix("Z")
     who = f"{who} {address}{' TLS' if entry.get('tls') else ''}"
     on = _short(" ".join(_named(entry)))
-    yield printable(f"{time_:<24}{entry.get('outcome', ''):<9}{who:<37} {what:<35} {on}".rstrip())
+    where = entry.get("node", "")
+    outcome = entry.get("outcome", "")
+    yield printable(f"{time_:<24}{outcome:<9}{where:<25} {who:<37} {what:<35} {on}".rstrip())
     if entry.get("remark"):
         yield printable(f"{'':<24}{entry['remark']}")
     if entry.get("unwritten"):

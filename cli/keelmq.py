@@ -183,14 +183,20 @@ def sim(
 
 @app.command()
 def fuzz(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="frames or http")],
-    count: Annotated[int, typer.Option("--count", min=1, help="Frames or requests")] = 100_000,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="frames, http or security")],
+    count: Annotated[int, typer.Option("--count", min=1, help="Frames, requests or inputs")] = 100_000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random choices")] = 0,
     target: Annotated[
-        str | None, typer.Option("--target", help="namesrv, controller, broker or replica (default: all)")
+        str | None,
+        typer.Option(
+            "--target",
+            help="Of frames: namesrv, controller, broker or replica; of security: docs/testing.md "
+            "(default: all)",
+        ),
     ] = None,
 ) -> None:
-    """Send malformed requests to every handler, without a network (source checkout only)."""
+    """Send malformed requests to every handler, or hostile input to the security code, without a network
+    (source checkout only)."""
     raise typer.Exit(_from_source("fuzz").run(what, count=count, seed=seed, target=target))
 
 

@@ -36,7 +36,8 @@ IN_SHELL = Names("--tls-cert", "--tls-key", PASSWORD_VARIABLE, "--tls-ca")
 
 def use_tls(program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Exits with 1 and one line if a file cannot be used."""
-    global _is_given
+    global _is_given, _is_plain
+    _is_plain = True
     _is_given = tls or ca is not None or certificate is not None or key is not None
     if not _is_given:
         connect_with(None)
@@ -51,10 +52,17 @@ def use_tls_of_file(program: str, settings: TlsSettings) -> None:
         _connect_with(program, settings)
 
 
-_is_given = False
+def is_plain() -> bool:
+    """Returns whether the command connects without TLS."""
+    return _is_plain
+
+
+_is_given, _is_plain = False, True
 
 
 def _connect_with(program: str, settings: TlsSettings) -> None:
+    global _is_plain
+    _is_plain = False
     try:
         connect_with(ClientTls.of(settings))
     except ConfigError as error:

@@ -24,7 +24,7 @@ from keelmq.runtime.program import (
 )
 from keelmq.runtime.stop_steps import StopError
 from keelmq.security.open_network import warn_of_open_ports
-from keelmq.security.private_file import exposed_settings
+from keelmq.security.private_file import exposed_settings, exposed_tls_file
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import load_plugin
@@ -70,7 +70,8 @@ def build(
     if arguments.print_config:
         return "".join(to_properties(each) for each in (config, *rest))
     sources = setting_sources(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
-    for problem in exposed_settings(secret_keys(NamesrvConfig, *models), sources):
+    exposed = exposed_settings(secret_keys(NamesrvConfig, *models), sources)
+    for problem in (*exposed, *exposed_tls_file(config)):
         logging.getLogger(__name__).warning("%s", problem)
     choices = []
     for plugin in plugins:

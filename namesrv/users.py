@@ -56,6 +56,7 @@ def binder_of(users: FileUserStore | None, security: ProgramSecurity) -> Callabl
     """Returns what binds 3001 to 3010 to a table; without a directory they are answered with what to do. All
     tables share the handlers, which make one change at a time."""
     if users is not None:
+        security.tell_super_users(users.users())
         return UserRequests(users, member=security.member_name).bind
     codes = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)
 

@@ -64,6 +64,7 @@ class Broker(BrokerParts):
             logger.info("%s", line)
         if self._controlled is not None:
             await self._controlled.listen()
+        self.security.tell_super_users(self.users.users())
         await self.listeners.start(self._bind_operations())
         self._start_audit()
         self._bind_http()

@@ -111,14 +111,8 @@ class Clients:
         """Registers the client before the answer: the client asks for the members of its group right
         after."""
         data = _body_of(call, HeartbeatData)
-        client = Client(
-            call.peer.connection_id,
-            data.client_id,
-            call.peer.address,
-            call.language,
-            call.version,
-            call.caller,
-        )
+        peer, id_ = call.peer, data.client_id
+        client = Client(peer.connection_id, id_, peer.address, call.language, call.version, call.caller)
         consumers = []
         for consumer in data.consumer_data_set:
             config = self._group(consumer, call.peer)

@@ -177,9 +177,10 @@ async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
 
 
 async def _ask_groups(seen: ClusterSnapshot, reach: Reach, http_address: str) -> None:
-    """Asks for /v1/groups. An older program has none: then only the name servers' groups are known."""
+    """Asks for /v1/groups. An older program has none, and one with users may refuse: then only the name
+    servers' groups are known."""
     try:
-        value = (await reach.get(http_address, "/v1/groups")).json()
+        value = (await reach.get(http_address, "/v1/groups", as_user=True)).json()
     except Silent:
         return
     groups = value.get("groups", ()) if isinstance(value, dict) else ()

@@ -236,9 +236,10 @@ def _http_of(files: Sequence[ConfigFile]) -> dict[str, str]:
         if file.namesrv is None:
             continue
         port = machine.http_port_of(file)
-        host = machine.host_of(file) or "127.0.0.1"
         if not port:
             continue
+        own = file.namesrv.http_bind_address
+        host = own if own not in ("", *machine.WILDCARDS) else machine.host_of(file) or "127.0.0.1"
         if file.kind is Kind.NAMESRV:
             found[_dialled(file.namesrv.bind_address, file.namesrv.listen_port)] = _dialled(host, port)
         if file.controller is not None:

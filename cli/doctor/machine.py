@@ -83,7 +83,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
         host, listen = file.namesrv.bind_address, file.namesrv.listen_port
         if file.kind is Kind.NAMESRV:
             found.append(Port("namesrv", host, listen))
-        found.append(Port("http", host, http_port_of(file) or 0))
+        found.append(Port("http", file.namesrv.http_bind_address or host, http_port_of(file) or 0))
     if file.controller is not None:
         self_id = file.controller.controller_d_leger_self_id
         for role, members in (
@@ -99,7 +99,7 @@ def ports_of(file: ConfigFile) -> list[Port]:
         if file.broker.enable_controller_mode and listen:
             found.append(Port("HA", host, file.broker.ha_listen_port or listen + 1))
         http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
-        found.append(Port("http", host, http or 0))
+        found.append(Port("http", file.broker.http_bind_address or host, http or 0))
     return [port for port in found if port.number]
 
 

@@ -4,6 +4,7 @@ Names are resolved in daemon threads: a resolver that hangs cannot be cancelled,
 """
 
 import asyncio
+import base64
 import ipaddress
 import json
 import os
@@ -22,6 +23,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
+from keelmq.security.open_network import is_loopback
 from keelmq.security.signer import Credentials, optional_signer
 
 ROUNDS = 4
@@ -54,7 +56,7 @@ class Reach:
     """`credentials`: they sign all requests."""
 
     def __init__(self, timeout_ms: int, credentials: Credentials | None = None) -> None:
-        self.timeout_ms = timeout_ms
+        self.timeout_ms, self._credentials = timeout_ms, credentials
         self._is_signing = credentials is not None
         signer = optional_signer(credentials, proof=True)
         self._client = RemotingClient(connect_timeout_ms=timeout_ms, signer=signer)
@@ -93,17 +95,18 @@ class Reach:
             hint = "" if self._is_signing or error.code != ResponseCode.NO_PERMISSION else SIGN
             raise Silent(f"{code}{_reason(error.remark)}{hint}") from None
 
-    async def get(self, address: str, path: str) -> HttpAnswer:
-        """Returns the answer to an HTTP GET. Raises Silent."""
+    async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
+        """Returns the answer to an HTTP GET. as_user: with the password, where nobody else can read it.
+        Raises Silent."""
         hosts, port = await self._hosts(address)
         try:
             async with asyncio.timeout(self._left_s()):
                 reader, writer = await self._dialled(hosts, port)
                 try:
                     asked_ms = wall_ms()
-                    writer.write(
-                        f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
-                    )
+                    user = self._authorization(writer) if as_user else ""
+                    head = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{user}\r\n"
+                    writer.write(head.encode())
                     raw = await reader.read(HTTP_BYTES_MAX)
                     while len(raw) < HTTP_BYTES_MAX and (more := await reader.read(HTTP_BYTES_MAX)):
                         raw += more
@@ -126,6 +129,16 @@ class Reach:
             with suppress(ssl.SSLError, ConnectionError):
                 return await _connected(hosts, port, tls.context)
         return await _connected(hosts, port)
+
+    def _authorization(self, writer: asyncio.StreamWriter) -> str:
+        """Returns the header with the password: only over TLS to a server that was verified, or to this
+        machine. Unlike a signature it is lost once somebody else has read it."""
+        tls, given = self._client.tls, self._credentials
+        is_verified = tls is not None and tls.verifies and writer.get_extra_info("ssl_object") is not None
+        if given is None or not (is_verified or is_loopback(writer.get_extra_info("peername")[0])):
+            return ""
+        text = base64.b64encode(f"{given.access_key}:{given.secret_key}".encode()).decode()
+        return f"Authorization: Basic {text}\r\n"
 
     async def _hosts(self, address: str) -> tuple[list[str], int]:
         try:

@@ -125,7 +125,7 @@ class Cluster:
         self._detached, self._http = detached, http
         self._place = place or Place()
         directory.mkdir(parents=True, exist_ok=True)
-        ports = _free_ports()
+        ports = free_ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
         self.brokers = self._brokers(brokers, ports, dict(broker_settings or {}))
 
@@ -327,7 +327,7 @@ def _port(address: str) -> str:
     return address.rpartition(":")[2]
 
 
-def _free_ports() -> Iterator[int]:
+def free_ports() -> Iterator[int]:
     """Free ports, never the same one twice, in random order (other clusters may start now, too)."""
     candidates = range(PORT_MIN, _ephemeral_port_min())
     for port in random.sample(candidates, len(candidates)):

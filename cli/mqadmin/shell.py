@@ -10,6 +10,7 @@ answer or refused). One line on standard error says what failed, where, and what
 import asyncio
 import inspect
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typer.core import TyperGroup
 
 from cli.command_line import checked_addresses, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
+from cli.tls_options import is_plain
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
@@ -54,7 +56,18 @@ NEXT_STEPS: dict[int | None, str] = {
     "alive and in the SyncStateSet",
 }
 """Keyed by the answer's code; None: no server answered."""
-BLACK_LIST = "keys on the black list can be changed only in the configuration file, with a restart"
+OF_NO_PERMISSION = (
+    ("black list", "keys on the black list can be changed only in the configuration file, with a restart"),
+    ("username cannot be null", "requests must be signed there: --credentials FILE, or KEELMQ_CREDENTIALS"),
+    ("check signature failed", "the user has another password there: is it the right credentials file?"),
+    (
+        "has no permission to access",
+        "an administrator grants it with createAcl; getAcl shows what is granted",
+    ),
+)
+"""Words of a remark, and what to do next."""
+LOST = re.compile(r"^connection\b.* lost")
+TLS_ONLY = "; a server that takes TLS only closes plain connections: --tls-ca FILE"
 UNKNOWN_CHANGE = "it may have happened: check before you repeat it"
 READS = ("get", "query", "search", "view", "explain", "export", "check", "pull", "authGet", "authList")
 """Prefixes of the names of operations that change nothing."""
@@ -334,6 +347,8 @@ def explain(error: AdminError | SendError | PullError) -> str:
         return f"{what}: {error}; {_step_of_client(error)}"
     if error.unknown:
         step = "nothing was changed: try again" if is_read(error.request) else UNKNOWN_CHANGE
+        if is_plain() and LOST.search(error.remark):
+            step += TLS_ONLY
         return f"{error}; {step}"
     answer = (
         f"{error.request} at {error.address}: {error.code_name + ', ' if error.code else ''}{error.remark}"
@@ -366,7 +381,7 @@ def next_step(error: AdminError) -> str:
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and "request type" not in error.remark:
         return ""  # the remark says why
     if error.code == ResponseCode.NO_PERMISSION:
-        return BLACK_LIST if "black list" in error.remark else ""
+        return next((step for words, step in OF_NO_PERMISSION if words in error.remark), "")
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         if RETRY_PREFIX in error.remark:
             return "check the group's name; a group is known as soon as its first consumer connects"

@@ -26,6 +26,7 @@ FLAG_ONEWAY = 2
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
+REMARK_CHARS_MAX = 65_536
 # code, language u8, version, opaque, flag, remark length; then remark, ext length i32, entries
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
@@ -114,6 +115,13 @@ def encode(command: RemotingCommand) -> bytes:
     return _frame(command.serialize_type, header, command.body)
 
 
+def _cut(remark: str | None) -> str | None:
+    """Remarks quote names of the request, which may have 16 MiB, and JSON makes six characters of some."""
+    if remark is None or len(remark) <= REMARK_CHARS_MAX:
+        return remark
+    return f"{remark[:REMARK_CHARS_MAX]}... ({len(remark)} characters)"
+
+
 def _frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
     if len(header) > HEADER_BYTES_MASK:
         raise LocalProtocolError(f"header of {len(header)} bytes")
@@ -157,7 +165,7 @@ def _encode_json_header(command: RemotingCommand) -> bytes:
             flag=command.flag,
             language=command.language,
             opaque=command.opaque,
-            remark=command.remark,
+            remark=_cut(command.remark),
             serializeTypeCurrentRPC="JSON",
             version=command.version,
         )

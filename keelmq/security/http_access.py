@@ -15,8 +15,9 @@ from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthentica
 from keelmq.remoting.operation import ANYBODY, Access, Caller, Peer, Request, Role
 from keelmq.remoting.servers.http_settings import HttpConfig, HttpPolicy, http_policy
 from keelmq.runtime.clock import wall_ms
-from keelmq.security.core.access import AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.access import AccessRequest, Granted, Refused
 from keelmq.security.core.http_check import WRONG_PASSWORD, HttpControl
+from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import role_of
 from keelmq.security.core.throttle import FailureThrottle
 from keelmq.security.core.tokens import Token

@@ -3,10 +3,13 @@
 Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
+from typing import get_args
+
 from keelmq.remoting.operation import Access
 from keelmq.remoting.servers.metrics import Metric, Scrape, Table
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.audit.log import AuditLog
+from keelmq.security.core.access import Reason
 from keelmq.security.server_access import ServerAccess
 
 TABLE = Table(
@@ -56,8 +59,8 @@ def scrape(
     None: it is off. client_tls None: our connections are plain."""
     made = Scrape(TABLE, ())
     if isinstance(access, ServerAccess):
-        for reason, count in sorted(access.refusals.items()):
-            made.add("rocketmq_access_refusals_total", count, reason)
+        for reason in get_args(Reason):  # also those without any: a rate needs a first value
+            made.add("rocketmq_access_refusals_total", access.refusals[reason], reason)
     if audit is not None:
         writer = audit.writer
         made.add("rocketmq_audit_lines_total", writer.written_lines)

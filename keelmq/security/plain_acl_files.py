@@ -6,6 +6,7 @@ Source: RocketMQ 4.9.8 PlainPermissionManager."""
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +14,15 @@ from typing import Any, Final
 import yaml
 
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl, parse_plain_acl
+from keelmq.security.private_file import exposed
 
 FILE_BYTES_MAX: Final = 1_048_576
 FILES_MAX: Final = 1_000
 DEPTH_MAX: Final = 16
 NODES_MAX: Final = 100_000
+NUMBER_CHARS_MAX: Final = 256
+"""YAML has numbers of any size, some in base 60: reading a long one takes the square of its length."""
+_NUMBER: Final = re.compile(r"[-+]?[0-9a-fxo_:]+", re.IGNORECASE)
 SUFFIXES: Final = (".yml", ".yaml")
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,13 +54,29 @@ def _check_shape(data: bytes, name: str) -> None:
     depth = 0
     for nodes, event in enumerate(yaml.parse(data, _LOADER)):
         if isinstance(event, yaml.AliasEvent):
-            raise BadPlainAcl(f"{name}: aliases (*{event.anchor}) are not allowed")
+            # Not its name, nor that of a tag: it may be a secret that begins with * or !, without quotes.
+            raise BadPlainAcl(f"{name}: aliases (*name) are not allowed: {_line_of(event)}")
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+            # The constructors of some raise what is no YAMLError.
+            raise BadPlainAcl(f"{name}: not YAML that is accepted: a tag (!name), {_line_of(event)}")
+        if isinstance(event, yaml.ScalarEvent) and _is_long_number(event):
+            raise BadPlainAcl(f"{name}: a number of {len(event.value)} characters")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEPTH_MAX or nodes > NODES_MAX:
             raise BadPlainAcl(f"{name}: nested deeper than {DEPTH_MAX}, or more than {NODES_MAX} nodes")
+
+
+def _line_of(event: yaml.Event) -> str:
+    line = "" if event.start_mark is None else f"line {event.start_mark.line + 1}; "
+    return f"{line}quote a text that begins so"
+
+
+def _is_long_number(event: yaml.ScalarEvent) -> bool:
+    is_plain = event.implicit[0]
+    return is_plain and len(event.value) > NUMBER_CHARS_MAX and _NUMBER.fullmatch(event.value) is not None
 
 
 class PlainAclFiles:
@@ -75,6 +96,9 @@ class PlainAclFiles:
         """Reads the files at start. Raises BadPlainAcl and OSError: there is no good state yet."""
         self._hashes, contents = self._read()
         self.current = self._parse(contents)
+        for name, _data in contents:
+            if problem := exposed(Path(name)):  # no refusal: RocketMQ's distribution has it so
+                log.warning("%s", problem)
         return self.current
 
     def poll(self, changed: Callable[[PlainAcl], None]) -> None:

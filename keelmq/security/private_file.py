@@ -6,6 +6,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from keelmq.runtime.tls.settings import DEFAULT_FILE, TlsConfig, with_file
+
 OTHERS = 0o007
 GROUP = 0o070
 
@@ -46,6 +48,16 @@ def exposed_settings(secret_keys: Iterable[str], sources: Mapping[str, str]) -> 
     for file in files:
         if problem := exposed(Path(file)):
             yield problem
+
+
+def exposed_tls_file(config: TlsConfig) -> Iterator[str]:
+    """Yields a warning if tls.config.file has the password of a key and others may open it. Raises
+    ConfigError: it cannot be read."""
+    keys = with_file(config)
+    passwords = (keys.tls_server_key_password, keys.tls_client_key_password)
+    in_file = passwords != (config.tls_server_key_password, config.tls_client_key_password)
+    if in_file and (problem := exposed(config.tls_config_file or DEFAULT_FILE)):
+        yield problem
 
 
 def _problem(status: os.stat_result, path: Path) -> str | None:

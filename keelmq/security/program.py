@@ -3,7 +3,7 @@ files of accounts."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -66,6 +66,12 @@ class ProgramSecurity:
     def member_name(self) -> str | None:
         """The user that members sign as."""
         return None if self.member is None else self.member.access_key
+
+    def tell_super_users(self, users: Iterable[User]) -> None:
+        """Logs who may do everything: a user that somebody created while nothing was checked stays."""
+        names = sorted(user.username for user in users if user.is_super)
+        if self.access is not None and self.access.control.settings.authentication_enabled:
+            log.info("users that may do everything: %s", ", ".join(names) or "none")
 
     def when_changed(self, callback: Callable[[], None]) -> None:
         """callback(): the accounts of ACL 1.0 have changed. Users and ACLs have watchers of their own."""

@@ -11,11 +11,12 @@ from typing import Final, NoReturn
 from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Lookup, LookupKind
 from keelmq.security.core.known_requests import KnownRequests, key_for_more
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
+from keelmq.security.core.refusals import Reason
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,8 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 REVALIDATE = {"Cache-Control": "no-cache"}
+NOT_STORED = {"Cache-Control": "no-store"}
+"""The page keeps the ETag itself."""
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -97,7 +99,7 @@ def how_to(output: str) -> str:
 def _streamed(request: Request, file: BinaryIO) -> Response:
     status = os.fstat(file.fileno())
     etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"'
-    headers = {**SECURITY_HEADERS, **REVALIDATE, "ETag": etag}
+    headers = {**SECURITY_HEADERS, **NOT_STORED, "ETag": etag}
     if _is_known(request, etag) or status.st_size > DASHBOARD_BYTES_MAX:
         file.close()
         if status.st_size > DASHBOARD_BYTES_MAX:

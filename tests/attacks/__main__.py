@@ -13,7 +13,7 @@ from tests.attacks.catalogue import in_order
 from tests.attacks.model import Attack, Outcome
 from tests.attacks.stage import Mode, Stage
 
-ANSWER_CHARS = 3000
+ANSWER_CHARS = 160
 
 
 def as_expected(attack: Attack, outcome: Outcome, mode: Mode) -> bool:
@@ -31,6 +31,7 @@ def run(mode: Mode, part: str, out: TextIO) -> int:
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory, Stage(Path(directory), mode) as stage:
         out.write(f"{mode.upper()}: {len(chosen)} attacks\n")
         for attack in chosen:
+            began = time.monotonic()
             try:
                 outcome = asyncio.run(attack.how(Attacker(stage, next(numbers))))
             except Exception as error:  # noqa: BLE001 - shown, and the other attacks run
@@ -41,7 +42,8 @@ def run(mode: Mode, part: str, out: TextIO) -> int:
             what = "succeeds" if outcome.succeeded else "fails"
             mark = " " if fits else "!"
             answer = " ".join(outcome.answer.split())[:ANSWER_CHARS]
-            out.write(f"{mark} {attack.id:32} {what:9} {answer}\n")
+            took = time.monotonic() - began
+            out.write(f"{mark} {attack.id:32} {what:9} {took:5.1f} s  {answer}\n")
             out.flush()
     seconds = time.monotonic() - started
     out.write(f"{succeeded} of {len(chosen)} succeeded, {wrong} not as documented, {seconds:.0f} s\n")
@@ -51,7 +53,8 @@ def run(mode: Mode, part: str, out: TextIO) -> int:
 def main(arguments: list[str]) -> int:
     modes = [mode for mode in get_args(Mode) if mode in arguments] or list(get_args(Mode))
     parts = [argument for argument in arguments if argument not in get_args(Mode)]
-    return int(any([run(mode, parts[0] if parts else "", sys.stdout) for mode in modes]))
+    wrong = [run(mode, parts[0] if parts else "", sys.stdout) for mode in modes]
+    return int(any(wrong))
 
 
 if __name__ == "__main__":

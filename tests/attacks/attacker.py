@@ -33,7 +33,7 @@ class Attacker:
         self.source = f"{self._network}.{self._host}"
 
     def tls(self, choice: Tls) -> ssl.SSLContext | None:
-        return self.stage.client_tls() if choice == DEFAULT else choice  # type: ignore[return-value]
+        return self.stage.client_tls() if choice == DEFAULT else choice
 
     @contextlib.asynccontextmanager
     async def dial(self, server: str, *, tls: Tls = DEFAULT) -> AsyncIterator[Line]:

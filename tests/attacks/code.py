@@ -3,15 +3,17 @@
 A request names alice's topic and group in all fields and body members that any request has, so that none is
 refused for a missing one. With everything off an attack stops at the first code that is carried out."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from keelmq.remoting.codes import RequestCode
 from tests.attacks.attacker import Attacker
 from tests.attacks.frames import CLOSED, Answer, Identity, Request
-from tests.attacks.line import GONE
+from tests.attacks.line import Line
 from tests.attacks.model import Outcome, attack
 from tests.attacks.stage import (
     ADMIN,
@@ -26,12 +28,17 @@ from tests.attacks.stage import (
     send_fields,
 )
 
-SERVERS: Final = ("broker", "replica", "namesrv", "controller", "follower")
-BENIGN: Final = (RequestCode.GET_BROKER_CONFIG, RequestCode.GET_NAMESRV_CONFIG, RequestCode.GET_CONTROLLER_CONFIG)
+SERVERS: Final = ("broker", "vip", "replica", "namesrv", "controller", "follower")
+BENIGN: Final = (
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_CONTROLLER_CONFIG,
+)
 """Carried out without any effect: the first ones that are tried."""
-CODES: Final = tuple(dict.fromkeys((*BENIGN, *RequestCode)))
 NOT_REQUESTS: Final = (4_711, 29_099, 0, -1)
 """Codes that nobody has: to be refused like the others, or they could be told from those that are served."""
+CODES: Final = tuple(dict.fromkeys(map(int, (*BENIGN, *RequestCode, *NOT_REQUESTS))))
+ANSWER_S: Final = 2.0
 FAILURES_PER_ADDRESS: Final = 10
 """Fewer than an address may have at once: each request is refused for what it is."""
 
@@ -80,31 +87,41 @@ def every_code(id: str, name: str, forge: Forge, *, answer: str) -> None:
     async def how(attacker: Attacker) -> Outcome:
         taken: list[str] = []
         shown = ""
-        for server in SERVERS:
-            for at, code in enumerate((*CODES, *NOT_REQUESTS)):
-                if at % FAILURES_PER_ADDRESS == 0:
-                    attacker.move()
-                got = await _ask(attacker, server, forge(Request(int(code), FIELDS, BODY)))
+        for server, codes in product(SERVERS, batched(CODES, FAILURES_PER_ADDRESS)):
+            attacker.move()
+            for code, got in await _ask(attacker, server, codes, forge):
                 if got.is_refusal and answer in str(got):
                     shown = shown or str(got)
-                    continue
-                if attacker.stage.is_closed:
-                    taken.append(f"{int(code)} at {server}: {got}"[:120])
+                elif attacker.stage.is_closed:
+                    taken.append(f"{code} at {server}: {got}"[:120])
                 elif got.code == 0:
-                    return Outcome(True, f"{int(code)} at {server}: {got}")
+                    return Outcome(True, f"{code} at {server}: {got}")
         return Outcome(bool(taken), f"{len(taken)} of them: {'; '.join(taken[:40])}" if taken else shown)
 
     success = "with everything on: any code is answered with anything but the refusal"
     attack(id, name, asset="everything", success=success, answer=answer)(how)
 
 
-async def _ask(attacker: Attacker, server: str, request: Request) -> Answer:
-    """Requests that nobody answers, because they are carried out oneway, do not exist: all are answered."""
-    try:
-        async with attacker.dial(server) as line:
-            return await line.ask(request, timeout_s=2.0)
-    except (*GONE, TimeoutError):
-        return Answer(CLOSED, "connection closed")
+async def _ask(
+    attacker: Attacker, server: str, codes: tuple[int, ...], forge: Forge
+) -> list[tuple[int, Answer]]:
+    """Sends these codes over one connection, while it is open. Each is answered: oneway is what the sender
+    says, not the code."""
+    answers = []
+    async with contextlib.AsyncExitStack() as stack:
+        line: Line | None = None
+        for code in codes:
+            if line is None:
+                line = await stack.enter_async_context(attacker.dial(server))
+            got = await line.ask(forge(Request(code, FIELDS, BODY)), timeout_s=ANSWER_S)
+            answers.append((code, got))
+            if got.code == CLOSED:
+                line = None
+    return answers
+
+
+def batched(codes: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
+    return [codes[at : at + count] for at in range(0, len(codes), count)]
 
 
 def signed_by(identity: Identity, *, proof: bool = False) -> Forge:
@@ -146,9 +163,11 @@ every_code(
     answer=WRONG,
 )
 every_code(
-    "code/no-signature", "in the administrator's name, without a signature", with_fields(AccessKey=ADMIN.name),
+    "code/no-signature",
+    "in the administrator's name, without a signature",
+    with_fields(AccessKey=ADMIN.name),
     answer=WRONG,
-)  # fmt: skip
+)
 every_code(
     "code/other-fields", "with the administrator's signature of a request with other values", other_fields,
     answer=WRONG,

@@ -122,6 +122,4 @@ def answer_of(payload: bytes) -> Answer:
     (word,) = struct.unpack_from(">I", payload)
     end = 4 + (word & 0xFFFFFF)
     header = json.loads(payload[4:end])
-    return Answer(
-        header["code"], header.get("remark") or "", header.get("extFields") or {}, payload[end:]
-    )
+    return Answer(header["code"], header.get("remark") or "", header.get("extFields") or {}, payload[end:])

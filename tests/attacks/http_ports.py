@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from tests.attacks.frames import Answer, Identity
 from tests.attacks.judging import answered_by_http
 from tests.attacks.line import GONE
 from tests.attacks.model import Outcome, attack
-from tests.attacks.stage import ADMIN, BROKER_NAME, DISABLED, MALLORY, UNKNOWN
+from tests.attacks.stage import ADMIN, BROKER_NAME, DISABLED, MALLORY, TOKENS, UNKNOWN
 
 SETTINGS: Final = "settings"
 CONTROL: Final = "who is the master"
@@ -53,7 +54,12 @@ for server in ("namesrv", "controller", "broker"):
 http_request("http/groups", "reads who is the master", "controller", "GET", "/v1/groups", asset=CONTROL)
 http_request("http/routes", "reads all routes", "namesrv", "GET", "/v1/routes", asset="topics and groups")
 http_request(
-    "http/state", "exports the state of the controllers", "controller", "GET", "/v1/controller/state", asset=CONTROL
+    "http/state",
+    "exports the state of the controllers",
+    "controller",
+    "GET",
+    "/v1/controller/state",
+    asset=CONTROL,
 )
 http_request(
     "http/import-state",
@@ -91,7 +97,9 @@ http_request(
     json={"namespace": "n", "key": "k"},
     asset=SETTINGS,
 )
-http_request("http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/dashboard", asset=CONTROL)
+http_request(
+    "http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/dashboard", asset=CONTROL
+)
 http_request(
     "http/forged-token",
     "shows a token that it has made itself",
@@ -156,6 +164,87 @@ http_request(
     headers=basic(MALLORY),
     asset=SETTINGS,
     answer="403",
+)
+http_request(
+    "http/read-token",
+    "changes settings with a token that may read",
+    "namesrv",
+    "PATCH",
+    "/v1/config",
+    json=CHANGE,
+    headers={"authorization": f"Bearer {TOKENS['read']}"},
+    asset=SETTINGS,
+    answer="403",
+)
+http_request(
+    "http/operate-token",
+    "elects a master with a token that may change topics",
+    "controller",
+    "POST",
+    f"/v1/groups/{BROKER_NAME}/elect",
+    json={"dryRun": False},
+    headers={"authorization": f"Bearer {TOKENS['operate']}"},
+    asset=CONTROL,
+    answer="403",
+)
+http_request(
+    "http/member-by-token",
+    "registers a broker with a token, which only members may (103)",
+    "namesrv",
+    "POST",
+    "/v1/registerBroker",
+    json={"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0},
+    headers={"authorization": f"Bearer {TOKENS['operate']}"},
+    asset=CONTROL,
+    answer="403",
+)
+http_request(
+    "http/member-by-password",
+    "registers a broker with the administrator's password, which only members may (103)",
+    "namesrv",
+    "POST",
+    "/v1/registerBroker",
+    json={"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0},
+    headers=basic(ADMIN),
+    asset=CONTROL,
+    answer="403",
+)
+http_request(
+    "http/token-hash",
+    "shows the hash of a token, which it has read in the file",
+    "namesrv",
+    "GET",
+    "/v1/config",
+    headers={"authorization": "Bearer sha256:" + hashlib.sha256(TOKENS["read"].encode()).hexdigest()},
+    asset=SETTINGS,
+)
+http_request(
+    "http/token-in-path",
+    "has a token in the address, where logs and pages show it",
+    "namesrv",
+    "GET",
+    f"/v1/config?access_token={TOKENS['read']}&token={TOKENS['read']}",
+    asset=SETTINGS,
+)
+http_request(
+    "http/metrics",
+    "reads the metrics, with the names of topics and groups",
+    "broker",
+    "GET",
+    "/metrics",
+    asset="topics and groups",
+)
+http_request(
+    "http/openapi", "reads the description of all routes", "namesrv", "GET", "/openapi.json", asset=SETTINGS
+)
+http_request(
+    "http/two-credentials",
+    "sends two headers with credentials: wrong ones, and none",
+    "namesrv",
+    "GET",
+    "/v1/config",
+    headers=[("authorization", basic(ADMIN, "guessed")["authorization"]), ("authorization", "")],
+    asset=SETTINGS,
 )
 http_request(
     "http/header-as-peer",
@@ -232,6 +321,8 @@ async def rebound(attacker: Attacker, method: str, **options: Any) -> Answer:
     "DNS rebinding: a page of evil.example, which now has our address, changes settings",
     asset=SETTINGS,
     success="the setting is changed",
+    answer="403",
+    open=False,
 )
 async def rebinding_patch(attacker: Attacker) -> Outcome:
     return answered_by_http(await rebound(attacker, "PATCH", json=CHANGE))
@@ -242,23 +333,34 @@ async def rebinding_patch(attacker: Attacker) -> Outcome:
     "DNS rebinding: a page of evil.example, which now has our address, reads settings",
     asset=SETTINGS,
     success="the page gets the settings",
+    answer="403",
+    open=False,
 )
 async def rebinding_read(attacker: Attacker) -> Outcome:
     return answered_by_http(await rebound(attacker, "GET"))
 
 
+HEAD: Final = f"Host: localhost\r\nAuthorization: {basic(ADMIN)['authorization']}\r\n"
+"""Header lines of an administrator: what is attacked comes after the check of users."""
+
+
 @attack(
     "http/paths",
-    "asks for files outside of the web pages: ../, encoded, absolute",
+    "asks for files outside of the web pages, as administrator: ../, encoded, absolute",
     asset="files of the machine",
     success="an answer has a file in it",
     open=False,
 )
 async def paths(attacker: Attacker) -> Outcome:
     answer = Answer(0)
-    for path in ("/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/dashboard/..%2f..%2fetc"):
+    for path in (
+        "/../../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/dashboard/..%2f..%2fetc",
+    ):
         for server in ("namesrv", "broker"):
-            answer = await _raw(attacker, server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            answer = await _raw(attacker, server, f"GET {path} HTTP/1.1\r\n{HEAD}\r\n".encode())
             if b"root:" in answer.body:
                 return Outcome(True, path)
     return Outcome(False, str(answer))
@@ -294,8 +396,10 @@ def _length(head: bytes) -> int:
     open=False,
 )
 async def smuggling(attacker: Attacker) -> Outcome:
-    hidden = b"GET /v1/config HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    head = b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n"
+    hidden = f"GET /v1/config HTTP/1.1\r\n{HEAD}\r\n".encode()
+    head = (
+        b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     data = head % (5 + len(hidden)) + b"0\r\n\r\n" + hidden
     attacker.stage.addresses["http of namesrv"] = attacker.stage.http_addresses["namesrv"]
     got = b""

@@ -25,6 +25,12 @@ class Line:
         self._reader, self._writer = reader, writer
         self.pushed: list[bytes] = []
 
+    @property
+    def binding(self) -> bytes:
+        """What only the two ends of this TLS connection know (tls-unique); empty without TLS."""
+        tls = self._writer.get_extra_info("ssl_object")
+        return b"" if tls is None else tls.get_channel_binding("tls-unique") or b""
+
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
@@ -111,7 +117,7 @@ async def until(
     """Raises TimeoutError, with `what` in its text."""
     try:
         async with asyncio.timeout(timeout_s):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - what it asks for is in another process
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise TimeoutError(f"not within {timeout_s:g} s: {what}") from None

@@ -1,4 +1,4 @@
-"""Attacks on a master's log and on its route: retention, unclean elections, controllers, false registrations."""
+"""Attacks on a master's log and its route: retention, unclean elections, controllers, false registrations."""
 
 import json
 from typing import Any, Final
@@ -95,9 +95,7 @@ for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS
 one_request(
     "log/unused-topics", "deletes topics that look unused (316)", "broker", 316, asset=LOG, answer=UNSIGNED
 )
-one_request(
-    "log/queues", "deletes files of consume queues (306)", "broker", 306, asset=LOG, answer=UNSIGNED
-)
+one_request("log/queues", "deletes files of consume queues (306)", "broker", 306, asset=LOG, answer=UNSIGNED)
 one_request(
     "log/read-ahead", "switches the read-ahead of the log (2004)", "broker", 2004, {"READ_AHEAD_MODE": 0},
     asset=LOG, answer=UNSIGNED,
@@ -143,7 +141,11 @@ async def unregister(attacker: Attacker) -> Outcome:
 
 def _master(route: dict[str, Any]) -> str:
     return next(
-        (row["brokerAddrs"].get("0", "") for row in route.get("brokerDatas", ()) if row["brokerName"] == BROKER_NAME),
+        (
+            row["brokerAddrs"].get("0", "")
+            for row in route.get("brokerDatas", ())
+            if row["brokerName"] == BROKER_NAME
+        ),
         "",
     )
 
@@ -167,7 +169,13 @@ async def _registered(attacker: Attacker, broker_name: str) -> Outcome:
         "brokerId": 0, "compressed": False, "bodyCrc32": 0,
     }  # fmt: skip
     topics = {
-        ORDERS: {"topicName": ORDERS, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+        ORDERS: {
+            "topicName": ORDERS,
+            "readQueueNums": 1,
+            "writeQueueNums": 1,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+        }
     }
     version = {"counter": 9, "stateVersion": 1_000, "timestamp": 2**41}
     body = {

@@ -1,9 +1,9 @@
 """An attack as a value: what it is after, how it is done, what counts as its success, and the answer that it
 should get. The modules of this package declare them with @attack; test_attacks.py runs them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tests.attacks.attacker import Attacker
 
@@ -16,12 +16,12 @@ class Outcome:
     answer: str
 
 
-How = Callable[[Attacker], Awaitable[Outcome]]
+How = Callable[[Attacker], Coroutine[Any, Any, Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """id: "<group>/<name>". asset: what the attacker is after. success: what counts as the attacker's success.
+    """id: "<group>/<name>". asset: what the attacker is after. success: what counts as success.
 
     answer: a part of what the attacker sees in a cluster with security on; "": any refusal will do. open:
     whether the attack succeeds with everything off. ruins: the cluster is not the same after it succeeded, so

@@ -1,4 +1,4 @@
-"""Attacks on signatures and proofs: requests that somebody else has signed, sent again, altered, or elsewhere.
+"""Attacks on signatures and proofs: requests that somebody else has signed, sent again, altered, elsewhere.
 
 The attacker is given frames as if they had been captured. The stage signs them, and sends them once where a
 replay needs that."""
@@ -102,7 +102,9 @@ async def other_opaque(attacker: Attacker) -> Outcome:
     answer="is for code 1012",
 )
 async def other_code(attacker: Attacker) -> Outcome:
-    return carried_out(await attacker.send("controller", replace(NEXT_ID.signed(MEMBER, proof=True), code=1004)))
+    return carried_out(
+        await attacker.send("controller", replace(NEXT_ID.signed(MEMBER, proof=True), code=1004))
+    )
 
 
 @attack(
@@ -139,7 +141,9 @@ async def other_server(attacker: Attacker) -> Outcome:
 )
 async def both_servers(attacker: Attacker) -> Outcome:
     command = RemotingCommand(1005)
-    signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True)(command, attacker.stage.addresses["controller"])
+    signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True)(
+        command, attacker.stage.addresses["controller"]
+    )
     request = Request(1005, command.ext_fields)
     first = await attacker.send("controller", request)
     if first.code:
@@ -183,7 +187,9 @@ async def future(attacker: Attacker) -> Outcome:
 async def altered(attacker: Attacker, request: Request, body: bytes | None = None, **fields: str) -> Outcome:
     """A captured request with other fields or another body, and its old signature."""
     changed = replace(request, fields={**request.fields, **fields})
-    return carried_out(await attacker.send("broker", changed if body is None else replace(changed, body=body)))
+    return carried_out(
+        await attacker.send("broker", changed if body is None else replace(changed, body=body))
+    )
 
 
 @attack(
@@ -218,8 +224,8 @@ async def other_topic(attacker: Attacker) -> Outcome:
     answer="other fields",
 )
 async def cut(attacker: Attacker) -> Outcome:
-    """`{brokerName: broker-a, clusterName: KeelCluster}` and `{brokerName: "broker-aKeel", clusterName: "Cluster"}`
-    have the same signed bytes."""
+    """brokerName=broker-a, clusterName=KeelCluster and brokerName=broker-aKeel, clusterName=Cluster have the
+    same signed bytes."""
     request = NEXT_ID.signed(MEMBER, proof=True)
     fields = {**request.fields, "brokerName": BROKER_NAME + "Keel", "clusterName": "Cluster"}
     return carried_out(await attacker.send("controller", replace(request, fields=fields)))
@@ -247,7 +253,9 @@ async def cut_into_body(attacker: Attacker) -> Outcome:
     answer="other fields",
 )
 async def renamed(attacker: Attacker) -> Outcome:
-    request = request_of(1012, {"brokerNamf": BROKER_NAME, "clusterNamf": CLUSTER_NAME}).signed(MEMBER, proof=True)
+    request = request_of(1012, {"brokerNamf": BROKER_NAME, "clusterNamf": CLUSTER_NAME}).signed(
+        MEMBER, proof=True
+    )
     fields = dict(request.fields)
     fields["brokerName"], fields["clusterName"] = fields.pop("brokerNamf"), fields.pop("clusterNamf")
     return carried_out(await attacker.send("controller", replace(request, fields=fields)))

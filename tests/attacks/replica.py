@@ -4,6 +4,7 @@ import asyncio
 import json
 import struct
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from tests.attacks.attacker import Attacker
@@ -11,7 +12,7 @@ from tests.attacks.frames import ONEWAY, Answer, Request
 from tests.attacks.judging import admitted, carried_out, one_request, seen
 from tests.attacks.line import GONE, Line, happens
 from tests.attacks.model import Outcome, attack
-from tests.attacks.stage import BROKER_NAME, CLUSTER_NAME, MALLORY, ORDERS, SECRET
+from tests.attacks.stage import BROKER_NAME, CLUSTER_NAME, MALLORY, ORDERS
 
 NOT_A_MEMBER: Final = "username cannot be null."
 MEMBERSHIP: Final = "membership of the group"
@@ -131,7 +132,7 @@ async def join(attacker: Attacker, line: Line) -> tuple[int, Answer]:
     return broker_id, await line.ask(_request(904, _heartbeat(broker_id)))
 
 
-def _request(code: int, fields: dict[str, object], body: object = None, flag: int = 0) -> Request:
+def _request(code: int, fields: Mapping[str, object], body: object = None, flag: int = 0) -> Request:
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()
     }
@@ -201,79 +202,6 @@ async def elected(attacker: Attacker) -> Outcome:
 
 
 @attack(
-    "replica/ha-handshake",
-    "opens the HA port as replica 2",
-    asset=LOG,
-    success="the master answers the handshake with its epochs",
-)
-async def ha_handshake(attacker: Attacker) -> Outcome:
-    try:
-        async with attacker.dial("ha", tls=None) as line:
-            epochs = await _shake_hands(line, 2)
-    except (*GONE, TimeoutError) as error:
-        return Outcome(False, f"connection closed: {type(error).__name__}")
-    return Outcome(True, f"epochs of {epochs} bytes")
-
-
-async def _shake_hands(line: Line, slave_id: int) -> int:
-    """Returns how many bytes of epochs the master has sent."""
-    await line.send(struct.pack(">ihhq", 1, 0, 2, slave_id))
-    state, size, _, _ = struct.unpack(">iiqi", await line.read(20, HA_S))
-    if state != 1 or size > 12_000:
-        raise EOFError
-    await line.read(size, HA_S)
-    return int(size)
-
-
-@attack(
-    "replica/ha-read",
-    "copies the master's log over the HA port, with an id that is not given to anybody",
-    asset=LOG,
-    success="the attacker has alice's messages",
-)
-async def ha_read(attacker: Attacker) -> Outcome:
-    try:
-        async with attacker.dial("ha", tls=None) as line:
-            await _shake_hands(line, 77)
-            await line.send(struct.pack(">iq", 2, 0))
-            while True:
-                state, size, *_ = struct.unpack(">iiqiqq", await line.read(36, HA_S))
-                if state != 2:
-                    raise EOFError
-                if SECRET in await line.read(size, HA_S):
-                    return Outcome(True, "alice's messages")
-    except (*GONE, TimeoutError) as error:
-        return Outcome(False, f"connection closed: {type(error).__name__}")
-
-
-@attack(
-    "replica/ha-ack",
-    "acknowledges producers in the name of replica 2: HA acks for bytes that it does not have",
-    asset="what acknowledged means",
-    success="the master shows the attacker as a replica that has everything (907)",
-    ruins=True,
-)
-async def ha_ack(attacker: Attacker) -> Outcome:
-    async def is_shown() -> bool:
-        status = json.loads((await attacker.stage.must("broker", 907)).body)
-        rows = status.get("haConnectionInfo") or []
-        return any(
-            row["addr"].startswith(attacker.source) and row["slaveAckOffset"] > 0 and row["diff"] <= 0
-            for row in rows
-        )
-
-    try:
-        async with attacker.dial("ha", tls=None) as line:
-            await _shake_hands(line, 2)
-            status = json.loads((await attacker.stage.must("broker", 907)).body)
-            await line.send(struct.pack(">iq", 2, status["masterCommitLogMaxOffset"]))
-            succeeded = await happens(is_shown, HA_S)
-    except (*GONE, TimeoutError) as error:
-        return Outcome(False, f"connection closed: {type(error).__name__}")
-    return Outcome(succeeded, "listed as a replica" if succeeded else "not listed")
-
-
-@attack(
     "replica/metadata",
     "reads all tables of the master, with users and their secrets (29001)",
     asset="users and their secrets",
@@ -311,7 +239,9 @@ async def metadata_as_user(attacker: Attacker) -> Outcome:
 )
 async def hand_over(attacker: Attacker) -> Outcome:
     before = await attacker.stage.sync_state()
-    others = [row["brokerId"] for row in before["inSyncReplicas"] if row["brokerId"] != before["masterBrokerId"]]
+    others = [
+        row["brokerId"] for row in before["inSyncReplicas"] if row["brokerId"] != before["masterBrokerId"]
+    ]
     fields = {"brokerName": BROKER_NAME, "masterEpoch": before["masterEpoch"], "brokerId": [*others, 2][0]}
     return await _oneway(attacker, "broker", _request(29005, fields, flag=ONEWAY), before["masterEpoch"])
 

@@ -5,7 +5,9 @@ OPEN: everything off, as by default. CLOSED: TLS only, signatures, ACLs, members
 alice owns the topic `orders` and its group; mallory owns others, and wants alice's."""
 
 import asyncio
+import hashlib
 import json
+import socket
 import ssl
 import sys
 from collections.abc import Iterable, Mapping
@@ -41,6 +43,11 @@ SECRET: Final = b"alice's secret order"
 ORDERS_KEY: Final = "order-7"
 MESSAGES: Final = 4
 
+TOKENS: Final = {"read": "the-token-that-reads-0123456789", "operate": "the-token-that-operates-0123456789"}
+"""Role -> token."""
+CONNECTIONS_MAX: Final = 200
+"""Of one address."""
+
 READY_S: Final = 40.0
 MASTER_FILE_BYTES: Final = 1_048_576
 
@@ -72,13 +79,14 @@ class Stage:
             cluster_name=CLUSTER_NAME,
             broker_name=BROKER_NAME,
             namesrv_settings={**shared, **(self._users_settings() if self.is_closed else {})},
-            broker_settings={**shared, **_BROKER},
+            broker_settings={**shared, **_BROKER, **(_HA if self.is_closed else {})},
             http=True,
             place=_Place(),
         )
         self._make_a_controller(self.cluster.name_servers[1])
         self.addresses: dict[str, str] = {}
-        """By what they are: namesrv, controller (it leads), follower, broker (the master), replica, ha."""
+        """By what they are: namesrv, controller (it leads), follower, broker (the master), vip (its VIP
+        channel), replica, ha, ha-replica."""
         self.http_addresses: dict[str, str] = {}
         """namesrv, controller, broker."""
         self.offsets: list[int] = []
@@ -146,10 +154,18 @@ class Stage:
         return answer
 
     async def send(
-        self, topic: str, body: bytes, *, by: Identity = ALICE, text: str = "", queue: int = 0, sys_flag: int = 0
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        by: Identity = ALICE,
+        text: str = "",
+        sys_flag: int = 0,
+        born_ms: int = 0,
     ) -> Answer:
         """Stores a message (310); `text`: its properties."""
-        return await self.must("broker", 310, send_fields(topic, text, queue, sys_flag), body, by=by)
+        fields = send_fields(topic, text, 0, sys_flag, g=born_ms)
+        return await self.must("broker", 310, fields, body, by=by)
 
     async def end_of(self, topic: str, queue: int = 0) -> int:
         """Returns the queue's maxOffset; -1: it cannot be asked for."""
@@ -198,8 +214,12 @@ class Stage:
 
     async def create_topic(self, topic: str, queues: int = 1) -> None:
         fields = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-        }  # fmt: skip
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+        }
         await self.must("broker", 17, fields)
 
     async def _has_route(self) -> bool:
@@ -244,7 +264,9 @@ class Stage:
         master = self.cluster.broker_at(self.addresses["broker"])
         replica = next(each for each in self.cluster.brokers if each is not master)
         self.addresses["replica"] = replica.address
+        self.addresses["vip"] = f"{HOST}:{master.settings['fastListenPort']}"
         self.addresses["ha"] = f"{HOST}:{master.settings['haListenPort']}"
+        self.addresses["ha-replica"] = f"{HOST}:{replica.settings['haListenPort']}"
         self.http_addresses["broker"] = master.http_address
 
     async def _until(self, what: str, condition: Any) -> None:
@@ -264,6 +286,7 @@ class Stage:
         write_config(program)
         for broker in self.cluster.brokers:
             broker.settings["namesrvAddr"] = self.cluster.name_servers[0].address
+            broker.settings["fastListenPort"] = _free_port()
             write_config(broker)
 
     def _settings(self) -> dict[str, str]:
@@ -288,7 +311,21 @@ class Stage:
             "innerClientAuthenticationCredentials": member,
             "memberProofRequired": "true",
             "memberCertificateNames": MEMBER_NAME,
+            "httpTokensFile": str(self._tokens_file()),
+            "httpMetricsOpen": "false",
+            "maxConnectionsPerAddress": str(CONNECTIONS_MAX),
         }
+
+    def _tokens_file(self) -> Path:
+        """Tokens for HTTP of two roles; the file has only their hashes."""
+        path = self.directory / "http-tokens"
+        lines = (
+            f"{role} {role}-token sha256:{hashlib.sha256(token.encode()).hexdigest()}\n"
+            for role, token in TOKENS.items()
+        )
+        path.touch(mode=0o600)
+        path.write_text("".join(lines))
+        return path
 
     def _users_settings(self) -> dict[str, str]:
         """The name server and the controllers have their users in files."""
@@ -306,7 +343,12 @@ class Stage:
         """The same users at the brokers, by requests."""
         for each, type_, status in _USERS:
             if each is not ADMIN:
-                info = {"username": each.name, "password": each.secret, "userType": type_, "userStatus": status}
+                info = {
+                    "username": each.name,
+                    "password": each.secret,
+                    "userType": type_,
+                    "userStatus": status,
+                }
                 await self.must("broker", 3001, {"username": each.name}, info)
         for acl in _ACLS:
             await self.must("broker", 3006, {"subject": acl["subject"]}, acl)
@@ -320,7 +362,9 @@ _BROKER: Final = {
     "traceTopicEnable": "true",
     "transactionCheckInterval": "1000",
     "transactionTimeOut": "1000",
+    "recallMessageEnable": "true",
 }
+_HA: Final = {"haTlsMode": "enforcing", "haTlsEnable": "true"}
 _USERS: Final = (
     (ADMIN, "Super", "enable"),
     (ALICE, "Normal", "enable"),
@@ -335,9 +379,24 @@ def _acl(user: Identity, resources: Iterable[str]) -> dict[str, Any]:
 
 
 _ACLS: Final = (
-    _acl(ALICE, (f"Topic:{ORDERS}", f"Group:{ALICES}", "Topic:alice*", "Group:alice*")),
+    _acl(
+        ALICE,
+        (
+            f"Topic:{ORDERS}",
+            f"Group:{ALICES}",
+            "Topic:alice*",
+            "Group:alice*",
+            f"Topic:{CLUSTER_NAME}_REPLY_TOPIC",
+        ),
+    ),
     _acl(MALLORY, ("Topic:mallory*", "Group:mallory*")),
 )
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return str(probe.getsockname()[1])
 
 
 def _write_private(path: Path, value: object) -> None:
@@ -345,7 +404,9 @@ def _write_private(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def send_fields(topic: str, text: str = "", queue: int = 0, sys_flag: int = 0, **more: object) -> dict[str, object]:
+def send_fields(
+    topic: str, text: str = "", queue: int = 0, sys_flag: int = 0, **more: object
+) -> dict[str, object]:
     """Returns the header fields of a SEND_MESSAGE_V2."""
     return {
         "a": "attack-producers", "b": topic, "c": "TBW102", "d": 1, "e": queue, "f": sys_flag, "g": 0, "h": 0,

@@ -1,4 +1,4 @@
-"""Attacks on TLS: certificates that are wrong, connections without TLS, old versions, keys with typing errors."""
+"""Attacks on TLS: wrong certificates, connections without TLS, old versions, keys with typing errors."""
 
 import asyncio
 import os
@@ -110,7 +110,14 @@ async def other_name(attacker: Attacker) -> Outcome:
 )
 async def similar_name(attacker: Attacker) -> Outcome:
     outcome = Outcome(False, "")
-    names = (f"x{MEMBER_NAME}", f"{MEMBER_NAME}.evil.example", MEMBER_NAME.upper(), "*", f"{MEMBER_NAME},x", "*.example")
+    names = (
+        f"x{MEMBER_NAME}",
+        f"{MEMBER_NAME}.evil.example",
+        MEMBER_NAME.upper(),
+        "*",
+        f"{MEMBER_NAME},x",
+        "*.example",
+    )
     for at, name in enumerate(names):
         files = attacker.stage.authority.issue(name, stem=f"similar-{at}")
         outcome = await with_certificate(attacker, files)
@@ -144,7 +151,9 @@ async def end_certificate_as_ca(attacker: Attacker) -> Outcome:
     from tests.attacks.chains import signed_by_client
 
     directory = attacker.stage.directory / "end-as-ca"
-    return await with_certificate(attacker, signed_by_client(attacker.stage.authority, directory, MEMBER_NAME))
+    return await with_certificate(
+        attacker, signed_by_client(attacker.stage.authority, directory, MEMBER_NAME)
+    )
 
 
 @attack(
@@ -156,7 +165,7 @@ async def end_certificate_as_ca(attacker: Attacker) -> Outcome:
 )
 async def plain(attacker: Attacker) -> Outcome:
     answer = None
-    for server in ("namesrv", "controller", "follower", "broker", "replica"):
+    for server in ("namesrv", "controller", "follower", "broker", "vip", "replica"):
         answer = await attacker.send(server, request_of(1_000_000), tls=None)
         if answer.code != -1:
             return Outcome(True, f"{server}: {answer}")
@@ -200,7 +209,9 @@ async def downgrade(attacker: Attacker) -> Outcome:
     open=False,
 )
 async def weak_ciphers(attacker: Attacker) -> Outcome:
-    return await _handshake(attacker, "eNULL:aNULL:3DES:RC4:EXPORT:LOW:@SECLEVEL=0", version=ssl.TLSVersion.TLSv1_2)
+    return await _handshake(
+        attacker, "eNULL:aNULL:3DES:RC4:EXPORT:LOW:@SECLEVEL=0", version=ssl.TLSVersion.TLSv1_2
+    )
 
 
 @attack(
@@ -260,7 +271,7 @@ async def other_check_code(attacker: Attacker) -> Outcome:
     return carried_out(await attacker.ask("controller", 1013, fields))
 
 
-# -- programs that are started ------------------------------------------------------------------------------
+# -- programs that are started ---------------------------------------------------------------------------
 
 
 async def started(directory: Path, module: str, *settings: str) -> tuple[bool, str]:

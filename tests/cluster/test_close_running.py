@@ -20,7 +20,7 @@ from tests.support.harness import SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-SETTING = re.compile(r"^ +([\w.]+)=(\S+)$", re.MULTILINE)
+SETTING = re.compile(r"^ +([\w.]+)=(\S*)$", re.MULTILINE)
 
 
 def rounds() -> tuple[dict[str, str], dict[str, str], list[str]]:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.init_security import Wanted, create
 from hatch_build import CannotCompile, compile_leaves
 from keelmq.runtime.config import load_config
 from keelmq.runtime.program import overrides_of
+from keelmq.security.open_network import openings
 from namesrv.plugins.controller.config import ControllerConfig
 from tests.deploy.conftest import ROOT
 from tests.deploy.objects import Objects, container, pod_spec
@@ -115,6 +117,24 @@ def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
     assert not instructions("ENTRYPOINT")  # `docker run IMAGE mqadmin ...` runs mqadmin, as process 1
 
 
+def test_the_image_has_nothing_that_gives_rights(rendered: dict[str, Objects]) -> None:
+    """Code belongs to root; no file makes its user another one; a number as user, which runAsNonRoot can
+    check; no package installer; nothing is fetched but locked packages."""
+    assert not any("--chown" in each or "--chmod" in each for each in instructions("COPY"))
+    last = DOCKERFILE.rindex("\nFROM ")
+    (run,) = [each for each in instructions("RUN") if "useradd" in each]
+    assert DOCKERFILE.index("useradd") > last, "of the image, and not of the build stage"
+    assert "find / -xdev -type f -perm /6000 -exec chmod a-s {} +" in run
+    assert re.search(r"pip uninstall --yes --quiet setuptools wheel pip$", run)
+    assert "nologin" in run
+    (user,) = instructions("USER")
+    assert all(part.isdecimal() and int(part) >= 10_000 for part in user.split(":"))
+    assert not instructions("ADD") and not any(word in DOCKERFILE for word in ("curl", "wget", "sudo"))
+    assert not any(
+        "SECRET" in each or "PASSWORD" in each for each in instructions("ENV") + instructions("ARG")
+    )
+
+
 def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
     assert f"VERSION={PROJECT['version']}" in instructions("ARG")
     (base,) = [each for each in instructions("ARG") if each.startswith("BASE=")]
@@ -123,6 +143,9 @@ def test_versions_and_bases(rendered: dict[str, Objects]) -> None:
     assert build_base == f"BUILD_{base.replace('-slim', '')}"  # the same Python, with a C compiler
     assert all("latest" not in each for each in instructions("FROM"))
     assert any("--require-hashes" in each for each in instructions("RUN"))
+
+
+CONFIGS: dict[str, Any] = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yaml").read_text())["configs"]
 
 
 def services() -> dict[str, Any]:
@@ -151,11 +174,35 @@ def test_compose_commands(tmp_path: Path) -> None:
     assert set(aliases.items()) == members
 
 
+def test_compose_closed(tmp_path: Path) -> None:
+    """Every service gets the directory, the programs know the keys, and the health check trusts its CA."""
+    secure = yaml.safe_load((COMPOSE_DIRECTORY / "compose.secure.yaml").read_text())["services"]
+    assert secure.keys() == services().keys()
+    create(tmp_path / "security", Wanted("DefaultCluster", ("127.0.0.1",)))
+    for name, service in secure.items():
+        (mount,) = service["volumes"]
+        assert mount == "./security:/etc/keelmq/security:ro"
+        environ = dict(service["environment"])
+        assert environ["KEELMQ_securityPath"] == "/etc/keelmq/security"
+        environ["KEELMQ_securityPath"] = str(tmp_path / "security")
+        program, *arguments = services()[name]["command"]
+        overrides = overrides_of(PARSERS[program]().parse_args(arguments).overrides)
+        path = COMPOSE_DIRECTORY / CONFIGS[services()[name]["configs"][0]["source"]]["file"]
+        config, *_ = load_config(*MODELS[program], path=path, environ=environ, overrides=overrides)
+        assert config.authentication_enabled and openings(config) == []
+        test = service["healthcheck"]["test"][-1]
+        assert "'/etc/keelmq/security/ca.crt'" in test
+        assert f"https://127.0.0.1:{19876 if program == 'mqnamesrv' else 20911}/readyz" in test
+        compile(test, name, "exec")
+    assert "security" in (COMPOSE_DIRECTORY / ".gitignore").read_text().split()
+
+
 def test_compose_is_as_careful_as_the_manifests(rendered: dict[str, Objects]) -> None:
     (image,) = {container(each)["image"] for each in rendered["ha"].stateful_sets}
     for service in services().values():
         assert service["image"] == image
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"] and "privileged" not in service
         test = shlex.join(service["healthcheck"]["test"])
         assert re.findall(r"http://127\.0\.0\.1:(\d+)/readyz", test) == [
             "19876" if service["command"][0] == "mqnamesrv" else "20911"

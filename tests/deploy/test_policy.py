@@ -13,7 +13,7 @@ from broker.app.broker import DRAIN_MS
 from broker.config.broker_config import BrokerConfig
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_port import http_listen_port
-from keelmq.runtime.config import load_config
+from keelmq.runtime.config import load_config, parse_settings, secret_keys
 from keelmq.runtime.program import overrides_of
 from keelmq.runtime.tls.settings import server_tls
 from namesrv.config import NamesrvConfig
@@ -35,6 +35,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "mqnamesrv": (NamesrvConfig, ControllerConfig),
     "mqbroker": (BrokerConfig,),
 }
+SECRET_KEYS = secret_keys(*{model for models in MODELS.values() for model in models})
 PARSERS = {
     "mqnamesrv": lambda: namesrv.__main__.make_parser("mqnamesrv"),
     "mqbroker": broker.__main__.make_parser,
@@ -221,6 +222,36 @@ def test_pods_are_restricted(objects: Objects) -> None:
         assert spec["automountServiceAccountToken"] is False
         # KEELMQ_SOMETHING_SERVICE_HOST would be an unknown configuration key
         assert spec["enableServiceLinks"] is False
+
+
+def test_no_pod_reaches_the_node_or_shows_a_secret(objects: Objects) -> None:
+    """Volumes are claims, scratch space and the cluster's own objects; secrets come as files that others in
+    the container cannot read, never as variables or arguments."""
+    for each in [*objects.stateful_sets, *objects.kind("Deployment")]:
+        spec, only = pod_spec(each), container(each)
+        assert (
+            not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "ephemeralContainers"} & spec.keys()
+        )
+        assert only["securityContext"]["readOnlyRootFilesystem"] is True
+        assert only["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPort" in port for port in only.get("ports", []))
+        for volume in spec["volumes"]:
+            (kind,) = volume.keys() - {"name"}
+            assert kind in ("configMap", "emptyDir", "secret"), volume
+            if kind == "secret":
+                assert volume["secret"]["defaultMode"] & 0o337 == 0, volume  # at most 0440
+        for variable in only.get("env", []):
+            assert "secretKeyRef" not in variable.get("valueFrom", {}), variable
+        for text in [*only.get("args", []), *(variable.get("value", "") for variable in only.get("env", []))]:
+            key, equals, _value = text.partition("=")
+            assert not (equals and key in SECRET_KEYS), text
+
+
+def test_config_maps_have_no_secret(objects: Objects) -> None:
+    """Whoever may read ConfigMaps may often not read Secrets."""
+    for each in objects.kind("ConfigMap"):
+        for text in each["data"].values():
+            assert not set(parse_settings(text, each["metadata"]["name"])) & SECRET_KEYS
 
 
 def test_image_resources_and_grace(objects: Objects) -> None:

@@ -1,4 +1,4 @@
-"""`keelmq fuzz frames|http`: garbage for every handler, and a verdict.
+"""`keelmq fuzz frames|http|security`: garbage for every handler and every check, and a verdict.
 
 Rounds of frames do not depend on each other, so each core runs its share of them in a process of its own:
 the same rounds, whatever the number of cores.
@@ -24,7 +24,9 @@ def run(what: str, *, count: int, seed: int, target: str | None) -> int:
         from tests.fuzz.http import run_http
 
         return run_http(count, seed)
-    print(f"keelmq fuzz: no fuzzer {what!r}; there are frames and http", file=sys.stderr)
+    if what == "security":
+        return run_security(count, seed, target)
+    print(f"keelmq fuzz: no fuzzer {what!r}; there are frames, http and security", file=sys.stderr)
     return 2
 
 
@@ -56,6 +58,25 @@ def run_frames(count: int, seed: int, target: str | None) -> int:
         f"processes={len(shares)} seconds={seconds:.0f} frames_per_s={report.frames / seconds:.0f} "
         f"frames_per_cpu_s={report.frames / cpu_seconds:.0f}",
     )
+    return 1 if report.findings else 0
+
+
+def run_security(count: int, seed: int, target: str | None) -> int:
+    """One process: an input must not disturb the CPU time of another."""
+    from tests.fuzz.security import ROUND_INPUTS
+    from tests.fuzz.security import fuzz as fuzz_security
+    from tests.fuzz.security_targets import makers
+
+    made = makers()
+    if target is not None and target not in made:
+        print(f"keelmq fuzz: no target {target!r}; there are {', '.join(made)}", file=sys.stderr)
+        return 2
+    chosen = [(name, make) for name, make in made.items() if target in (None, name)]
+    report = fuzz_security(seed, count, chosen, progress=_progress)
+    for finding in report.findings:
+        print(finding)
+        print(f"repeat: ./run keelmq fuzz security --count {ROUND_INPUTS}, with the target and seed above\n")
+    print(report.line())
     return 1 if report.findings else 0
 
 

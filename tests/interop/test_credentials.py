@@ -72,7 +72,7 @@ async def test_the_right_secret(closed: Secured, kind: str, tmp_path: Path) -> N
     [
         (None, "username cannot be null."),
         (WRONG, "check signature failed."),
-        (UNKNOWN, "User:stranger is not found."),
+        (UNKNOWN, "check signature failed."),
     ],
     ids=["no credentials", "wrong secret", "unknown user"],
 )

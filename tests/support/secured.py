@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.lab.cluster import Cluster, Program
+from cli.lab.cluster import Cluster, Place, Program
 from keelmq import Credentials, TlsSettings
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
@@ -114,7 +114,9 @@ async def secured(
     http: bool = False,
     tls: Authority | None = None,
     checks_routes: bool = True,
+    namesrv_settings: Mapping[str, str] | None = None,
     broker_settings: Mapping[str, str] | None = None,
+    place: Place | None = None,
     more: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Secured]:
     """Every program is up, and the broker is registered. tls: all connections must be TLS. checks_routes
@@ -128,10 +130,12 @@ async def secured(
         name_servers=1,
         brokers=1,
         http=http,
+        place=place,
         namesrv_settings={
             **everywhere,
             "usersPath": str(users),
             **({} if checks_routes else open_to_clients),
+            **(namesrv_settings or {}),
         },
         broker_settings={**everywhere, "mappedFileSizeCommitLog": "16777216", **(broker_settings or {})},
     )

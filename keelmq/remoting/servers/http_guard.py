@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_answers import BadBody, refusal
-from keelmq.remoting.servers.http_call import READING, HttpCall, is_open, peer_of, put_call
+from keelmq.remoting.servers.http_call import OPEN_PATHS, READING, HttpCall, is_open, peer_of, put_call
 from keelmq.remoting.servers.http_hosts import host_of
 from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.clock import now_ms
@@ -60,7 +60,7 @@ class HttpGuard:
         except (Forbidden, Unauthenticated, TooManyFailures) as error:
             self._refused.tell(
                 now_ms(),
-                "http: %s %s of %s: %s",
+                "http: %s %r of %s: %s",
                 scope["method"],
                 scope["path"],
                 call.peer.address,
@@ -80,7 +80,7 @@ class HttpGuard:
         if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
             return JSONResponse(BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes").model_dump(), 413)
         changes = scope["method"] not in READING
-        if changes or _is_from_browser(headers):
+        if changes or (scope["path"] not in OPEN_PATHS and _is_from_browser(headers)):
             self._check_host(headers)
         if changes:
             self._check_origin(headers)
@@ -113,9 +113,10 @@ class HttpGuard:
             return
         if site is None and _address_of(page) == (_one(headers, b"host") or b"").decode("latin-1"):
             return
+        where = _shown(origin) if origin else "another site"
         raise Forbidden(
-            f"only programs and pages of this server may change anything, not {page or 'another site'}; for "
-            "pages that a reverse proxy serves, add their origin to httpAllowedOrigins"
+            f"only programs and pages of this server may change anything, not {where}; for pages that a "
+            "reverse proxy serves, add their origin to httpAllowedOrigins"
         )
 
 
@@ -131,7 +132,7 @@ class _Answer:
             if message["status"] < 300 and self._is_unchecked():
                 self._is_withheld = True
                 logger.error(
-                    "http: the answer of %s is withheld: nothing has checked it", self._scope["path"]
+                    "http: the answer of %r is withheld: nothing has checked it", self._scope["path"]
                 )
                 await refusal(Forbidden("refused: this path declares no role, which is a bug"), "http")(
                     self._scope, _nothing, self._secured

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Caller, Changes, Peer, Request
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.security.audit.settings import AuditConfig
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 LINE_BYTES_MAX: Final = 65_536
 REFUSED_PER_S: Final = {Kind.ACT: 20, Kind.ROUTINE: 2, Kind.DATA: 1}
 """Lines of refused requests in a second, by kind."""
+NOT_SERVED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY)
+"""Answers to what no handler has seen: anybody may cause them, so they count as refused here."""
 NAMES_MAX: Final = 8
 LOST: Final = "AUDIT_LINES_LOST"
 """The operation of the line that says how many lines are lost, in `unwritten`."""
@@ -105,7 +108,8 @@ class AuditLog:
         kind, outcome = kind_of(request.code), outcome_of(answer)
         fields = request.ext_fields or {}
         more: dict[str, object] = {}
-        if outcome is Outcome.REFUSED:
+        is_refused = outcome is Outcome.REFUSED or (kind is Kind.ACT and answer in NOT_SERVED)
+        if is_refused:
             if not self._may_write(kind):
                 return
             if self._untold:
@@ -135,7 +139,7 @@ class AuditLog:
             "member": caller.is_member or "",
             **more,
         }
-        series = Series.REFUSED if outcome is Outcome.REFUSED else Series.ACTS
+        series = Series.REFUSED if is_refused else Series.ACTS
         self.writer.put(series, _encoded(line))
 
     def _may_write(self, kind: Kind) -> bool:

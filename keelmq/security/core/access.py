@@ -8,7 +8,7 @@ request. What was refused is never remembered: with RocketMQ's stateful strategy
 correct ones fail for a minute."""
 
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from keelmq.remoting.codes import RequestCode
 from keelmq.security.core import plain_acl
@@ -27,6 +27,7 @@ from keelmq.security.core.contexts import (
 )
 from keelmq.security.core.member_proof import PROOF, MemberProofs
 from keelmq.security.core.plain_acl import PlainAcl
+from keelmq.security.core.refusals import Reason, Refusal, name_of, reason_of_plain
 from keelmq.security.core.rules import RULES, UNKNOWN
 from keelmq.security.core.signature import (
     ACCESS_KEY,
@@ -45,10 +46,9 @@ _NOBODY: Final = SecretKey(b"")
 """Checks the signature of an unknown user, which takes as long as that of a known one."""
 _NO_FIELDS: Final[ExtFields] = {}
 
-Reason = Literal["unsigned", "signature", "user", "throttled", "member", "proof", "rights", "unreadable"]
-"""Why a request is refused, for metrics and the audit log: no signature; a wrong one; no such user, or a
-disabled one; too many failures of this address; for members only; no or a wrong proof; no right to it; its
-resources cannot be read."""
+
+KEY_CHARS_MAX: Final = 4_096
+"""Characters of the names that a remembered decision is about."""
 
 
 class UsersAndAcls(Protocol):
@@ -175,10 +175,10 @@ class AccessControl:
             if by_user is None or by_plain is None:
                 return by_user or by_plain or Granted("", rule.role)
             return by_user._replace(lookups=by_user.lookups or by_plain.lookups)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             return Refused(settings.refused_code, refusal.remark, refusal.reason)
         except Unreadable as error:
-            remark = f"{_name_of(request.code)} is refused: {error}"
+            remark = f"{name_of(request.code)} is refused: {error}"
             return Refused(settings.refused_code, remark, "unreadable")
 
     def check_topic(self, granted: Granted, lookup: Lookup, topic: str, peer_ip: str) -> Granted | Refused:
@@ -192,7 +192,7 @@ class AccessControl:
                     )
                 if self._settings.authorization_enabled:
                     self._decide(granted.username, contexts, peer_ip)
-            except _Refusal as refusal:
+            except Refusal as refusal:
                 return Refused(self._settings.refused_code, refusal.remark, refusal.reason)
         return granted._replace(lookups=())
 
@@ -216,7 +216,7 @@ class AccessControl:
         if isinstance(account, str):
             if access_key:
                 self._throttle.failed(request.peer_ip, now_ms)
-            raise _Refusal(_reason_of_plain(plain, access_key), f"AclException: {account}")
+            raise Refusal(reason_of_plain(plain, access_key), f"AclException: {account}")
         self._remember(request.connection_id, access_key, now_ms)
         if account.is_admin:
             return Granted(access_key, rule.role)
@@ -242,7 +242,7 @@ class AccessControl:
             else plain_acl.authorize(account, code, contexts, peer_ip)
         )
         if why is not None:
-            raise _Refusal("user" if account is None else "rights", f"AclException: {why}")
+            raise Refusal("user" if account is None else "rights", f"AclException: {why}")
 
     # -- ACL 2.0 -----------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class AccessControl:
         elif settings.authorization_enabled:
             username = ext_fields.get(ACCESS_KEY) or ""
         if needs_member and not is_member:
-            raise _Refusal("member", f"{_name_of(code)} is for members of this cluster only")
+            raise Refusal("member", f"{name_of(code)} is for members of this cluster only")
         if is_member:
             return Granted(username, rule.role, is_member=True)
         if settings.authorization_enabled and code not in settings.authorization_whitelist:
@@ -279,7 +279,7 @@ class AccessControl:
         settings = self._settings
         username = ext_fields.get(ACCESS_KEY)
         if not username:
-            raise _Refusal("unsigned", NO_USERNAME)
+            raise Refusal("unsigned", NO_USERNAME)
         needs_proof = settings.proof_required and username in settings.member_users
         if settings.proof_to_administer and rule.role is Role.ADMINISTER and not request.is_tls:
             needs_proof = True
@@ -300,7 +300,7 @@ class AccessControl:
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:
-                raise _Refusal("proof", f"{_name_of(request.code)} is refused: {why}")
+                raise Refusal("proof", f"{name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)
         return username
 
@@ -311,7 +311,7 @@ class AccessControl:
             return ""
         try:
             return self._authenticate(request, rule, ext_fields, now_ms)
-        except _Refusal:
+        except Refusal:
             return ""
 
     def _authorize(self, username: str, request: AccessRequest, rule: Rule, ext_fields: ExtFields) -> Granted:
@@ -323,7 +323,7 @@ class AccessControl:
         required = required_of(rule, ext_fields, request.body, self._settings.cluster_name)
         if not username:
             if required.contexts or required.lookups:
-                raise _Refusal("rights", UNKNOWN_SUBJECT)
+                raise Refusal("rights", UNKNOWN_SUBJECT)
             return Granted("", rule.role)
         self._decide(username, required.contexts, request.peer_ip)
         granted = Granted(username, rule.role)
@@ -334,11 +334,13 @@ class AccessControl:
     def _decide(self, username: str, contexts: tuple[Context, ...], peer_ip: str) -> None:
         verdict = decide(self._users.user(username), self._users.acl(subject_of(username)), contexts, peer_ip)
         if isinstance(verdict, Denied):
-            raise _Refusal("rights", verdict.remark)
+            raise Refusal("rights", verdict.remark)
 
     # -- what is remembered ------------------------------------------------------------------------------
 
     def _allow(self, key: tuple[object, ...], granted: Granted) -> None:
+        if sum(len(each) for each in key if isinstance(each, str)) > KEY_CHARS_MAX:
+            return  # names of a frame's size would fill the memory, ten thousand times
         if len(self._allowed) >= self._settings.decision_cache_max:
             # The oldest one: those in use come back at once.
             del self._allowed[next(iter(self._allowed))]
@@ -354,7 +356,7 @@ class AccessControl:
     def _refuse_throttled(self, request: AccessRequest, username: str, now_ms: int) -> None:
         wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms)
         if wait_ms and (request.connection_id, username) not in self._authenticated:
-            raise _Refusal(
+            raise Refusal(
                 "throttled",
                 f"too many failed authentications from {request.peer_ip}; "
                 f"try again in {wait_ms // 1000 + 1} s",
@@ -362,30 +364,8 @@ class AccessControl:
 
     def _fail(self, request: AccessRequest, now_ms: int, reason: Reason, remark: str) -> NoReturn:
         self._throttle.failed(request.peer_ip, now_ms)
-        raise _Refusal(reason, remark)
+        raise Refusal(reason, remark)
 
 
 def _with_lookups(granted: Granted, rule: Rule, ext_fields: ExtFields) -> Granted:
     return granted._replace(lookups=lookups_of(rule, ext_fields)) if rule.lookups else granted
-
-
-class _Refusal(Exception):
-    """Ends a check."""
-
-    def __init__(self, reason: Reason, remark: str) -> None:
-        super().__init__(remark)
-        self.reason, self.remark = reason, remark
-
-
-def _reason_of_plain(plain: PlainAcl, access_key: str) -> Reason:
-    """Returns why PlainAcl.authenticate() has no account."""
-    if not access_key:
-        return "unsigned"
-    return "signature" if access_key in plain.accounts else "user"
-
-
-def _name_of(code: int) -> str:
-    try:
-        return f"{RequestCode(code).name} ({code})"
-    except ValueError:
-        return f"code {code}"

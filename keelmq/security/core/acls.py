@@ -129,6 +129,8 @@ def parse_resource(text: str) -> Resource:
     type_text, colon, name = text.partition(":")
     if not colon or not name or len(name) > NAME_CHARS_MAX:
         raise InvalidAcl(f"resource {text[:80]!r} is neither * nor Type:name, Type:prefix* or Type:*")
+    if not name.isprintable() or name != name.strip():
+        raise InvalidAcl(f"resource {text[:80]!r}: printable characters, and no blank at an end")
     try:
         type_ = parse_named(ResourceType, type_text, "resource type")
     except InvalidUser as error:
@@ -301,10 +303,16 @@ def parse_acl(value: object, subject: str | None = None) -> Acl:
     of = parse_subject(in_body if subject is None else subject)
     if in_body is not None and parse_subject(in_body) != of:
         raise InvalidAcl(f"the body is about {str(in_body)[:80]!r}, the header about {of!r}")
+    listed = _list(info.get("policies"), "policies")
+    if len(listed) > ENTRIES_MAX:
+        # Each one is merged with all before it, so a body full of them would take hours.
+        raise InvalidAcl(f"an ACL has at most {ENTRIES_MAX} policies, which are merged")
     policies: dict[PolicyType, Policy] = {}
-    for each in _list(info.get("policies"), "policies"):
+    for each in listed:
         policy = _parse_policy(each)
         known = policies.get(policy.type)
+        if known is not None and len(known.entries) > ENTRIES_MAX:
+            raise InvalidAcl(f"an ACL has at most {ENTRIES_MAX} entries")
         policies[policy.type] = policy if known is None else known.merged(policy)
     if not policies:
         raise InvalidAcl("The policies is empty.")

@@ -106,7 +106,13 @@ def parse_pattern(text: str | None) -> AddressPattern:
     try:
         return AddressPattern(text, alternatives=tuple(_alternative(each) for each in members))
     except ValueError as error:
-        raise BadAddressPattern(f"address pattern {text[:80]!r}: {error}") from None
+        raise BadAddressPattern(f"address pattern {first_word(text)!r}: {error}") from None
+
+
+def first_word(text: str) -> str:
+    """Returns what an error may show of a value. Where a quote or a line break is missing in a file, the next
+    lines are part of the value, and they may have secrets."""
+    return (text.split(maxsplit=1) or [""])[0][:80]
 
 
 def _alternative(text: str) -> tuple[Part, ...]:
@@ -151,14 +157,14 @@ def _part(text: str, highest: int, base: int, *, is_last: bool) -> Part:
     low = _number(low_text, highest, base)
     high = _number(high_text, highest, base) if dash else low
     if low > high:
-        raise ValueError(f"{text!r} is an empty range")
+        raise ValueError(f"{first_word(text)!r} is an empty range")
     return ((low, high),)
 
 
 def _number(text: str, highest: int, base: int) -> int:
     digits = "0123456789abcdefABCDEF"[: 10 if base == 10 else None]
     if not text or len(text) > 4 or any(each not in digits for each in text):
-        raise ValueError(f"{text[:20]!r} is not a number, a range or *")
+        raise ValueError(f"{first_word(text)[:20]!r} is not a number, a range or *")
     number = int(text, base)
     if number > highest:
         raise ValueError(f"{text} is above {highest}")

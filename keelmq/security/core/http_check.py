@@ -6,15 +6,18 @@ without a password says nothing. What only members may send is refused, unless a
 shown. Nothing is remembered: HTTP is for administration."""
 
 from collections.abc import Iterable
+from hashlib import sha256
 from hmac import compare_digest
+from shlex import quote
 from typing import Final
 
 from keelmq.remoting.operation import Role
 from keelmq.security.core import plain_acl
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.acls import Action, cluster_resource, subject_of
 from keelmq.security.core.authorize import Context, Denied, decide
 from keelmq.security.core.contexts import Required, Unreadable, required_of
+from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import rule_of
 
 WRONG_PASSWORD: Final = "the user or the password is wrong"
@@ -130,12 +133,18 @@ class HttpControl:
 def _remedy(username: str, context: Context | None) -> str:
     if context is None:
         return ""
-    resource, action = context.resource.key, context.actions[0].name.capitalize()
-    command = f"mqadmin updateAcl -s User:{username} -r {resource} -a {action} -d Allow"
+    # Quoted, as it will be copied: names are chosen by whoever was refused.
+    subject, resource = quote(subject_of(username)), quote(context.resource.key)
+    action = context.actions[0].name.capitalize()
+    command = f"mqadmin updateAcl -s {subject} -r {resource} -a {action} -d Allow"
     return f" An administrator can grant it: {command}"
 
 
 def _is_same(given: str, expected: str | None) -> bool:
-    """Whether a password is right, in the same time for every wrong one; None: there is no such user."""
-    secret = (expected if expected is not None else given + "?").encode("utf-8", "replace")
-    return compare_digest(given.encode("utf-8", "replace"), secret)
+    """Whether a password is right; None: there is no such user. The time says nothing about either."""
+    is_same = compare_digest(_hash(given), _hash(expected or ""))
+    return is_same and expected is not None
+
+
+def _hash(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "replace")).digest()

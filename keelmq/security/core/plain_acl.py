@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.security.core.acls import Action, Resource, ResourceType, group_resource, topic_resource
-from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, parse_pattern
+from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, first_word, parse_pattern
 from keelmq.security.core.authorize import Context
 from keelmq.security.core.signature import ACCESS_KEY, ExtFields, SecretKey, verify
 
@@ -168,11 +168,12 @@ def parse_plain_acl(files: Sequence[tuple[str, object]]) -> tuple[PlainAcl, list
 
 def _account(value: object, where: str) -> Account:
     fields = _mapping(value, where)
-    access_key, secret_key = _text(fields.get("accessKey")), _text(fields.get("secretKey"))
+    access_key = _text(fields.get("accessKey"), f"{where}: accessKey")
+    secret_key = _text(fields.get("secretKey"), f"{where}: secretKey")
     for name, key in (("accessKey", access_key), ("secretKey", secret_key)):
         if len(key) < KEY_CHARS_MIN:
             raise BadPlainAcl(f"{where}: {name} cannot be shorter than {KEY_CHARS_MIN} characters")
-    admin = _text(fields.get("admin")).lower()
+    admin = _text(fields.get("admin"), f"{where}: admin").lower()
     if admin not in ("true", "false", ""):
         raise BadPlainAcl(f"{where}: admin is neither true nor false")
     perms: dict[Resource, Permission] = {}
@@ -181,9 +182,10 @@ def _account(value: object, where: str) -> Account:
         if len(listed) > PERMS_MAX:
             raise BadPlainAcl(f"{where}: {name} has {len(listed)} entries; {PERMS_MAX} is the limit")
         for each in listed:
-            resource_name, equals, permission = _text(each).partition("=")
+            text = _text(each, f"{where}: {name}")
+            resource_name, equals, permission = text.partition("=")
             if not equals or not resource_name.strip():
-                raise BadPlainAcl(f"{where}: {name} has {_text(each)[:80]!r}, not name=permission")
+                raise BadPlainAcl(f"{where}: {name} has {first_word(text)!r}, not name=permission")
             perms[resource_of(resource_name.strip())] = parse_permission(permission)
     return Account(
         access_key,
@@ -198,12 +200,14 @@ def _account(value: object, where: str) -> Account:
 
 def parse_permission(value: object) -> Permission:
     """Anything that is no permission counts as DENY, as with RocketMQ; so does an absent one."""
-    return _PERMISSIONS.get("|".join(each.strip() for each in _text(value).split("|")), Permission.DENY)
+    if not isinstance(value, str):
+        return Permission.DENY
+    return _PERMISSIONS.get("|".join(each.strip() for each in value.split("|")), Permission.DENY)
 
 
 def _pattern(value: object, where: str) -> AddressPattern:
     try:
-        return parse_pattern(_text(value))
+        return parse_pattern(_text(value, where))
     except BadAddressPattern as error:
         raise BadPlainAcl(f"{where}: {error}") from None
 
@@ -223,6 +227,8 @@ def _list(value: object, where: str) -> list[Any]:
     return value
 
 
-def _text(value: object) -> str:
-    """YAML reads keys of digits as numbers."""
+def _text(value: object, where: str) -> str:
+    """YAML reads keys of digits as numbers. What is no single value may have secrets inside."""
+    if isinstance(value, Mapping | list | set | tuple):
+        raise BadPlainAcl(f"{where}: not a text")
     return "" if value is None else str(value).strip()

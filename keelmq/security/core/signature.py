@@ -30,7 +30,9 @@ ORDERS_MAX: Final = 256
 _orders: dict[tuple[str, ...], Callable[[ExtFields], tuple[str | None, ...]]] = {}
 """Field names as a client sends them -> how to get the signed values in order. A client's requests of one
 kind have the same names in the same order, so sorting them is needed once. Bounded: it is emptied when it is
-full."""
+full, and has no list that is longer than those of real requests."""
+NAMES_MAX: Final = 64
+NAMES_CHARS_MAX: Final = 4_096
 
 
 def signed_bytes(ext_fields: ExtFields, body: bytes = b"", version: int = VERSION_4_9_3 + 1) -> bytes:
@@ -60,6 +62,8 @@ def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ..
         # itemgetter() of one name returns no tuple, and of none it is an error.
         return lambda ext_fields: tuple(ext_fields[name] for name in ordered)
     values_of = itemgetter(*ordered)
+    if len(names) > NAMES_MAX or sum(map(len, names)) > NAMES_CHARS_MAX:
+        return values_of
     if len(_orders) >= ORDERS_MAX:
         _orders.clear()
     _orders[names] = values_of

@@ -97,13 +97,21 @@ def test_single_files(directory: Path) -> None:
 
 def test_a_table(directory: Path) -> None:
     rows = run("--dir", str(directory)).splitlines()
-    assert rows[0].split() == ["TIME", "(UTC)", "OUTCOME", "WHO", "WHAT", "ON"]
+    assert rows[0].split() == ["TIME", "(UTC)", "OUTCOME", "WHERE", "WHO", "WHAT", "ON"]
     assert rows[4] == (
-        "2026-03-01 12:00:04.000 ok       alice 10.0.0.7:5000 TLS               PUT_KV_CONFIG"
+        "2026-03-01 12:00:04.000 ok       b                         "
+        "alice 10.0.0.7:5000 TLS               PUT_KV_CONFIG"
         "                       namespace=n key=k\\x07"
     )
     assert rows[5].strip() == 'value: none -> "\\u001b[2J"'
-    assert rows[6].split()[2:] == ["refused", "bob?", "10.0.0.7:5000", "DELETE_TOPIC_IN_BROKER", "Topic:t5"]
+    assert rows[6].split()[2:] == [
+        "refused",
+        "b",
+        "bob?",
+        "10.0.0.7:5000",
+        "DELETE_TOPIC_IN_BROKER",
+        "Topic:t5",
+    ]
     assert rows[7].strip() == "check signature failed."
 
 

@@ -18,6 +18,7 @@ from keelmq.runtime.config import load_config
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.open_network import openings
+from keelmq.security.tokens_file import TokensFile
 from keelmq.security.users_file import UsersFile
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -224,4 +225,9 @@ def test_every_program_takes_its_settings(tmp_path: Path) -> None:
         assert server_tls(each).mode == "enforcing" and openings(each) == []
         client = client_tls(each)
         assert client is not None and client.verifies
+        assert each.http_tokens_file is not None
+        tokens = TokensFile(each.http_tokens_file)
+        for role in ("administer", "read"):
+            found = tokens.find((tmp_path / "s" / "admin" / f"http-{role}.token").read_text().strip())
+            assert found is not None and found.role.name.lower() == role
     assert (broker.ha_tls_mode, broker.ha_tls_enable) == ("enforcing", True)

@@ -116,7 +116,7 @@ def test_the_tests_that_the_pitfalls_name_exist() -> None:
     assert missing == []
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = r"(?:keelmq|namesrv|broker|cli|analytics|pytest_keelmq|tests|tools|deploy)"
 
 

@@ -82,7 +82,7 @@ async def test_the_dashboard_and_its_next_version(tmp_path: Path) -> None:
         answer = await http.get("/v1/analytics/dashboard")
         assert answer.status_code == 200 and answer.content == first
         assert answer.headers["content-type"] == "application/json" and is_guarded(answer)
-        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["cache-control"] == "no-store"
         known = {"if-none-match": answer.headers["etag"]}
         assert (await http.get("/v1/analytics/dashboard", headers=known)).status_code == 304
         (tmp_path / "next").write_bytes(b'{"v":1}')

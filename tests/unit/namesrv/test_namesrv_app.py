@@ -354,7 +354,7 @@ async def _free_port() -> int:
 
 async def _http_status(port: int, request: str, body: bytes = b"") -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = f"{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
     writer.close()

@@ -537,7 +537,8 @@ async def http(port: int, operation: str, fields: dict[str, str]) -> Any:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps(fields).encode()
     head = (
-        f"POST /v1/{operation} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"POST /v1/{operation} HTTP/1.1\r\nHost: localhost\r\n"
+        "Connection: close\r\nContent-Type: application/json\r\n"
     )
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     answer = await asyncio.wait_for(reader.read(), 5)

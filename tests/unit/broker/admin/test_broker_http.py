@@ -1,6 +1,8 @@
 """The broker's HTTP door: readiness by role, metrics of a real broker, a taken port."""
 
 import asyncio
+import base64
+import hashlib
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -235,6 +237,32 @@ async def test_a_damaged_epoch_file_takes_the_broker_out(tmp_path: Path) -> None
         assert "keelmq repair" in ready["reasons"][0]
         found = samples((await ask(broker.http_address, "/metrics")).text)
     assert value(found, "rocketmq_ha_fault") == 1
+
+
+async def test_an_http_port_of_its_own_with_tokens(tmp_path: Path) -> None:
+    tokens = tmp_path / "http.tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"read ops sha256:{hashlib.sha256(b'token-of-the-operator').hexdigest()}\n")
+    made = config(tmp_path, http_bind_address="localhost", http_tokens_file=tokens, http_metrics_open=False)
+    async with Broker(made) as broker:
+        assert broker.http_address is not None and broker.http_address[0] in ("127.0.0.1", "::1")
+        assert (await ask(broker.http_address, "/livez")).status_code == 200
+        assert (await ask(broker.http_address, "/readyz")).status_code in (200, 503)
+        for path in ("/metrics", "/v1/haStatus", "/docs", "/openapi.json"):
+            assert (await ask(broker.http_address, path)).status_code == 401
+            known = await ask(broker.http_address, path, authorization="Bearer token-of-the-operator")
+            assert known.status_code == (404 if path == "/v1/haStatus" else 200)
+
+
+async def test_users_of_the_broker_are_those_of_its_http_port(tmp_path: Path) -> None:
+    user = '{"username":"root","password":"swordfish"}'
+    made = config(tmp_path, authenticationEnabled=True, initAuthenticationUser=user)
+    async with Broker(made) as broker:
+        assert (await ask(broker.http_address, "/docs")).status_code == 401
+        for password, status in (("wrong", 401), ("swordfish", 200)):
+            text = base64.b64encode(f"root:{password}".encode()).decode()
+            answer = await ask(broker.http_address, "/docs", authorization=f"Basic {text}")
+            assert answer.status_code == status
 
 
 async def test_http_off(tmp_path: Path) -> None:

@@ -113,6 +113,28 @@ async def test_a_server_that_wants_signatures() -> None:
             await metadata(stranger, server.address)
 
 
+async def test_a_password_goes_only_where_nobody_else_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(serve, HOST, 0) as server:
+        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+        async with Reach(1_000) as stranger, Reach(1_000, Credentials("admin", "swordfish")) as reach:
+            await reach.get(address, "/v1/groups", as_user=True)
+            await reach.get(address, "/readyz")
+            await stranger.get(address, "/v1/groups", as_user=True)
+            monkeypatch.setattr("cli.doctor.reach.is_loopback", lambda _: False)
+            await reach.get(address, "/v1/groups", as_user=True)
+    assert [b"Authorization: Basic YWRtaW46c3dvcmRmaXNo\r\n" in head for head in heads] == [
+        True,
+        *[False] * 3,
+    ]
+
+
 async def test_nobody_there() -> None:
     async with Reach(1_000) as reach:
         with pytest.raises(Silent, match=r"^connection refused$"):

@@ -105,3 +105,18 @@ def test_hints_fit_their_cause() -> None:
     assert "it may have happened: check before you repeat it" in explain(change)
     refused = AdminError("sendMessage", "h:1", "the broker is read-only", ResponseCode.NO_PERMISSION)
     assert "black list" not in explain(refused)
+
+
+def test_hints_of_a_closed_cluster() -> None:
+    def denied(remark: str) -> str:
+        return explain(AdminError("getBrokerClusterInfo", "h:1", remark, ResponseCode.NO_PERMISSION))
+
+    assert "--credentials FILE" in denied("username cannot be null.")
+    assert "credentials file" in denied("check signature failed.")
+    assert "createAcl" in denied(
+        "User:x has no permission to access Topic:t from 1.2.3.4, no matched policies."
+    )
+    lost = AdminError("getBrokerClusterInfo", "h:1", "connection to h:1 lost", unknown=True)
+    assert "TLS only closes plain connections: --tls-ca FILE" in explain(lost)
+    silent = AdminError("getBrokerClusterInfo", "h:1", "no answer in 5000 ms", unknown=True)
+    assert "TLS" not in explain(silent)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from keelmq.remoting.codes import RequestCode as Code
-from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Reason, Refused
+from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Action
 from keelmq.security.core.contexts import Role
 from keelmq.security.core.member_proof import with_proof
 from keelmq.security.core.plain_acl import parse_plain_acl
+from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import RULES
 from keelmq.security.core.signature import signed
 from keelmq.security.core.throttle import FailureThrottle

@@ -87,7 +87,21 @@ def test_resources(text: str, resource: Resource) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Topic", "Topic:", ":t", "Queue:q", "4:t", "Any:x", "Topic:a*b", "Topic:**", "**", "Topic:%RETRY%*"],
+    [
+        "",
+        "Topic",
+        "Topic:",
+        ":t",
+        "Queue:q",
+        "4:t",
+        "Any:x",
+        "Topic:a*b",
+        "Topic:a\nb",
+        "Topic: a",
+        "Topic:**",
+        "**",
+        "Topic:%RETRY%*",
+    ],
 )
 def test_resources_that_are_refused(text: str) -> None:
     with pytest.raises(InvalidAcl):

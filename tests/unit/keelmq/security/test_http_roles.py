@@ -27,10 +27,11 @@ def namesrv(directory: Path, *, route_service: bool = True, controller: bool = T
 
 
 def broker(_: Path) -> fastapi.FastAPI:
-    def scrape() -> Scrape:
-        return Scrape(Table("", (), ()), ())
-
-    return broker_app.make_app(health=lambda: {"ready": True, "reasons": []}, scrape=scrape, ha=None)
+    return broker_app.make_app(
+        health=lambda: {"ready": True, "reasons": []},
+        scrapes=lambda: [Scrape(Table("", (), ()), ())],
+        ha=None,
+    )
 
 
 APPS: dict[str, Callable[[Path], fastapi.FastAPI]] = {

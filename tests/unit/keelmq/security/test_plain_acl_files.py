@@ -55,6 +55,18 @@ def test_the_default_file_and_the_directory(home: Home, caplog: pytest.LogCaptur
     assert "b.yaml: accessKey RocketMQ is ignored" in caplog.text
 
 
+def test_a_file_that_others_may_read_is_named_once(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """RocketMQ ships plain_acl.yml with mode 644."""
+    home.write("plain_acl.yml", account("one-account"))
+    home.default.chmod(0o644)
+    home.files.load()
+    assert caplog.text.count(f"chmod 600 {home.default}") == 1 and "12345678" not in caplog.text
+    home.default.chmod(0o600)
+    caplog.clear()
+    home.files.load()
+    assert "chmod" not in caplog.text
+
+
 def test_changes_are_found_by_content(home: Home) -> None:
     home.write("plain_acl.yml", account("RocketMQ"))
     home.files.load()
@@ -101,7 +113,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (BOMB, r"aliases \(\*a\) are not allowed"),
+        (BOMB, r"aliases \(\*name\) are not allowed"),
         ("a: &a\n  <<: *a\n", "are not allowed"),
         ("[" * 5_000, "nested deeper than 16"),
         ("{a: " * 5_000, "nested deeper than 16"),

@@ -31,7 +31,7 @@ from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.tls.settings import TlsConfig
 from keelmq.security.config import SecurityConfig
 from keelmq.security.core.users import User
-from keelmq.security.private_file import exposed, exposed_settings, read_private
+from keelmq.security.private_file import exposed, exposed_settings, exposed_tls_file, read_private
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
 from namesrv.plugins.controller.core.state import State
@@ -201,6 +201,20 @@ def test_the_start_warns_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     arguments = namesrv.__main__.make_parser("mqnamesrv").parse_args(["-c", str(path)])
     namesrv.__main__.build(arguments, {}, controller_only=False)
     assert f"chmod 600 {path}" in caplog.text and CANARY not in caplog.text
+
+
+def test_a_tls_file_with_a_password_that_others_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "tls.properties"
+    config = NamesrvConfig.model_validate({"tls.config.file": path})
+    for text, mode, count in (
+        (f"tls.server.keyPassword={CANARY}\n", 0o644, 1),
+        (f"tls.server.keyPassword={CANARY}\n", 0o600, 0),
+        ("tls.server.authClient=false\n", 0o644, 0),
+    ):
+        path.write_text(text)
+        path.chmod(mode)
+        found = list(exposed_tls_file(config))
+        assert len(found) == count and all(f"chmod 600 {path}" in each for each in found)
 
 
 def test_a_new_version_of_a_private_file_is_private_from_its_first_byte(

@@ -113,6 +113,9 @@ async def test_a_page_that_has_rebound_its_name_reads_nothing(sent: dict[str, st
         strange = await client.get("/view", headers={"host": "evil.example:19876", **sent})
         assert (strange.status_code, recorded.ran) == (403, [])
         assert (await client.get("/view", headers=sent)).status_code == 200
+        for path, wanted in (("/metrics", 403), ("/livez", 200), ("/readyz", 200)):
+            answer = await client.get(path, headers={"host": "evil.example", **sent})
+            assert answer.status_code == wanted
 
 
 async def test_programs_may_read_under_any_name() -> None:

@@ -99,7 +99,7 @@ async def test_an_address_has_its_own_number_of_connections(caplog: pytest.LogCa
     await until(lambda: limits.connection_count == 0)
 
 
-@pytest.mark.parametrize("first_bytes", [b"", client_hello()[:40]])
+@pytest.mark.parametrize("first_bytes", [b"", client_hello()[:40]], ids=["silent", "half a handshake"])
 async def test_half_open_handshakes_count(first_bytes: bytes, tmp_path: Path) -> None:
     """Before the first byte, and within the handshake; their deadline frees what they hold."""
     limits = PeerLimits(Limits(connections_per_address=2))

@@ -164,6 +164,15 @@ def test_refusals_are_limited_and_counted(recorder: Recorder) -> None:
     assert "unwritten" not in recorder.lines[-1]
 
 
+def test_codes_that_nobody_serves_are_limited_like_refusals(recorder: Recorder) -> None:
+    """Without authentication anybody can send them."""
+    for _ in range(100):
+        recorder.record(54_321, answer=3)
+    assert len(recorder.lines) == 20
+    assert {series for series, _ in recorder.raw} == {Series.REFUSED}
+    assert recorder.lines[0]["outcome"] == "failed"
+
+
 def test_acts_are_never_limited(recorder: Recorder) -> None:
     for _ in range(1_000):
         recorder.record(17, {"topic": "t"})

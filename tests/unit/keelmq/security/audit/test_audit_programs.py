@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, OperationTable
@@ -228,3 +230,23 @@ async def test_a_password_is_never_written(tmp_path: Path) -> None:
     assert updated["changes"]["password of alice"] == {"old": "old", "new": "new"}
     assert refused["fields"] == {"username": "bob"}
     assert password not in json.dumps([created, updated, refused])
+
+
+async def test_requests_over_http_are_recorded_as_those_over_tcp(tmp_path: Path) -> None:
+    keys = {"kv_config_path": tmp_path / "kvConfig.json", "http_port": 0}
+    async with Namesrv(namesrv_config(**keys)) as server:
+        assert server.http_address is not None
+        async with httpx.AsyncClient(base_url="http://{}:{}".format(*server.http_address)) as http:
+            for method, path, body, status in (
+                ("PATCH", "/v1/config", {"supportActingMaster": True}, 200),
+                ("PATCH", "/v1/config", {"kvConfigPath": "/etc/passwd"}, 409),
+                ("POST", "/v1/putKVConfig", {"namespace": "n", "key": "k", "value": "1"}, 200),
+            ):
+                assert (await http.request(method, path, json=body)).status_code == status
+            assert (await http.get("/v1/config")).status_code == 200
+    changed, put = lines_of(tmp_path / "audit")
+    (refused,) = lines_of(tmp_path / "audit", refused=True)
+    assert changed["changes"] == {"supportActingMaster": {"old": False, "new": True}}
+    assert changed["address"].startswith("127.0.0.1:")
+    assert put["changes"] == {"value": {"old": None, "new": "1"}}
+    assert refused["remark"] == "Can not update config in black list."

@@ -6,7 +6,7 @@ import pkgutil
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keelmq.remoting.operations
@@ -111,6 +111,7 @@ def test_no_resource_field_is_called_a_secret() -> None:
     assert not [name for name in RESOURCE_FIELDS if is_secret_key(name)]
 
 
+@settings(deadline=None)
 @given(
     code=st.sampled_from(sorted(RULES)),
     names=st.sets(st.text(min_size=1, max_size=20), max_size=10),
@@ -162,6 +163,15 @@ def test_no_code_shows_a_secret(code: int, names: set[str], body: bytes) -> None
 )
 def test_remarks_do_not_quote_secrets(code: int, remark: str, body: bytes, said: str) -> None:
     assert remark_of(code, remark, body) == said
+
+
+def test_long_bodies_are_not_looked_into() -> None:
+    """A stranger's request of 16 MiB must not stop the event loop."""
+    body = b'{"groupName":"g","x":"' + b"x" * 70_000 + b'"}'
+    assert resources_of(200, {}, body) == []
+    assert resources_of(17, {"topic": "t"}, body) == ["Topic:t"]
+    assert "too long" in remark_of(Code.UPDATE_BROKER_CONFIG, "SECRET", b"a=SECRET\n" * 10_000)
+    assert remark_of(Code.UPDATE_BROKER_CONFIG, "", b"a=SECRET\n" * 10_000) == ""
 
 
 def test_changes() -> None:

@@ -1,5 +1,6 @@
 """What a controller shows and does over HTTP: elections, itself, its state. On virtual time, without raft."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Unknown
 from keelmq.remoting.servers.http_answers import input_refused
+from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_settings import HttpConfig
 from keelmq.runtime.clock import wall_ms
+from keelmq.security.http_access import program_policy
 from namesrv.plugins.controller.core.state import PastElection
 from namesrv.plugins.controller.http.views import controller_routers
 from tests.support.controller_fakes import GROUP, Bench, address
-from tests.support.http_parts import app_client
+from tests.support.http_parts import app_client, served
 
 
 def client(bench: Bench) -> httpx.AsyncClient:
@@ -36,6 +40,39 @@ async def bench(tmp_path: Path) -> Bench:
 async def elect(bench: Bench, name: str = GROUP, **request: Any) -> httpx.Response:
     async with client(bench) as http:
         return await http.post(f"/v1/groups/{name}/elect", json=request)
+
+
+TOKENS = {name: f"{name}-token-of-the-controllers" for name in ("read", "administer")}
+
+
+async def test_who_may_elect_export_and_import(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "http.tokens"
+    path.touch(mode=0o600)
+    hashes = {role: hashlib.sha256(token.encode()).hexdigest() for role, token in TOKENS.items()}
+    path.write_text("".join(f"{role} {role} sha256:{digest}\n" for role, digest in hashes.items()))
+    app = new_app("test")
+    app.include_router(controller_routers(bench.plugin.group_sources(), bench.plugin.table))
+    policy = program_policy(HttpConfig(http_tokens_file=path), None)
+    designated = {"brokerId": 2, "designate": True}
+    got = {}
+    async with served(app, policy) as http:
+        for role, token in {"nobody": "x", **TOKENS}.items():
+            http.headers["authorization"] = f"Bearer {token}"
+            got[role] = [
+                (await http.get("/v1/groups")).status_code,
+                (await http.get("/v1/controller/state")).status_code,
+                (await http.post("/v1/controller/state", content=b"{}")).status_code,
+                (
+                    await http.post(f"/v1/groups/{GROUP}/elect", json={**designated, "dryRun": True})
+                ).status_code,
+                (await http.post(f"/v1/groups/{GROUP}/elect", json=designated)).status_code,
+            ]
+            assert bench.broker_set.master_broker_id == (2 if role == "administer" else 1)
+    assert got == {
+        "nobody": [401] * 5,
+        "read": [200, 403, 403, 200, 403],
+        "administer": [200, 200, 409, 200, 200],
+    }
 
 
 # -- elect -----------------------------------------------------------------------------------------------

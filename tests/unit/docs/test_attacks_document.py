@@ -1,0 +1,42 @@
+"""docs/attacks.md lists the attacks of tests/attacks, no more and no fewer."""
+
+import re
+from collections import Counter
+
+from tests.attacks.catalogue import ATTACKS, GROUPS, MODULES
+from tests.unit.docs.test_documentation import ROOT, tool
+
+ATTACKS_MIN = 75
+
+
+def test_the_attacks_of_the_document_are_those_of_the_code() -> None:
+    tables = tool("attack_tables")
+    text = tables.DOCUMENT.read_text()
+    assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/attack_tables.py"
+    listed = re.findall(r"\| `(\w+/[\w-]+)` \|$", text, re.MULTILINE)
+    assert Counter(listed) == Counter(list(ATTACKS))
+    assert len(listed) >= ATTACKS_MIN
+
+
+def test_every_module_with_attacks_is_in_the_catalogue() -> None:
+    """An attack in a module that nobody imports is never tried."""
+    folder = ROOT / "tests" / "attacks"
+    declaring = {
+        path.stem
+        for path in folder.glob("*.py")
+        if re.search(r"^from tests.attacks.model import .*attack$", path.read_text(), re.MULTILINE)
+    }
+    assert declaring - {"judging"} == {module.__name__.rpartition(".")[2] for module in MODULES} - {
+        "code"
+    } | {"code"}
+
+
+def test_every_group_has_attacks() -> None:
+    groups = Counter(attack.group for attack in ATTACKS.values())
+    assert set(groups) == set(GROUPS)
+
+
+def test_an_attack_says_what_it_is() -> None:
+    for attack in ATTACKS.values():
+        assert attack.name and attack.asset and attack.success, attack.id
+        assert "\n" not in attack.name + attack.success + attack.answer, attack.id
