@@ -215,7 +215,7 @@ class AccessControl:
         account = plain.authenticate(ext_fields, request.body, request.version, request.peer_ip)
         if isinstance(account, str):
             if access_key:
-                self._throttle.failed(request.peer_ip, now_ms)
+                self._throttle.failed(request.peer_ip, now_ms, self._kind(access_key))
             raise Refusal(reason_of_plain(plain, access_key), f"AclException: {account}")
         self._remember(request.connection_id, access_key, now_ms)
         if account.is_admin:
@@ -294,9 +294,9 @@ class AccessControl:
         secret = _NOBODY if user is None else user.secret
         if not verify(secret, ext_fields, request.body, request.version) or user is None:
             # RocketMQ says whether the user exists: that tells strangers which names to guess passwords of.
-            self._fail(request, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
+            self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
-            self._fail(request, now_ms, "user", f"User:{username} is disabled.")
+            self._fail(request, username, now_ms, "user", f"User:{username} is disabled.")
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:
@@ -354,7 +354,7 @@ class AccessControl:
         self._authenticated[key] = now_ms + self._settings.stateful_expired_ms
 
     def _refuse_throttled(self, request: AccessRequest, username: str, now_ms: int) -> None:
-        wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms)
+        wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms, self._kind(username))
         if wait_ms and (request.connection_id, username) not in self._authenticated:
             raise Refusal(
                 "throttled",
@@ -362,8 +362,15 @@ class AccessControl:
                 f"try again in {wait_ms // 1000 + 1} s",
             )
 
-    def _fail(self, request: AccessRequest, now_ms: int, reason: Reason, remark: str) -> NoReturn:
-        self._throttle.failed(request.peer_ip, now_ms)
+    def _kind(self, username: str) -> str:
+        """What the throttle counts apart: failures of clients must not shut a member out that has the same
+        address."""
+        return "member " if username in self._settings.member_users else ""
+
+    def _fail(
+        self, request: AccessRequest, username: str, now_ms: int, reason: Reason, remark: str
+    ) -> NoReturn:
+        self._throttle.failed(request.peer_ip, now_ms, self._kind(username))
         raise Refusal(reason, remark)
 
 

@@ -34,16 +34,19 @@ class FailureThrottle:
         """How many addresses have failed lately."""
         return len(self._full_at_ms)
 
-    def wait_ms(self, peer_ip: str, now_ms: int) -> int:
-        """Returns how long this address is refused from now on; 0: it is not."""
+    def wait_ms(self, peer_ip: str, now_ms: int, kind: str = "") -> int:
+        """Returns how long requests of this kind from this address are refused from now on; 0: they are
+        not."""
         if not self._full_at_ms:
             return 0
-        full_at_ms = self._full_at_ms.get(_network_of(peer_ip), 0)
+        full_at_ms = self._full_at_ms.get(kind + _network_of(peer_ip), 0)
+        if full_at_ms > now_ms + self._failures_max * self._refill_ms:
+            return 0  # the clock was ahead then
         return max(0, full_at_ms - now_ms - (self._failures_max - 1) * self._refill_ms)
 
-    def failed(self, peer_ip: str, now_ms: int) -> None:
+    def failed(self, peer_ip: str, now_ms: int, kind: str = "") -> None:
         """Counts a failure."""
-        key = _network_of(peer_ip)
+        key = kind + _network_of(peer_ip)
         full_at_ms = max(self._full_at_ms.pop(key, 0), now_ms) + self._refill_ms
         if len(self._full_at_ms) >= self._addresses_max:
             del self._full_at_ms[next(iter(self._full_at_ms))]
