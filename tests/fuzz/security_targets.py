@@ -17,7 +17,7 @@ from keelmq.security.config import credentials_of
 from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings, Granted, Refused
 from keelmq.security.core.acls import ENTRIES_MAX, InvalidAcl, parse_acl
 from keelmq.security.core.address_patterns import ANY_TEXTS, BadAddressPattern, parse_pattern, parse_source_ip
-from keelmq.security.core.member_proof import PROOF, MemberProofs, with_proof
+from keelmq.security.core.member_proof import PROOF, SENDER_BYTES, MemberProofs, with_proof
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl, parse_plain_acl
 from keelmq.security.core.rules import RULES
 from keelmq.security.core.signature import ORDERS_MAX, SIGNATURE, remembered_orders, signed
@@ -95,7 +95,7 @@ class Access(Base):
         bounds = {"stateful_cache_max": MEMORY_MAX, "decision_cache_max": MEMORY_MAX}
         made = AccessSettings(**settings, **bounds)
         return AccessControl(
-            tables(*LINES), made, plain=plain, throttle=self.throttle, proofs=MemberProofs(nonces_max=200)
+            tables(*LINES), made, plain=plain, throttle=self.throttle, proofs=MemberProofs(senders_max=200)
         )
 
     def make(self) -> tuple[int, AccessRequest]:
@@ -112,10 +112,7 @@ class Access(Base):
         user = random.choice([*SECRETS, "alice", "root", "nobody", "plain-1", "a" * 5_000])
         fields.pop(PROOF, None)
         if random.random() < 0.3:
-            nonce = random.randbytes(16)
-            fields = with_proof(
-                code, fields, body, now_ms=self.now_ms - random.choice((0, 1, 40_000)), nonce=nonce
-            )
+            fields = proven(random, code, fields, body, self.now_ms - random.choice((0, 1, 40_000)))
         version = random.choice((0, 399, 400, 479, -1, 2**31 - 1))
         sent: dict[str, Any] = dict(fields)
         if random.random() < 0.9:
@@ -193,6 +190,22 @@ def is_right(username: str, request: AccessRequest) -> None:
         raise Finding(f"granted to {username!r} without a right signature")
 
 
+SENDERS: Final = tuple(bytes([number]) * SENDER_BYTES for number in range(150))
+
+
+def proven(random: Random, code: int, fields: dict[str, str], body: bytes, at_ms: int) -> dict[str, str]:
+    """The fields with the proof of one of many senders, under any number."""
+    return with_proof(
+        code,
+        fields,
+        body,
+        now_ms=at_ms,
+        uptime_ms=random.choice((0, 1, 10**6)),
+        sender=random.choice(SENDERS),
+        number=random.choice((0, 1, 2, random.randrange(200), 2**63)),
+    )
+
+
 class Proofs(Base):
     """Proofs of members: none counts twice, whatever is done to it and whenever it comes."""
 
@@ -200,7 +213,7 @@ class Proofs(Base):
 
     def __init__(self, random: Random, path: Path) -> None:
         super().__init__(random, path)
-        self.proofs = MemberProofs(nonces_max=100, not_before_ms=NOW_MS)
+        self.proofs = MemberProofs(senders_max=100, not_before_ms=NOW_MS)
         self.now_ms = NOW_MS
         self.sent: list[tuple[int, dict[str, str], bytes]] = []
         self.used: set[str] = set()
@@ -217,9 +230,9 @@ class Proofs(Base):
         fields = {random.choice("abcdef"): random.choice(VALUES) for _ in range(random.randrange(4))}
         made = random.choice((1001, 103, 29001)), fields, random.choice(BODIES)
         at_ms = self.now_ms + random.choice((0, 0, 0, -29_000, 29_000, -31_000, 31_000, 10**12))
-        proven = with_proof(made[0], fields, made[2], now_ms=at_ms, nonce=random.randbytes(16))
-        self.sent.append((made[0], proven, made[2]))
-        return made[0], proven, made[2]
+        with_it = proven(random, made[0], fields, made[2], at_ms)
+        self.sent.append((made[0], with_it, made[2]))
+        return made[0], with_it, made[2]
 
     def size(self, value: tuple[int, dict[str, str], bytes]) -> int:
         return len(value[2]) + sum(map(len, value[1].values()))
