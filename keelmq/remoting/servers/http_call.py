@@ -107,6 +107,11 @@ def is_open(path: str, policy: HttpPolicy) -> bool:
     return path in OPEN_PATHS or (path == METRICS and policy.metrics_open)
 
 
+def operations_of(app: Any) -> dict[str, tuple[OperationTable, int]]:
+    """Returns path -> table and request code of an application's operations."""
+    return dict(getattr(getattr(app, "state", None), "operations", {}))
+
+
 async def check_route(request: Request) -> None:
     """Lets a request reach its route, or raises Forbidden. A dependency of every application."""
     call = call_of(request.scope)
