@@ -119,7 +119,8 @@ async def check_route(request: Request) -> None:
     if policy is None:
         return
     declared = getattr(request.scope.get("route"), "openapi_extra", None) or {}
-    name, path = declared.get(ROLE), request.url.path
+    # Not request.url, which is made with the header Host: "x/livez?" there would name another path.
+    name, path = declared.get(ROLE), request.scope["path"]
     role = Role[name.upper()] if name not in (None, OPEN) else None
     if policy.read_only and request.method not in READING and role is not Role.READ:
         raise Forbidden(

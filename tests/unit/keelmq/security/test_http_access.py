@@ -145,6 +145,9 @@ async def test_a_user_does_what_the_acl_says(tmp_path: Path) -> None:
             "User:alice has no permission to access Topic:other from 127.0.0.1, no matched policies. An "
             "administrator can grant it: mqadmin updateAcl -s User:alice -r Topic:other -a Pub -d Allow"
         )
+        for host in ("x/livez?", "localhost/readyz#"):
+            answer = await made.http.get("/v1/routes", headers={**auth(alice), "host": host})
+            assert answer.status_code == 403
         view = await made.get("/v1/routes", alice)
         assert view.status_code == 403 and "Cluster:DefaultCluster" in view.json()["remark"]
         made.users.put(acl_of("alice", "Cluster:DefaultCluster Get Allow"))
