@@ -9,7 +9,7 @@ from keelmq.remoting.operation import Access
 from keelmq.remoting.servers.metrics import Metric, Scrape, Table
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.audit.log import AuditLog
-from keelmq.security.core.access import Reason
+from keelmq.security.core.refusals import Reason
 from keelmq.security.server_access import ServerAccess
 
 TABLE = Table(
