@@ -5,7 +5,6 @@ says otherwise: unlike a signature, a password that somebody reads on the way is
 `Authorization: Bearer`; their role counts for the whole cluster."""
 
 import base64
-import binascii
 import hashlib
 import ipaddress
 from collections.abc import Callable
@@ -58,6 +57,11 @@ class HttpServerAccess:
         self._basic_over_plain = basic_over_plain
         self._throttle = FailureThrottle() if server is None else server.control.throttle
         self._good: dict[bytes, None] = {}
+
+    @property
+    def remembered(self) -> int:
+        """How many credentials were right lately."""
+        return len(self._good)
 
     # -- HttpAccess --------------------------------------------------------------------------------------
 
@@ -126,7 +130,7 @@ class HttpServerAccess:
             )
         try:
             username, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # no base64, no ASCII, or no UTF-8 inside
             username = colon = password = ""
         if not colon:
             self._failed("Authorization: Basic needs base64 of user:password", peer)

@@ -80,10 +80,11 @@ RESOURCE_FIELDS: Final = frozenset({
 
 TEXT_MAX: Final = 256
 """Characters of one value."""
-REMARK_MAX: Final = 4_096
-"""Characters of a remark, and bytes of a body, that are searched for secrets and resources."""
-BODY_MAX: Final = 65_536
+REMARK_CHARS_MAX: Final = 4_096
+"""A refusal quotes names of any length."""
 FIELDS_MAX: Final = 32
+BODY_BYTES_MAX: Final = 65_536
+"""Longer bodies are not looked into: whoever is refused has sent them at no cost."""
 CHANGES_MAX: Final = 100
 
 MASK: Final = "**********"
@@ -142,9 +143,8 @@ def fields_of(fields: ExtFields) -> dict[str, str]:
 
 def resources_of(code: int, fields: ExtFields, body: bytes) -> list[str]:
     """Returns the resources that the request needs rights to, such as `Topic:orders`, also those of a body;
-    not the cluster, which is the resource of everything else. A large body is not read: strangers could make
-    the server read one for each line."""
-    if len(body) > BODY_MAX:
+    not the cluster, which is the resource of everything else."""
+    if len(body) > BODY_BYTES_MAX:
         body = b""
     try:
         contexts = required_contexts(code, fields, body, "").contexts
@@ -156,8 +156,10 @@ def resources_of(code: int, fields: ExtFields, body: bytes) -> list[str]:
 
 def remark_of(code: int, remark: str, body: bytes) -> str:
     """Returns the remark of an answer without what it may quote of a secret."""
-    if code in _CONFIG | _USERS and (len(remark) > REMARK_MAX or (remark and len(body) > BODY_MAX)):
-        return f"(not shown: {len(remark)} characters: too long to look for secrets in)"
+    if len(body) > BODY_BYTES_MAX and code in _CONFIG | _USERS:
+        return "" if not remark else "(it may quote a body that is too long to look for secrets in)"
+    if len(remark) > REMARK_CHARS_MAX and code in _CONFIG | _USERS:
+        return f"(it is too long to look for secrets in: {len(remark)} characters)"
     if code in _CONFIG and remark:
         remark = _QUOTED_LINE.sub(r"\1", remark)
         for line in body.decode(errors="replace").splitlines():
