@@ -134,21 +134,20 @@ async def other_server(attacker: Attacker) -> Outcome:
 
 @attack(
     "replay/both-servers",
-    "sends a captured request of our own client, as it signs, to a second server as well (1005)",
+    "sends the replica a captured request to the master, signed as our replicas sign those (43)",
     asset=NEW,
-    success="the second server carries it out",
-    answer="recipient",
+    success="the replica carries it out",
+    answer="another recipient",
 )
 async def both_servers(attacker: Attacker) -> Outcome:
-    command = RemotingCommand(1005)
-    signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True)(
-        command, attacker.stage.addresses["controller"]
-    )
-    request = Request(1005, command.ext_fields)
-    first = await attacker.send("controller", request)
+    command = RemotingCommand(43)
+    sign = signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True, recipient_of=str)
+    sign(command, attacker.stage.addresses["broker"])
+    request = Request(43, command.ext_fields)
+    first = await attacker.send("broker", request)
     if first.code:
         return Outcome(True, f"the owner's own request failed: {first}")
-    return carried_out(await attacker.send("follower", request))
+    return carried_out(await attacker.send("replica", request))
 
 
 def proven(
