@@ -23,6 +23,11 @@ BENCH_SUITES = (
     "telemetry", "controller", "idle", "memory",
 )  # fmt: skip
 
+SecureOption = Annotated[
+    bool,
+    typer.Option("--secure", help="TLS, signed requests, ACLs and members, as keelmq init-security makes"),
+]
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -62,11 +67,12 @@ def demo(
     ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 1_000,
+    secure: SecureOption = False,
 ) -> None:
     """Kill the masters of a cluster of real processes under traffic: no acknowledged message is lost."""
     from cli.lab.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate)))
+    raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate, secure=secure)))
 
 
 @app.command()
@@ -96,6 +102,7 @@ def chaos(
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run as well")] = False,
+    secure: SecureOption = False,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="FILE", help="Check this history again, without a run")
     ] = None,
@@ -118,6 +125,7 @@ def chaos(
                 rate=rate,
                 plain=plain,
                 keep=keep,
+                secure=secure,
             )
         )
     )
@@ -147,9 +155,11 @@ def bench(
             help="replica_behind: how far the replica is behind; memory: size of the log",
         ),
     ] = None,
+    secure: Annotated[bool, typer.Option("--secure", help="failover: as of keelmq demo")] = False,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
-    raise typer.Exit(int(_from_source("bench").run(suite, as_json=as_json, size_mib=size_mib) or 0))
+    run = _from_source("bench").run
+    raise typer.Exit(int(run(suite, as_json=as_json, size_mib=size_mib, secure=secure) or 0))
 
 
 @app.command()

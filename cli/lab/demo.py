@@ -26,6 +26,7 @@ from cli.lab.demo_end import (
 )
 from cli.lab.demo_view import View, make_view
 from cli.lab.observer import Picture, Watcher
+from cli.lab.secure import credentials_path, secured
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
 from keelmq.remoting.records import SendGap
@@ -35,6 +36,7 @@ from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 
 TOPIC = "KeelDemo"
+CLUSTER_NAME = "KeelCluster"
 BROKERS = 3
 NAME_SERVERS = 3
 RATE_DEFAULT = 1_000
@@ -57,12 +59,13 @@ BROKER_SETTINGS = {
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """`keep`: leave the cluster running. `rate`: messages per second."""
+    """`keep`: leave the cluster running. `rate`: messages per second. `secure`: see cli/lab/secure.py."""
 
     kills: int = 3
     keep: bool = False
     plain: bool = False
     rate: int = RATE_DEFAULT
+    secure: bool = False
 
 
 class Demo:
@@ -218,18 +221,20 @@ class Demo:
 def run_demo(options: DemoOptions) -> int:
     """Returns the exit code: 0 nothing lost; 1 something lost, or no recovery in time; 130 Ctrl-C."""
     directory = Path(tempfile.mkdtemp(prefix="keelmq-demo-"))
-    cluster = Cluster(
-        directory,
-        name_servers=NAME_SERVERS,
-        brokers=BROKERS,
-        namesrv_settings={"analyticsOutputDir": str(directory / ANALYTICS)},
-        broker_settings=BROKER_SETTINGS,
-        detached=options.keep,
-        http=options.keep,
-    )
     try:
-        with cluster:
-            report = _play(options, cluster)
+        with secured(directory, CLUSTER_NAME, wanted=options.secure) as keys:
+            cluster = Cluster(
+                directory,
+                name_servers=NAME_SERVERS,
+                brokers=BROKERS,
+                cluster_name=CLUSTER_NAME,
+                namesrv_settings={"analyticsOutputDir": str(directory / ANALYTICS), **keys},
+                broker_settings={**BROKER_SETTINGS, **keys},
+                detached=options.keep,
+                http=options.keep,
+            )
+            with cluster:
+                report = _play(options, cluster)
     except StopError as error:
         print(f"{error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
@@ -242,7 +247,8 @@ def run_demo(options: DemoOptions) -> int:
         return 130
     print_report(report)
     if options.keep:
-        print_commands(cluster, topic=TOPIC)
+        credentials = credentials_path(directory) if options.secure else None
+        print_commands(cluster, topic=TOPIC, credentials=credentials)
     elif report.ok:
         keep_telemetry_only(directory)
     else:

@@ -55,12 +55,15 @@ def print_report_command(directory: Path) -> None:
     )
 
 
-def print_commands(cluster: Cluster, *, topic: str) -> None:
-    """Prints commands to use the running cluster, to compute its dashboard and to stop it."""
+def print_commands(cluster: Cluster, *, topic: str, credentials: Path | None = None) -> None:
+    """Prints commands to use the running cluster, to compute its dashboard and to stop it. credentials: the
+    administrator's, if the cluster asks for some."""
     run = command("mqadmin")
     namesrv, controllers = f"'{cluster.namesrv_addr}'", f"'{cluster.controller_addr}'"
     pids = " ".join(str(program.pid) for program in cluster.programs if program.is_running)
     print("\nThe cluster is still running. Use it:")
+    if credentials is not None:
+        print(f"  export KEELMQ_CREDENTIALS={shlex.quote(str(credentials))}")
     print(f"  {run} clusterList -n {namesrv}")
     print(f"  {run} getControllerMetaData -a {controllers}")
     print(f"  {run} getSyncStateSet -a {controllers} -b {cluster.broker_name}")
@@ -70,7 +73,8 @@ def print_commands(cluster: Cluster, *, topic: str) -> None:
     print(f"  {run} consumeMessage -n {namesrv} -t {topic} -c 3")
     page = cluster.name_servers[0].http_address
     directory = shlex.quote(str(cluster.directory))
-    print(f"Its dashboard, http://{page}/, shows what this has computed last:")
+    scheme = "http" if credentials is None else "https"
+    print(f"Its dashboard, {scheme}://{page}/, shows what this has computed last:")
     print(f"  {command('keelmq')} analytics run --input {directory} --output {directory}/{ANALYTICS}")
     print("Stop it:")
     print(f"  kill {pids}; sleep 3; rm -r {shlex.quote(str(cluster.directory))}\n")

@@ -11,14 +11,18 @@ from keelmq.remoting.client import connect_with, sign_with
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.signer import signer_of
 
+SECURITY = "security"
 HOSTS = ("127.0.0.1", "localhost")
 
 
 @contextmanager
-def secured(directory: Path, cluster_name: str) -> Iterator[dict[str, str]]:
+def secured(directory: Path, cluster_name: str, *, wanted: bool = True) -> Iterator[dict[str, str]]:
     """Does what `keelmq init-security` does, and yields the settings of every program. Clients that this
-    process makes within the block are the administrator's."""
-    security = directory / "security"
+    process makes within the block are the administrator's. Without `wanted` it does nothing."""
+    if not wanted:
+        yield {}
+        return
+    security = directory / SECURITY
     create(security, Wanted(cluster_name, HOSTS))
     found = read_credentials(security / ADMIN / CREDENTIALS)
     connect_with(ClientTls.of(found.tls))
@@ -28,3 +32,8 @@ def secured(directory: Path, cluster_name: str) -> Iterator[dict[str, str]]:
     finally:
         connect_with(None)
         sign_with(None)
+
+
+def credentials_path(directory: Path) -> Path:
+    """Returns the administrator's credentials file, for tools."""
+    return directory / SECURITY / ADMIN / CREDENTIALS

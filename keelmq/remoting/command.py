@@ -195,7 +195,7 @@ def _decode_json_header(header: bytes) -> RemotingCommand:
 def _lenient_header(header: bytes) -> _ReceivedHeader:
     """Decodes what a Java reader accepts: null members, numbers as text, bare keys, numbers in extFields."""
     try:
-        raw = load_lenient(header)
+        raw = load_lenient(header, floats_as_text=True)  # signatures are over the text
     except ValueError as error:
         raise RemoteProtocolError(f"header is not JSON: {error}") from None
     if not isinstance(raw, dict):

@@ -25,15 +25,20 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 _SINGLE_SPECIAL = re.compile(rb"""\\'|"|\\.""", re.DOTALL)
 
 
-def load_lenient(raw: bytes) -> Any:
-    """Returns the JSON value in `raw`. Raises ValueError."""
+_decode_with_texts = msgspec.json.Decoder(float_hook=str).decode
+
+
+def load_lenient(raw: bytes, *, floats_as_text: bool = False) -> Any:
+    """Returns the JSON value in `raw`. floats_as_text: 1.50 is "1.50", as it is written there. Raises
+    ValueError."""
+    decode = _decode_with_texts if floats_as_text else msgspec.json.decode
     try:
-        return msgspec.json.decode(raw)
+        return decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if len(raw) > REWRITTEN_BYTES_MAX:
             raise ValueError(f"{error} (more than {REWRITTEN_BYTES_MAX} bytes are read strictly)") from None
     try:
-        return msgspec.json.decode(to_standard_json(raw))
+        return decode(to_standard_json(raw))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from None
 

@@ -17,6 +17,7 @@ from keelmq.security.core.contexts import Lookup, LookupKind
 from keelmq.security.core.known_requests import KnownRequests, key_for_more
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 from keelmq.security.core.refusals import Reason
+from keelmq.security.core.rules import RULES, UNKNOWN
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,10 @@ class ServerAccess:
         peer_ip = ip_of(peer.address)
         granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
-            if granted.reason in LOGGED:
-                self._log.tell(now_ms(), "%s: %s", peer.address, granted.remark)
+            if granted.reason in LOGGED or RULES.get(request.code, UNKNOWN).members_only:
+                self._log.tell(
+                    now_ms(), "refused request %d of %s: %s", request.code, peer.address, granted.remark
+                )
             self.refuse(granted)
         if self._proofs is not None and self._proofs.is_skewed:
             self._skewed.tell(

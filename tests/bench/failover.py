@@ -26,8 +26,10 @@ RESULT = re.compile(
 )
 
 
-def run() -> Results:
+def run(*, secure: bool = False) -> Results:
+    """secure: with everything on that `keelmq init-security` switches on."""
     command = [sys.executable, "-m", "cli.keelmq", "demo", "--kills", str(KILLS), "--plain"]
+    command += ["--secure"] if secure else []
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
@@ -44,13 +46,13 @@ def run() -> Results:
         "kill_gap_ms": _gap(float(result["p50"]), MEDIAN_PROMISED_MS),
         "kill_gap_p95_ms": _gap(float(result["p95"])),
         "kill_gap_max_ms": _gap(float(result["max"])),
-        **_switches(),
+        **_switches(secure),
     }
 
 
-def _switches() -> Results:
+def _switches(secure: bool) -> Results:
     try:
-        found = asyncio.run(switch.measure())
+        found = asyncio.run(switch.measure(secure=secure))
     except ClusterError as error:
         raise BenchError(str(error)) from None
     if found.errors:

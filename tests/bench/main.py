@@ -22,19 +22,26 @@ SUITES = (
     "memory",
 )
 SIZED = ("replica_behind", "memory")
+SECURE = ("failover",)
 
 
-def run(suite: str, as_json: bool = False, size_mib: int | None = None) -> int:
-    """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED."""
+def run(suite: str, as_json: bool = False, size_mib: int | None = None, secure: bool = False) -> int:
+    """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED; secure: of
+    SECURE."""
     if suite not in SUITES:
         print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}", file=sys.stderr)
         return 2
     if size_mib is not None and suite not in SIZED:
         print(f"keelmq bench: --size is for {', '.join(SIZED)}", file=sys.stderr)
         return 2
-    size = {} if size_mib is None else {"size_mib": size_mib}
+    if secure and suite not in SECURE:
+        print(f"keelmq bench: --secure is for {', '.join(SECURE)}", file=sys.stderr)
+        return 2
+    options: dict[str, object] = {} if size_mib is None else {"size_mib": size_mib}
+    if secure:
+        options["secure"] = True
     try:
-        results = importlib.import_module(f"tests.bench.{suite}").run(**size)
+        results = importlib.import_module(f"tests.bench.{suite}").run(**options)
     except BenchError as error:
         print(f"keelmq bench {suite}: {error}", file=sys.stderr)
         return 1

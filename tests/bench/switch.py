@@ -17,11 +17,13 @@ from typing import Self
 
 from cli.lab.cluster import Cluster, ClusterError, Program
 from cli.lab.observer import Picture, Watcher
+from cli.lab.secure import secured
 from keelmq.client import Message, Producer, SendError
 from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 
 TOPIC = "KeelBench"
+CLUSTER_NAME = "KeelCluster"
 RATE = 2_000
 HUNG_RATE = 100
 BODY = b"x" * 128
@@ -96,11 +98,18 @@ class Load:
 
 
 class Group:
-    """Three controllers and three brokers. more: settings of the brokers."""
+    """Three controllers and three brokers. more: settings of all."""
 
     def __init__(self, directory: Path, more: Mapping[str, str] | None = None) -> None:
         settings = {**SETTINGS, **(more or {})}
-        self.cluster = Cluster(directory, name_servers=3, brokers=3, broker_settings=settings)
+        self.cluster = Cluster(
+            directory,
+            name_servers=3,
+            brokers=3,
+            cluster_name=CLUSTER_NAME,
+            namesrv_settings=more,
+            broker_settings=settings,
+        )
 
     async def __aenter__(self) -> Self:
         self._watcher = Watcher(self.cluster)
@@ -166,9 +175,12 @@ class Found:
     errors: tuple[str, ...]
 
 
-async def measure(planned: int = PLANNED, hung: int = HUNG) -> Found:
-    with tempfile.TemporaryDirectory(prefix="keelmq-switch-") as directory:
-        async with Group(Path(directory)) as group, Load(group.cluster.namesrv_addr) as load:
+async def measure(planned: int = PLANNED, hung: int = HUNG, *, secure: bool = False) -> Found:
+    with (
+        tempfile.TemporaryDirectory(prefix="keelmq-switch-") as directory,
+        secured(Path(directory), CLUSTER_NAME, wanted=secure) as keys,
+    ):
+        async with Group(Path(directory), keys) as group, Load(group.cluster.namesrv_addr) as load:
             await asyncio.sleep(STEADY_S)
             took: list[float] = []
             for number in range(planned):

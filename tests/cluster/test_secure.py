@@ -51,7 +51,7 @@ async def refusal_of(running: Harness, topic: str, credentials: Credentials | No
 def refusals_among_members(programs: list[Program]) -> list[str]:
     """Lines of their logs: no member may refuse another one."""
     lines = [line for program in programs for line in program.log_path.read_text().splitlines()]
-    return [line for line in lines if "of this program: " in line or "is refused: " in line]
+    return [line for line in lines if " of this program: " in line or " refused request " in line]
 
 
 async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
 from cli.lab.demo_view import View, make_view
+from cli.lab.secure import secured
 from keelmq.client import MessageQueue, PullConsumer, PullError
 from keelmq.client.cluster.routes import DEFAULT_TOPIC
 from keelmq.remoting.client import RemotingClient
@@ -44,7 +46,7 @@ LOOK_S = 0.25
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
     """`families`: empty for all that can be made. `minutes` and `faults`: whichever limit is reached first
-    ends the run."""
+    ends the run. `secure`: see cli/lab/secure.py."""
 
     minutes: float = 5.0
     faults: int | None = None
@@ -55,6 +57,7 @@ class ChaosOptions:
     rate: int = 300
     plain: bool = False
     keep: bool = False
+    secure: bool = False
 
 
 class Chaos:
@@ -251,13 +254,20 @@ def _play(
     options: ChaosOptions, seed: int, directory: Path, steps: list[Step], *, networked: bool
 ) -> dict[str, int]:
     """Runs until the history is complete and every program has ended. Returns program -> broker id."""
-    import uvloop
-
     net = Net(directory) if networked else None
     if net is not None:
         net.enter()
     place = ChaosPlace(directory, net)
-    settings = broker_settings(options)
+    with secured(directory, CLUSTER_NAME, wanted=options.secure) as keys:
+        return _play_at(options, seed, place, steps, keys)
+
+
+def _play_at(
+    options: ChaosOptions, seed: int, place: ChaosPlace, steps: list[Step], keys: Mapping[str, str]
+) -> dict[str, int]:
+    import uvloop
+
+    directory, net, settings = place.directory, place.net, {**broker_settings(options), **keys}
     cluster = Cluster(
         directory,
         name_servers=NAME_SERVERS,
@@ -265,6 +275,7 @@ def _play(
         cluster_name=CLUSTER_NAME,
         broker_name=BROKER_NAME,
         broker_settings=settings,
+        namesrv_settings=keys,
         place=place,
     )
     if net is not None:

@@ -29,11 +29,11 @@ class ChaosPlace(Place):
     addressed by their host's name, which stays when its address changes; brokers register addresses."""
 
     def __init__(self, directory: Path, net: Net | None) -> None:
-        self.net, self._directory = net, directory
+        self.net, self.directory = net, directory
         self.fault_shims: dict[str, FaultShim] = {}
 
     def host(self, name: str) -> str:
-        self.fault_shims[name] = FaultShim(self._directory / f"{name}.weather")
+        self.fault_shims[name] = FaultShim(self.directory / f"{name}.weather")
         if self.net is None:
             return HOST
         address = self.net.add(name)

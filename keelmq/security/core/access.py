@@ -294,9 +294,9 @@ class AccessControl:
         secret = _NOBODY if user is None else user.secret
         if not verify(secret, ext_fields, request.body, request.version) or user is None:
             # RocketMQ says whether the user exists: that tells strangers which names to guess passwords of.
-            self._fail(request, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
+            self._fail(request, username, now_ms, "user" if user is None else "signature", WRONG_SIGNATURE)
         if not user.is_enabled:
-            self._fail(request, now_ms, "user", f"User:{username} is disabled.")
+            self._fail(request, username, now_ms, "user", f"User:{username} is disabled.")
         if needs_proof:
             why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
             if why is not None:
@@ -365,10 +365,10 @@ class AccessControl:
                 f"try again in {wait_ms // 1000 + 1} s",
             )
 
-    def _fail(self, request: AccessRequest, now_ms: int, reason: Reason, remark: str) -> NoReturn:
-        self._throttle.failed(
-            request.peer_ip, now_ms, (request.ext_fields or _NO_FIELDS).get(ACCESS_KEY) or ""
-        )
+    def _fail(
+        self, request: AccessRequest, username: str, now_ms: int, reason: Reason, remark: str
+    ) -> NoReturn:
+        self._throttle.failed(request.peer_ip, now_ms, username)
         raise Refusal(reason, remark)
 
 

@@ -41,6 +41,8 @@ class FailureThrottle:
         if not self._full_at_ms:
             return 0
         full_at_ms = self._full_at_ms.get(_key_of(peer_ip, who), 0)
+        if full_at_ms > now_ms + self._failures_max * self._refill_ms:
+            return 0  # the clock was ahead then
         return max(0, full_at_ms - now_ms - (self._failures_max - 1) * self._refill_ms)
 
     def failed(self, peer_ip: str, now_ms: int, who: str = "") -> None:

@@ -262,6 +262,15 @@ def test_members_are_asked_for_with_and_without_acls(switches: dict[str, bool]) 
         assert isinstance(access.check(by_member(code, number=code), NOW_MS), Granted)
 
 
+def test_failures_of_clients_do_not_shut_a_member_out_that_has_the_same_address() -> None:
+    access = control(tables(), **MEMBERS)
+    wrong = request(Code.SEND_MESSAGE_V2, SEND, secret="wrong")
+    for _ in range(30):
+        access.check(wrong, NOW_MS)
+    assert reason(access.check(request(Code.SEND_MESSAGE_V2, SEND), NOW_MS)) == "throttled"
+    assert isinstance(access.check(by_member(1001), NOW_MS), Granted)
+
+
 def test_a_members_request_counts_once() -> None:
     access = control(tables(), **MEMBERS)
     assert isinstance(access.check(by_member(1001), NOW_MS), Granted)

@@ -185,14 +185,16 @@ async def test_a_batch_ends_before_a_request_that_is_refused() -> None:
     assert guarded.control.whole == 2
 
 
-async def test_values_that_are_no_texts_are_checked_as_a_whole() -> None:
-    """C++ clients write numbers, and sign their decimal text."""
+@pytest.mark.parametrize("text", ["0", "-1", "1.50", "1e3", "true", "18446744073709551616"])
+async def test_values_that_are_no_texts_are_checked_as_a_whole(text: str) -> None:
+    """C++ clients write numbers, Node.js clients booleans too; both sign the text that they write."""
     guarded = Guarded()
     async with guarded.peer() as peer:
-        assert (await peer.ask(send())).code == 0
-        frame = encode(send())
-        assert frame.count(b'"e":"0"') == 1
-        header = frame[8:].replace(b'"e":"0"', b'"e":0')
+        assert (await peer.ask(send(e=text))).code == 0
+        frame = encode(send(e=text))
+        quoted = b'"e":"%s"' % text.encode()
+        assert frame.count(quoted) == 1
+        header = frame[8:].replace(quoted, b'"e":%s' % text.encode())
         size = int.from_bytes(frame[4:8]) - 2
         peer.writer.write((4 + len(header)).to_bytes(4) + size.to_bytes(4) + header)
         assert (await peer.read()).code == 0

@@ -183,7 +183,7 @@ async def test_clocks_that_differ_too_much_are_logged_at_both_ends(
     )
     assert isinstance(outcome, Failed) and outcome.remark == remark
     here, there = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert here.startswith("127.0.0.1:") and here.endswith(f": {remark}")
+    assert here.startswith("refused request 904 of 127.0.0.1:") and here.endswith(f": {remark}")
     assert there == f"{address} refuses brokerHeartbeat of this program: {remark}"
     assert receiver.served == [] and receiver.table.access.refusals == {"proof": 1}  # type: ignore[union-attr]
 

@@ -39,3 +39,20 @@ def test_the_table_is_bounded() -> None:
     assert len(throttle) == 10
     assert throttle.wait_ms("10.0.0.99", 0) == 100
     assert throttle.wait_ms("10.0.0.0", 0) == 0
+
+
+def test_kinds_are_counted_apart() -> None:
+    throttle = FailureThrottle(failures_max=1, refill_ms=100)
+    throttle.failed("10.0.0.1", 0)
+    assert throttle.wait_ms("10.0.0.1", 0) == 100
+    assert throttle.wait_ms("10.0.0.1", 0, "member ") == 0
+    throttle.failed("10.0.0.1", 50, "member ")
+    assert throttle.wait_ms("10.0.0.1", 50, "member ") == 100
+
+
+def test_a_clock_that_goes_back_throttles_nobody_for_so_long() -> None:
+    throttle = FailureThrottle(failures_max=1, refill_ms=100)
+    throttle.failed("10.0.0.1", 1_000_000)
+    assert throttle.wait_ms("10.0.0.1", 1_000) == 0
+    throttle.failed("10.0.0.1", 1_000)
+    assert throttle.wait_ms("10.0.0.1", 1_000) == 100
