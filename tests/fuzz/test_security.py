@@ -199,6 +199,15 @@ def test_the_audit_log_reads_no_large_body() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ['"', "\\", "\x00", "\ud800", "", "é", "class", "a b"])
+def test_names_that_no_struct_can_have_are_not_remembered(name: str) -> None:
+    """msgspec raised a ValueError out of the connection."""
+    known = KnownRequests(object())
+    fields = signed("alice", "secret", {name: "v"})
+    known.add(10, fields, ("AccessKey",), SecretKey(b"secret"))
+    assert (10 in known.kinds) is (name in ("é", "class", "a b"))
+
+
 @pytest.mark.parametrize(
     "header", ["Basic é", "Basic ÿÿÿÿ", "Basic /////w==", "Basic", "Basic =", "Bearer é", "é"]
 )

@@ -37,7 +37,7 @@ SUBJECT_CHARS_MAX: Final = 4_096
 DECODERS_MAX: Final = 256
 """Lists of field names; more begin anew."""
 
-_NAME: Final = re.compile(r"[\w.$%-]+", re.ASCII)
+_NAME: Final = re.compile(r'[^\x00-\x1f"\\\ud800-\udfff]+')
 _values_of: Final = msgspec.structs.astuple
 _decoders: dict[tuple[str, ...], Callable[[bytes], Any]] = {}
 
