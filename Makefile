@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash attacks lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -28,6 +28,9 @@ raft-failover:
 # kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
 	.venv/bin/python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
+# Attacks on a cluster of real processes, with security off and on; make attacks MODE=closed ONLY=replica/
+attacks:
+	./run python -m tests.attacks $(MODE) $(ONLY)
 # Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh

@@ -24,6 +24,7 @@ TOTAL: Final = "total"
 EVICTED: Final = "evicted"
 FRAME_BYTES: Final = "frame_bytes"
 SLOW_FRAME: Final = "slow_frame"
+REASONS: Final = (PER_ADDRESS, TOTAL, EVICTED, FRAME_BYTES, SLOW_FRAME)
 
 
 class Limited(Protocol):
@@ -76,8 +77,7 @@ class PeerLimits:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.closed: Counter[str] = Counter()
-        """Connections that were refused or closed, by reason: PER_ADDRESS, TOTAL, EVICTED, FRAME_BYTES,
-        SLOW_FRAME."""
+        """Connections that were refused or closed, by one of REASONS."""
         self.refused_requests = 0
         """Requests of connections that were not admitted, beyond unauthenticated_requests_per_s."""
         self.partial_bytes = 0

@@ -5,7 +5,6 @@ says otherwise: unlike a signature, a password that somebody reads on the way is
 `Authorization: Bearer`; their role counts for the whole cluster."""
 
 import base64
-import binascii
 import hashlib
 import ipaddress
 from collections.abc import Callable
@@ -59,6 +58,11 @@ class HttpServerAccess:
         self._throttle = FailureThrottle() if server is None else server.control.throttle
         self._good: dict[bytes, None] = {}
 
+    @property
+    def remembered(self) -> int:
+        """How many credentials were right lately."""
+        return len(self._good)
+
     # -- HttpAccess --------------------------------------------------------------------------------------
 
     def authenticate(self, authorization: str | None, peer: Peer) -> Caller:
@@ -73,11 +77,10 @@ class HttpServerAccess:
             self._unauthenticated("this needs credentials", "unsigned", peer)
         scheme, _, text = authorization.strip().partition(" ")
         known = hashlib.sha256(f"{peer_ip} {authorization}".encode()).digest()
-        self._refuse_throttled(known, peer_ip)
         if scheme.lower() == "bearer":
-            caller = self._of_token(text.strip(), peer)
+            caller = self._of_token(text.strip(), known, peer)
         elif scheme.lower() == "basic":
-            caller = self._of_password(text.strip(), peer, peer_ip)
+            caller = self._of_password(text.strip(), known, peer)
         else:
             self._unauthenticated("the header Authorization is neither Basic nor Bearer", "unsigned", peer)
         if known not in self._good and len(self._good) >= GOOD_MAX:
@@ -109,13 +112,16 @@ class HttpServerAccess:
 
     # -- credentials -------------------------------------------------------------------------------------
 
-    def _of_token(self, text: str, peer: Peer) -> Caller:
+    def _of_token(self, text: str, known: bytes, peer: Peer) -> Caller:
+        """A right token is always let in: it is random, so nobody guesses it."""
         token = None if self._tokens is None else self._tokens.find(text)
         if token is None:
+            self._refuse_throttled(known, ip_of(peer.address), "")
             self._failed("the token is wrong, or has been removed", peer)
         return TokenCaller(token)
 
-    def _of_password(self, text: str, peer: Peer, peer_ip: str) -> Caller:
+    def _of_password(self, text: str, known: bytes, peer: Peer) -> Caller:
+        peer_ip = ip_of(peer.address)
         if not self._takes_passwords(peer):
             self._forbidden(
                 "passwords are taken over TLS and from this machine only: use https, or a token, or set "
@@ -124,23 +130,24 @@ class HttpServerAccess:
             )
         try:
             username, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # no base64, no ASCII, or no UTF-8 inside
             username = colon = password = ""
         if not colon:
             self._failed("Authorization: Basic needs base64 of user:password", peer)
         control, server = self._control, self._server
         if control is None or server is None or not control.has_users:
             self._failed("there are no users here", peer)
+        self._refuse_throttled(known, peer_ip, username)
         why = control.check_password(username, password, peer_ip)
         if why is not None:
-            self._failed(why, peer)
+            self._failed(why, peer, username)
         return UserCaller(server, Granted(username, Role.READ), peer_ip)
 
     def _takes_passwords(self, peer: Peer) -> bool:
         return peer.is_tls or self._basic_over_plain or _is_loopback(ip_of(peer.address))
 
-    def _refuse_throttled(self, known: bytes, peer_ip: str) -> None:
-        wait_ms = self._throttle.wait_ms(peer_ip, self._clock())
+    def _refuse_throttled(self, known: bytes, peer_ip: str, who: str) -> None:
+        wait_ms = self._throttle.wait_ms(peer_ip, self._clock(), who)
         if wait_ms and known not in self._good:
             self._count("throttled")
             raise TooManyFailures(
@@ -165,9 +172,9 @@ class HttpServerAccess:
         self._count(reason)
         raise Forbidden(remark)
 
-    def _failed(self, remark: str, peer: Peer) -> NoReturn:
+    def _failed(self, remark: str, peer: Peer, who: str = "") -> NoReturn:
         """Wrong credentials: the throttle counts them."""
-        self._throttle.failed(ip_of(peer.address), self._clock())
+        self._throttle.failed(ip_of(peer.address), self._clock(), who)
         self._unauthenticated(remark, "signature" if remark == WRONG_PASSWORD else "user", peer)
 
     def _unauthenticated(self, remark: str, reason: Reason, peer: Peer) -> NoReturn:

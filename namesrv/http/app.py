@@ -12,8 +12,7 @@ from fastapi import FastAPI
 
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.servers.health import add_health
-from keelmq.remoting.servers.http import http_router
-from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.security.core.rules import role_of
@@ -51,10 +50,13 @@ def make_app(
     add_docs(app, openapi_extra=needs(Role.READ))
     if route_service is not None:
         app.include_router(views_router(route_service.sources))
-        app.include_router(http_router(route_service.table, role_of))
+        add_operations(app, route_service.table, role_of)
     app.include_router(config_router(settings))
     for each in plugin_routers:
-        app.include_router(http_router(each, role_of) if isinstance(each, OperationTable) else each())
+        if isinstance(each, OperationTable):
+            add_operations(app, each, role_of)
+        else:
+            app.include_router(each())
 
     def scrapes() -> Iterator[Scrape]:
         if route_service is not None:

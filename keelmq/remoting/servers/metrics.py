@@ -13,6 +13,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
+from keelmq.remoting.peer_limits import REASONS
 from keelmq.runtime.histogram import Histogram
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -207,8 +208,8 @@ def limit_metrics(prefix: str) -> tuple[Metric, ...]:
 def add_limits(scrape: Scrape, prefix: str, limits: LimitCounts) -> None:
     """Adds the values of limit_metrics(prefix)."""
     scrape.add(f"{prefix}_unfinished_frame_bytes", limits.partial_bytes)
-    for reason, count in sorted(limits.closed.items()):
-        scrape.add(f"{prefix}_limited_connections_total", count, reason)
+    for reason in REASONS:
+        scrape.add(f"{prefix}_limited_connections_total", limits.closed[reason], reason)
     scrape.add(f"{prefix}_limited_requests_total", limits.refused_requests)
 
 

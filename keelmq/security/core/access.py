@@ -215,7 +215,7 @@ class AccessControl:
         account = plain.authenticate(ext_fields, request.body, request.version, request.peer_ip)
         if isinstance(account, str):
             if access_key:
-                self._throttle.failed(request.peer_ip, now_ms, self._kind(access_key))
+                self._throttle.failed(request.peer_ip, now_ms, access_key)
             raise Refusal(reason_of_plain(plain, access_key), f"AclException: {account}")
         self._remember(request.connection_id, access_key, now_ms)
         if account.is_admin:
@@ -354,7 +354,10 @@ class AccessControl:
         self._authenticated[key] = now_ms + self._settings.stateful_expired_ms
 
     def _refuse_throttled(self, request: AccessRequest, username: str, now_ms: int) -> None:
-        wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms, self._kind(username))
+        """Never a member: its secret is random, and a stranger must not keep it from the cluster."""
+        if username in self._settings.member_users:
+            return
+        wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms, username)
         if wait_ms and (request.connection_id, username) not in self._authenticated:
             raise Refusal(
                 "throttled",
@@ -362,15 +365,10 @@ class AccessControl:
                 f"try again in {wait_ms // 1000 + 1} s",
             )
 
-    def _kind(self, username: str) -> str:
-        """What the throttle counts apart: failures of clients must not shut a member out that has the same
-        address."""
-        return "member " if username in self._settings.member_users else ""
-
     def _fail(
         self, request: AccessRequest, username: str, now_ms: int, reason: Reason, remark: str
     ) -> NoReturn:
-        self._throttle.failed(request.peer_ip, now_ms, self._kind(username))
+        self._throttle.failed(request.peer_ip, now_ms, username)
         raise Refusal(reason, remark)
 
 

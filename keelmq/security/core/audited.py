@@ -80,6 +80,8 @@ RESOURCE_FIELDS: Final = frozenset({
 
 TEXT_MAX: Final = 256
 """Characters of one value."""
+REMARK_CHARS_MAX: Final = 4_096
+"""A refusal quotes names of any length."""
 FIELDS_MAX: Final = 32
 BODY_BYTES_MAX: Final = 65_536
 """Longer bodies are not looked into: whoever is refused has sent them at no cost."""
@@ -156,6 +158,8 @@ def remark_of(code: int, remark: str, body: bytes) -> str:
     """Returns the remark of an answer without what it may quote of a secret."""
     if len(body) > BODY_BYTES_MAX and code in _CONFIG | _USERS:
         return "" if not remark else "(it may quote a body that is too long to look for secrets in)"
+    if len(remark) > REMARK_CHARS_MAX and code in _CONFIG | _USERS:
+        return f"(it is too long to look for secrets in: {len(remark)} characters)"
     if code in _CONFIG and remark:
         remark = _QUOTED_LINE.sub(r"\1", remark)
         for line in body.decode(errors="replace").splitlines():
@@ -170,7 +174,7 @@ def remark_of(code: int, remark: str, body: bytes) -> str:
 def _password(body: bytes) -> str:
     try:
         user = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(user.get("password") or "") if isinstance(user, dict) else ""
 

@@ -8,6 +8,7 @@ user or ACL changes. Whoever signs, and what they sign, is still checked with ev
 Such a request is decoded to a struct of exactly its field names, in the order in which their values are
 signed. A request with other fields, or with a value that is not a text, is not known."""
 
+import re
 from collections.abc import Callable
 from hmac import compare_digest
 from operator import itemgetter
@@ -25,14 +26,18 @@ from keelmq.security.core.signature import (
     UNIQUE_KEY_QUERY,
     ExtFields,
     SecretKey,
+    is_ordinary,
     signed_order,
 )
 
 GRANTED_MAX: Final = 1_000
 """Users and resources that one connection may have for one code; more begin anew."""
+SUBJECT_CHARS_MAX: Final = 4_096
+"""Requests with longer names are checked as a whole: a thousand of a frame's size would fill the memory."""
 DECODERS_MAX: Final = 256
 """Lists of field names; more begin anew."""
 
+_NAME: Final = re.compile(r'[^\x00-\x1f"\\\ud800-\udfff]+')
 _values_of: Final = msgspec.structs.astuple
 _decoders: dict[tuple[str, ...], Callable[[bytes], Any]] = {}
 
@@ -68,9 +73,11 @@ class KnownRequests:
     def add(self, code: int, ext_fields: ExtFields, resources: tuple[str, ...], key: SecretKey) -> None:
         """A request was granted, whatever its body and its other ext fields. resources: names of the ext
         fields that it was granted for. Requests with a null value are not remembered."""
-        names = (*signed_order(ext_fields), SIGNATURE)
         if SIGNATURE not in ext_fields or None in ext_fields.values():
             return
+        if not is_ordinary(ext_fields) or not all(map(_NAME.fullmatch, ext_fields)):
+            return  # msgspec refuses some characters in names
+        names = (*signed_order(ext_fields), SIGNATURE)
         kind = self.kinds.get(code)
         if kind is None or kind.names != names:
             kind = self.kinds[code] = KnownKind(names, resources)
@@ -87,7 +94,7 @@ class KnownKind:
         self.names = names
         self._decode = _decoder_of(names)
         # The user is always among them.
-        self._subject_of: Callable[[tuple[str, ...]], object] = itemgetter(
+        self._subject_of: Callable[[tuple[str, ...]], str | tuple[str, ...]] = itemgetter(
             *(place for place, name in enumerate(names[:-1]) if name in resources)
         )
         self._keys: dict[object, SecretKey] = {}
@@ -100,7 +107,9 @@ class KnownKind:
         """Requests with these resources are known from now on, if they are signed with this key."""
         if len(self._keys) >= GRANTED_MAX:
             self._keys.clear()
-        self._keys[self._subject_of(values)] = key
+        subject = self._subject_of(values)
+        if sum(map(len, (subject,) if isinstance(subject, str) else subject)) <= SUBJECT_CHARS_MAX:
+            self._keys[subject] = key
 
     def has(self, header: bytes, body: bytes) -> bool:
         """Whether the request is known, and its signature is right. header: JSON."""

@@ -6,7 +6,7 @@ members. Source: RocketMQ 5.3.3 AclUtils, AclSigner, AclClientRPCHook."""
 
 import hashlib
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hmac import compare_digest
 from operator import itemgetter
 from typing import Final
@@ -62,12 +62,17 @@ def _order(names: tuple[str, ...]) -> Callable[[ExtFields], tuple[str | None, ..
         # itemgetter() of one name returns no tuple, and of none it is an error.
         return lambda ext_fields: tuple(ext_fields[name] for name in ordered)
     values_of = itemgetter(*ordered)
-    if len(names) > NAMES_MAX or sum(map(len, names)) > NAMES_CHARS_MAX:
+    if not is_ordinary(names):
         return values_of
     if len(_orders) >= ORDERS_MAX:
         _orders.clear()
     _orders[names] = values_of
     return values_of
+
+
+def is_ordinary(names: Collection[str]) -> bool:
+    """Whether these names of ext fields are few and short enough to be remembered."""
+    return len(names) <= NAMES_MAX and sum(map(len, names)) <= NAMES_CHARS_MAX
 
 
 def signed_order(names: Iterable[str]) -> list[str]:

@@ -340,6 +340,21 @@ def test_guessing_is_throttled_but_not_who_was_right() -> None:
     assert isinstance(access.check(right_guess, NOW_MS + 1_000), Granted)
 
 
+def test_guessing_keeps_nobody_else_out() -> None:
+    """A program with a wrong secret, or a stranger at a broker's address, must not stop a fail-over."""
+    access = AccessControl(
+        tables("Topic:t Pub Allow"),
+        AccessSettings(authentication_enabled=True, member_users=frozenset({"inner"}), proof_required=False),
+        throttle=FailureThrottle(failures_max=3, refill_ms=1_000),
+    )
+    for user in ("root", "inner"):
+        for _ in range(10):
+            access.check(request(310, SEND, user=user, secret="guess", connection_id=2), NOW_MS)
+    assert "too many" in remark(access.check(request(310, SEND, user="root", connection_id=3), NOW_MS))
+    for user in ("alice", "inner"):
+        assert isinstance(access.check(request(310, SEND, user=user, connection_id=3), NOW_MS), Granted)
+
+
 def test_unsigned_requests_are_no_guesses() -> None:
     access = control(tables("Topic:t Pub Allow"))
     for _ in range(100):

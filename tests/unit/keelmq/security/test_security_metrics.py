@@ -12,7 +12,8 @@ from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.audit.log import AuditLog
 from keelmq.security.audit.settings import AuditConfig
-from keelmq.security.core.access import Reason, Refused
+from keelmq.security.core.access import Refused
+from keelmq.security.core.refusals import Reason
 from keelmq.security.metrics import scrape
 from keelmq.security.server_access import ServerAccess
 from tests.support.raft_certificates import Authority
