@@ -44,8 +44,8 @@ class LimitsConfig(Config):
     unauthenticated_frame_bytes_per_address: int = Field(
         FRAME_BYTES_MAX + 4_194_304,
         ge=0,
-        description="bytes of frames that have not ended, of one address on such connections: the default has "
-        "room for one largest frame, as a broker's registration may be; 0: no limit (ours)",
+        description="bytes of frames that have not ended, of one address on such connections: the default "
+        "has room for one largest frame, as a broker's registration may be; 0: no limit (ours)",
     )
     unauthenticated_frame_bytes: int = Field(
         67_108_864, ge=65_536, description="the same of all addresses together (ours)"
