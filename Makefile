@@ -16,9 +16,9 @@ fuzz:
 	./run keelmq fuzz frames --count 1000000
 	./run keelmq fuzz http --count 10000
 	./run keelmq fuzz security --count 300000
-# make chaos SEED=7 (docs/chaos.md)
+# make chaos SEED=7 SECURE=1 (docs/chaos.md)
 chaos:
-	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED))
+	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED)) $(if $(SECURE),--secure)
 # The controllers' log without brokers, as processes; make raft-chaos SEED=7 (docs/testing.md)
 raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos $(if $(SEED),--seed $(SEED))
