@@ -131,6 +131,7 @@ class Clients:
         pushed here."""
         owner = self.registry.user_of_producer(client.client_id)
         if owner and owner != client.caller.user:
+            self.registry.contest(client.client_id)
             remark = f"the client id {client.client_id} is in use by a producer of another user"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
 

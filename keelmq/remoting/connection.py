@@ -137,8 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._large_filled if self._large is not None else len(self._tail)
 
     def refuse_request(self) -> str | None:
-        """Returns why a request of this connection, which is not admitted yet, is not even checked; None: it
-        is checked."""
+        """Returns why a request is not even checked while none is admitted yet; None: it is checked."""
         if self._limits.take_request(self.network, now_ms()):
             return None
         return f"too many unauthenticated requests from {self.address.rpartition(':')[0]}; try again in 1 s"
@@ -303,7 +302,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._tail = data[at:]
                     break
             else:
-                self._keep(data, at)
+                if at < len(data) or self.partial_bytes:
+                    self._keep(data, at)
         except (RemoteProtocolError, NoRoomError) as error:
             problem = error
         self._batch = None

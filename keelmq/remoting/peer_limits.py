@@ -201,8 +201,7 @@ class PeerLimits:
         self.partial_bytes -= connection.partial_bytes
         connection.partial_bytes = 0
         self._partial.pop(connection, None)
-        count = self._unauthenticated.pop(connection, 0)
-        if count:
+        if self._unauthenticated and (count := self._unauthenticated.pop(connection, 0)):
             self.unauthenticated_bytes -= count
             self._bytes_of[connection.network] -= count
             if not self._bytes_of[connection.network]:

@@ -38,7 +38,7 @@ async def secret(attacker: Attacker) -> Outcome:
 
 @attack(
     "guess/secret-anew",
-    "the same, with a connection and a user name for each guess",
+    "the same, with a connection for each guess",
     asset=SECRET_OF_ADMIN,
     success="the last guess is accepted",
     answer="too many failed authentications",
@@ -47,7 +47,7 @@ async def secret_anew(attacker: Attacker) -> Outcome:
     answer = Answer(0)
     for number in range(GUESSES):
         right = number == GUESSES - 1
-        guess = ADMIN if right else Identity(f"user-{number}", "guess")
+        guess = ADMIN if right else Identity(ADMIN.name, f"guess-{number}")
         answer = await attacker.ask("broker", 26, by=guess)
     return carried_out(answer)
 

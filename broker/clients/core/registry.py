@@ -88,6 +88,7 @@ class ClientRegistry:
         self.producers: dict[str, dict[int, Client]] = {}
         self._known: dict[int, _Known] = {}
         self._producer_ids: dict[str, int] = {}  # client id -> its newest connection
+        self._contested: set[str] = set()
         self._count = 0
         self._max = registrations_max
 
@@ -180,6 +181,7 @@ class ClientRegistry:
         """Forgets the producer, unless it has reconnected."""
         if self._producer_ids.get(known.client_id) == connection_id:
             del self._producer_ids[known.client_id]
+            self._contested.discard(known.client_id)
 
     def _leave_consumers(self, name: str, connection_id: int) -> list[str]:
         group = self.consumers[name]
@@ -198,8 +200,14 @@ class ClientRegistry:
         return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
 
     def find_producer(self, client_id: str) -> int | None:
-        """Returns the id of the newest connection of a producer; None: it is not online."""
-        return self._producer_ids.get(client_id)
+        """Returns the id of the newest connection of a producer; None: it is not online, or contested."""
+        return None if client_id in self._contested else self._producer_ids.get(client_id)
+
+    def contest(self, client_id: str) -> None:
+        """Called when two users claim the id of a producer. Nobody can tell whose it is, so what is for it
+        goes to neither until the connection that has it leaves."""
+        if client_id in self._producer_ids:
+            self._contested.add(client_id)
 
     def user_of_producer(self, client_id: str) -> str:
         """Returns who signs for this producer; empty: nobody, or it is not online."""

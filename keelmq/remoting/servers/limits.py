@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
+from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.peer_limits import Limits, PeerLimits
 from keelmq.remoting.servers.tcp import CONNECTIONS_MAX, LARGE_BYTES_MAX
 from keelmq.runtime.config import Config
@@ -41,10 +42,10 @@ class LimitsConfig(Config):
         "authentication, twice as many at once; 0: no limit; without authentication there is none (ours)",
     )
     unauthenticated_frame_bytes_per_address: int = Field(
-        4_194_304,
+        FRAME_BYTES_MAX + 4_194_304,
         ge=0,
-        description="bytes of frames that have not ended, of one address on such connections; 0: no limit "
-        "(ours)",
+        description="bytes of frames that have not ended, of one address on such connections: the default "
+        "has room for one largest frame, as a broker's registration may be; 0: no limit (ours)",
     )
     unauthenticated_frame_bytes: int = Field(
         67_108_864, ge=65_536, description="the same of all addresses together (ours)"

@@ -205,6 +205,8 @@ async def test_a_producer_of_another_user_is_not_taken_for_ours(desk: Desk) -> N
     assert found is clients.peer_of(clients.registry.find_producer("alice-1") or 0)
     stolen = await desk.ask(BOB, HEART_BEAT, body=producer("alice-1", "p"))
     assert refused(stolen, "alice-1 is in use by a producer of another user")
+    assert clients.registry.find_producer("alice-1") is None, "nobody can tell whose it is"
+    assert clients.find_producer("p", "orders") is found
     assert isinstance(await desk.ask(ALICE, HEART_BEAT, body=producer("alice-1", "p")), Ok)
 
 

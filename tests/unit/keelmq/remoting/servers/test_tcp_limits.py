@@ -233,6 +233,16 @@ async def test_strangers_share_the_bytes_of_their_address(sent: int) -> None:
     assert limits.unauthenticated_bytes == 0
 
 
+async def test_the_first_request_may_be_the_largest_by_default() -> None:
+    """A broker with many topics begins with its registration."""
+    limits = NamesrvConfig().peer_limits()
+    frame = encode(request(9, bytes(16_770_000), **KEY))
+    async with server(guarded(), limits=limits) as of, raw_peer(of) as broker:
+        broker.writer.write(frame)
+        assert len((await broker.read()).body) == 16_770_000
+    assert not limits.closed
+
+
 async def test_without_authentication_the_oldest_unfinished_frames_go() -> None:
     limits = PeerLimits(Limits(partial_bytes=100_000))
     async with server(limits=limits) as of, raw_peer(of) as first, raw_peer(of) as second:
