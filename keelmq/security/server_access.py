@@ -71,6 +71,8 @@ class ServerAccess:
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns the user of the request. Raises CommandError."""
         peer_ip = ip_of(peer.address)
+        if self._proofs is not None:
+            self._proofs.skew_ms = 0  # of an earlier request
         granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
             if granted.reason in LOGGED or RULES.get(request.code, UNKNOWN).members_only:
