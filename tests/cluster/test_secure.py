@@ -94,4 +94,14 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
             # The route may still be read: only the broker decides now.
             await admin.update_acl(new.address, acl_of(ALICE, {f"Topic:{TOPIC}": ["Sub"]}))
             assert "no permission to access Topic:harness" in await refusal_of(running, TOPIC, ALICE)
+            picture = await running.all_in_sync()
+            slave = next(replica for replica in picture.replicas if replica.role == "slave")
+            assert slave.broker_id is not None
+            await admin.elect_master(  # the controller asks the master to hand over
+                running.cluster.controller_addr,
+                cluster_name=running.cluster.cluster_name,
+                broker_name=running.cluster.broker_name,
+                broker_id=slave.broker_id,
+            )
+            assert (await running.new_master(new)).name == slave.name
             assert refusals_among_members(running.cluster.programs) == []
