@@ -63,12 +63,16 @@ class ServerAccess:
         self.refusals: Counter[Reason] = Counter()
         """How many requests were refused, by reason."""
         self._clock, self._proofs = clock, proofs
+        settings = control.settings
+        self._stateful_ms = settings.stateful_expired_ms if settings.stateful_authentication else 0
         self._log = RateLimitedLogger(logger)
         self._skewed = RateLimitedLogger(logger, period_ms=SKEW_PERIOD_MS)
 
     def admit(self, request: Request, peer: Peer) -> Caller:
         """Returns the user of the request. Raises CommandError."""
         peer_ip = ip_of(peer.address)
+        if self._proofs is not None:
+            self._proofs.skew_ms = 0  # of an earlier request
         granted = self.control.check(_asked(request, peer, peer_ip), self._clock())
         if isinstance(granted, Refused):
             if granted.reason in LOGGED or RULES.get(request.code, UNKNOWN).members_only:
@@ -107,11 +111,23 @@ class ServerAccess:
     def admit_again(self, code: int, header: bytes, body: bytes, peer: RememberingPeer) -> bool:
         """Whether the request is of a kind that was admitted on this connection, and its signature is right;
         False: admit() decides. Has no other effect."""
-        known = peer.known_requests
+        known: KnownRequests | None = peer.known_requests
         if known is None or known.state is not self.control.state:
             return False
         kind = known.kinds.get(code)
-        return kind is not None and kind.has(header, body)
+        if kind is None:
+            return False
+        if not self._stateful_ms or self.control.plain is not None:
+            return kind.has(header, body)
+        key, wall_now_ms = kind.key_of(header), self._clock()
+        if key is None:
+            return False
+        if known.signed_until_ms.get(key, 0) > wall_now_ms:
+            return True
+        if not kind.has(header, body):
+            return False
+        known.signed_until_ms[key] = wall_now_ms + self._stateful_ms
+        return True
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""

@@ -37,12 +37,19 @@ def chaos(tmp_path: Path, *args: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("min_in_sync", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, min_in_sync: int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--min-in-sync", "1"),
+        pytest.param(("--min-in-sync", "2"), marks=pytest.mark.long),
+        pytest.param(("--secure",), marks=pytest.mark.long),
+    ],
+)
+def test_a_few_faults_lose_nothing_and_leave_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
     only, seed = NETWORKED if missing() is None else WITHOUT
     done = chaos(
         tmp_path,
-        *("--only", only, "--seed", str(seed), "--faults", str(FAULTS), "--min-in-sync", str(min_in_sync)),
+        *("--only", only, "--seed", str(seed), "--faults", str(FAULTS), *options),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]

@@ -63,12 +63,14 @@ def key_for_more(
 class KnownRequests:
     """Of one connection. `state`: AccessControl.state when they were granted."""
 
-    __slots__ = ("kinds", "state")
+    __slots__ = ("kinds", "signed_until_ms", "state")
 
     def __init__(self, state: object) -> None:
         self.state = state
         self.kinds: dict[int, KnownKind] = {}
         """By code, as most connections send one list of names with each."""
+        self.signed_until_ms: dict[SecretKey, int] = {}
+        """Of users whose signature was right: until when that counts, with the stateful strategy."""
 
     def add(self, code: int, ext_fields: ExtFields, resources: tuple[str, ...], key: SecretKey) -> None:
         """A request was granted, whatever its body and its other ext fields. resources: names of the ext
@@ -110,6 +112,15 @@ class KnownKind:
         subject = self._subject_of(values)
         if sum(map(len, (subject,) if isinstance(subject, str) else subject)) <= SUBJECT_CHARS_MAX:
             self._keys[subject] = key
+
+    def key_of(self, header: bytes) -> SecretKey | None:
+        """Returns the key of the user of a known request, whose signature is not checked; None: it is not
+        known."""
+        try:
+            values = _values_of(self._decode(header).ext)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        return self._keys.get(self._subject_of(values))
 
     def has(self, header: bytes, body: bytes) -> bool:
         """Whether the request is known, and its signature is right. header: JSON."""

@@ -49,13 +49,13 @@ CLOCKS: Final = "synchronize the clocks of both machines"
 
 def digest_of(ext_fields: ExtFields, body: bytes, recipient: str) -> str:
     """Covers keys and values with their lengths, so that no two requests have the same bytes."""
-    digest = hashlib.sha256()
     names = sorted(name for name in ext_fields if name not in (PROOF, SIGNATURE, ACCESS_KEY))
+    parts: list[bytes] = []
     for text in (recipient, *(each for name in names for each in (name, ext_fields[name] or ""))):
         raw = text.encode("utf-8", "replace")
-        digest.update(len(raw).to_bytes(4, "big") + raw)
-    digest.update(len(names).to_bytes(4, "big") + body)
-    return digest.hexdigest()
+        parts += (len(raw).to_bytes(4, "big"), raw)
+    parts += (len(names).to_bytes(4, "big"), body)
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def with_proof(
@@ -175,7 +175,7 @@ class MemberProofs:
             return f"the proof of a member is for code {proven_code}"
         if not any(
             hmac.compare_digest(digest_of(ext_fields, body, recipient), digest)
-            for recipient in {"", own_address}
+            for recipient in dict.fromkeys((own_address, ""))  # most name it
         ):
             return OTHER_RECIPIENT
         return self._use(sender, int(number, 16), int(sent_text), int(uptime_text), now_ms)

@@ -111,6 +111,26 @@ async def test_without_a_check_everything_is_open_at_once() -> None:
     assert guarded.control.whole == 1  # limits count strangers until then
 
 
+async def test_with_the_stateful_strategy_a_signature_counts_for_a_while() -> None:
+    guarded = Guarded(stateful_authentication=True, stateful_expired_ms=60_000)
+    times = [NOW_MS]
+    guarded.table.access = ServerAccess(guarded.control, clock=lambda: times[-1])
+    unsigned = RemotingCommand(SEND, 1, ext_fields=send().ext_fields | {"Signature": "x"}, body=b"body")
+    async with guarded.peer() as peer:
+        assert (await peer.ask(send())).code == 0  # a whole check
+        assert (await peer.ask(send())).code == 0  # and a signature
+        times.append(NOW_MS + 59_999)
+        assert (await peer.ask(unsigned)).code == 0
+        assert guarded.control.whole == 1
+        assert (await peer.ask(send(b="other"))).code == 16
+        times.append(NOW_MS + 120_000)
+        assert (await peer.ask(unsigned)).remark == "check signature failed."
+        assert (await peer.ask(send())).code == 0
+        assert (await peer.ask(unsigned)).code == 0
+        guarded.users.put(User("alice", "another secret"))
+        assert (await peer.ask(unsigned)).remark == "check signature failed."
+
+
 async def test_each_signature_is_checked() -> None:
     guarded = Guarded()
     async with guarded.peer() as peer:
