@@ -25,7 +25,7 @@ class Attack:
 
     answer: a part of what the attacker sees in a cluster with security on; "": any refusal will do. open:
     whether the attack succeeds with everything off. ruins: the cluster is not the same after it succeeded, so
-    it runs after those that leave everything as it was."""
+    it gets one of its own where it succeeds."""
 
     id: str
     name: str
@@ -83,5 +83,5 @@ def attack(
 
 
 def in_order() -> list[Attack]:
-    """Returns all attacks, those that ruin the cluster last."""
+    """Returns all attacks, those that need clusters of their own last."""
     return sorted(ATTACKS.values(), key=lambda each: each.ruins)

@@ -5,6 +5,7 @@ OPEN: everything off, as by default. CLOSED: TLS only, signatures, ACLs, members
 alice owns the topic `orders` and its group; mallory owns others, and wants alice's."""
 
 import asyncio
+import gc
 import hashlib
 import json
 import socket
@@ -114,6 +115,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.close()
+        gc.collect()  # Popen objects that outlive their process warn when they are collected later
 
     # -- what the stage does itself, as administrator ----------------------------------------------------
 
@@ -249,19 +251,23 @@ class Stage:
         }
 
     async def _find_master(self) -> None:
+        brokers = {broker.address: broker for broker in self.cluster.brokers}
+
         async def found() -> bool:
             self.cluster.check()
             info = await self.ask("controller", 1006, {}, [BROKER_NAME])
             if info.code != 0:
                 return False
             state = (json.loads(info.body)["replicasInfoTable"] or {}).get(BROKER_NAME) or {}
-            if len(state.get("inSyncReplicas") or ()) < 2 or not state.get("masterAddress"):
+            address = state.get("masterAddress")
+            if len(state.get("inSyncReplicas") or ()) < 2 or address not in brokers:
                 return False
-            self.addresses["broker"] = state["masterAddress"]
-            return True
+            self.addresses["broker"] = address
+            status = await self.ask("broker", 907)
+            return status.code == 0 and bool(json.loads(status.body)["master"])
 
-        await self._until("two replicas in sync", found)
-        master = self.cluster.broker_at(self.addresses["broker"])
+        await self._until("a master, and two replicas in sync", found)
+        master = brokers[self.addresses["broker"]]
         replica = next(each for each in self.cluster.brokers if each is not master)
         self.addresses["replica"] = replica.address
         self.addresses["vip"] = f"{HOST}:{master.settings['fastListenPort']}"

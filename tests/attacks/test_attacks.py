@@ -3,6 +3,7 @@ on, where none may succeed."""
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,13 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def open_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("open"), "open") as stage:
+        yield stage
+
+
+@pytest.fixture
+def ruined_stage(tmp_path: Path) -> Iterator[Stage]:
+    """For one attack, after which it is not the same."""
+    with Stage(tmp_path, "open") as stage:
         yield stage
 
 
@@ -100,7 +108,8 @@ def sliced() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("attack", list(sliced()))
-async def test_open(open_stage: Stage, attack: Attack) -> None:
+async def test_open(attack: Attack, request: pytest.FixtureRequest) -> None:
     """What docs/attacks.md says about a cluster with everything off is true."""
-    outcome = await attack.how(Attacker(open_stage, next(_numbers)))
+    stage = request.getfixturevalue("ruined_stage" if attack.ruins else "open_stage")
+    outcome = await attack.how(Attacker(stage, next(_numbers)))
     assert outcome.succeeded == attack.open, outcome.answer
