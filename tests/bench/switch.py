@@ -98,16 +98,21 @@ class Load:
 
 
 class Group:
-    """Three controllers and three brokers. more: settings of all."""
+    """Three controllers and three brokers. more: settings of the brokers; of_all: of all programs."""
 
-    def __init__(self, directory: Path, more: Mapping[str, str] | None = None) -> None:
-        settings = {**SETTINGS, **(more or {})}
+    def __init__(
+        self,
+        directory: Path,
+        more: Mapping[str, str] | None = None,
+        of_all: Mapping[str, str] | None = None,
+    ) -> None:
+        settings = {**SETTINGS, **(more or {}), **(of_all or {})}
         self.cluster = Cluster(
             directory,
             name_servers=3,
             brokers=3,
             cluster_name=CLUSTER_NAME,
-            namesrv_settings=more,
+            namesrv_settings=of_all,
             broker_settings=settings,
         )
 
@@ -180,7 +185,7 @@ async def measure(planned: int = PLANNED, hung: int = HUNG, *, secure: bool = Fa
         tempfile.TemporaryDirectory(prefix="keelmq-switch-") as directory,
         secured(Path(directory), CLUSTER_NAME, wanted=secure) as keys,
     ):
-        async with Group(Path(directory), keys) as group, Load(group.cluster.namesrv_addr) as load:
+        async with Group(Path(directory), of_all=keys) as group, Load(group.cluster.namesrv_addr) as load:
             await asyncio.sleep(STEADY_S)
             took: list[float] = []
             for number in range(planned):
