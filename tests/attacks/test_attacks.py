@@ -51,6 +51,13 @@ def ruined_stage(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.fixture
+def stage(attack: Attack, request: pytest.FixtureRequest) -> Stage:
+    """What an attack on an open cluster is tried on."""
+    found: Stage = request.getfixturevalue("ruined_stage" if attack.ruins else "open_stage")
+    return found
+
+
 @pytest.fixture(scope="module")
 def closed_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("closed"), "closed") as stage:
@@ -108,8 +115,7 @@ def sliced() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("attack", list(sliced()))
-async def test_open(attack: Attack, request: pytest.FixtureRequest) -> None:
+async def test_open(stage: Stage, attack: Attack) -> None:
     """What docs/attacks.md says about a cluster with everything off is true."""
-    stage = request.getfixturevalue("ruined_stage" if attack.ruins else "open_stage")
     outcome = await attack.how(Attacker(stage, next(_numbers)))
     assert outcome.succeeded == attack.open, outcome.answer
