@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
@@ -45,15 +46,6 @@ def commands(text: str) -> list[str]:
     """The lines of a shell block without comments, continued lines joined."""
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [line for line in (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines) if line]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, of the system's choice, no two alike."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def make_environment(clone: Path) -> None:

@@ -6,7 +6,6 @@ programs run in this process, in a thread: mqnamesrv with a controller (over a l
 
 import asyncio
 import logging
-import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Collection, Iterator
@@ -34,6 +33,7 @@ from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from tests.fuzz.frames import fast_directory
 from tests.support.controller_fakes import FakeReplicator, config
+from tests.support.ports import free_port
 
 READINESS = 503
 """Documented, and no error: the program says that it should get no traffic."""
@@ -209,12 +209,6 @@ def run_http(count: int, seed: int) -> int:
         print(finding, end="\n\n")
     print(report.line())
     return 1 if report.findings else 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _url(address: tuple[str, int] | None) -> str:

@@ -1,7 +1,6 @@
 """Raft members for tests: a list as state machine, members on loopback ports, a member without sockets."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from namesrv.plugins.controller.raft.codec import (
 )
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.replicator import RaftReplicator, RaftSettings
+from tests.support.ports import free_ports
 
 WAIT_S = 8.0
 SECRET = bytes(range(32))
@@ -39,17 +39,6 @@ class ListMachine:
 
     def restore(self, data: bytes) -> None:
         self.events = msgspec.msgpack.decode(data, type=list[bytes])
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 async def until(condition: Callable[[], bool], text: str = "condition") -> None:
