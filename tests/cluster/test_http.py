@@ -108,6 +108,7 @@ async def settled_view(servers: HttpServers) -> tuple[Program, dict[str, Any]] |
 
 
 WITH_WHAT_THEY_COUNT = {
+    "rocketmq_access_refusals_total",
     "rocketmq_background_task_deaths_total",
     "rocketmq_broker_unread_connections_total",
     "rocketmq_commit_messages_total",
@@ -117,11 +118,15 @@ WITH_WHAT_THEY_COUNT = {
     "rocketmq_controller_raft_refused_connections_total",
     "rocketmq_controller_unread_connections_total",
     "rocketmq_given_up_messages_total",
+    "rocketmq_ha_refused_total",
     "rocketmq_ha_replica_eta_seconds",
     "rocketmq_messages_out_total",
     "rocketmq_namesrv_unread_connections_total",
     "rocketmq_rollback_messages_total",
     "rocketmq_throughput_out_total",
+    "rocketmq_tls_certificate_end_seconds",
+    "rocketmq_tls_connections_total",
+    "rocketmq_tls_fault",
 }
 """One sample per task that died, per consumer group, per reason, per replica that comes nearer...: there may
 be none of these here."""
