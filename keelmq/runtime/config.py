@@ -232,16 +232,19 @@ def _defaults_below(
     that it can be moved."""
     if security_path is None or not security_path.value:
         return
-    directory = Path(security_path.value).expanduser()
+    try:
+        directory = home_path(Path(security_path.value)) or Path()
+    except ValueError as error:
+        raise ConfigError(f"{SECURITY_PATH} in {security_path.source}: {error}") from error
     for name in dict.fromkeys(each for model in models for each in model.DEFAULTS):
-        if not (directory / name).exists():
-            if name == SECURITY_FILE:
-                raise ConfigError(
-                    f"securityPath = {security_path.value!r} in {security_path.source}: there is no "
-                    f"{directory / name}; `keelmq init-security` makes it"
-                )
+        if name != SECURITY_FILE and not os.path.exists(directory / name):
             continue
-        for key, setting in _file_settings(directory / name):
+        try:
+            settings = list(_file_settings(directory / name))
+        except ConfigError as error:
+            hint = "; `keelmq init-security` makes it" if name == SECURITY_FILE else ""
+            raise ConfigError(f"{SECURITY_PATH} in {security_path.source}: {error}{hint}") from error
+        for key, setting in settings:
             if key == SECURITY_PATH:
                 raise ConfigError(f"{setting.source}: {SECURITY_PATH} belongs into the program's own file")
             yield key, _Setting(setting.value.replace("${securityPath}", str(directory)), setting.source)
@@ -251,9 +254,11 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {str(path)[:SHOWN_CHARACTERS]}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: not UTF-8 text") from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError(f"cannot read {_short(str(path))}: {error}") from error
     yield from _text_settings(text, str(path))
 
 

@@ -154,6 +154,8 @@ def test_any_file_starts_a_program_or_is_refused(
     @example({"bindAddress": "a\x00b"})
     @example({"kvConfigPath": "a\x00b", "storePathRootDir": "a\x00b"})
     @example({"kvConfigPath": "/dev/null/x", "storePathRootDir": "/dev/null/x"})
+    @example({"securityPath": "9" * 5_000})
+    @example({"securityPath": "~nobody-of-this-name"})
     def whatever(changes: dict[str, str]) -> None:
         lines = {**good, **{key: value for key, value in changes.items() if key in keys}}
         path = tmp_path / "program.conf"
