@@ -74,7 +74,8 @@ RESOURCE_FIELDS: Final = frozenset({
     "equalReplicas", "epoch", "appliedBrokerId", "namespace", "key", "username", "filter", "subject",
     "policyType", "resource", "subjectFilter", "resourceFilter", "controllerId", "controllerAddress",
     "forwarded", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId", "minBrokerAddr",
-    "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr",
+    "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr", "brokerClusterName", "configPath",
+    "worker",
 })  # fmt: skip
 """Header fields that are written. `b`: the topic of SEND_MESSAGE_V2."""
 

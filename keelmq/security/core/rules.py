@@ -271,6 +271,11 @@ _CLUSTER: Final[Mapping[int, Rule]] = {
     Code.KEELMQ_ADD_CONTROLLER: _ADMINISTER,
     Code.KEELMQ_REMOVE_CONTROLLER: _ADMINISTER,
     Code.KEELMQ_TRANSFER_LEADER: _ADMINISTER,
+    Code.KEELMQ_CONTAINER_STATUS: _READ,
+    # It names files of the host, and what is wrong with them.
+    Code.KEELMQ_CONTAINER_PLAN: _ADMINISTER,
+    Code.KEELMQ_MOVE_BROKER: _ADMINISTER,
+    Code.KEELMQ_RESTART_WORKER: _ADMINISTER,
 }
 
 _MEMBERS: Final[Mapping[int, Rule]] = {
