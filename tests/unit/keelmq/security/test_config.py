@@ -136,7 +136,10 @@ def test_every_program_reads_its_own_defaults(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_close_anything_stops_the_program(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read .*security.conf'?: No such file or directory; `keelmq init-security` makes it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"cannot read .*security.conf'?: No such file or directory; `keelmq init-security` makes it",
+    ):
         load_config(BrokerConfig, path=None, environ={}, overrides={"securityPath": str(tmp_path)})
     directory_of(tmp_path, security="authenticatonEnabled=true\n")
     with pytest.raises(ConfigError, match="did you mean 'authenticationEnabled'"):
