@@ -392,7 +392,7 @@ class Namesrv:
             settings=self.context.settings,
             plugin_routers=self.context.http,
             plugin_scrapes=[
-                lambda: [security_scrape(self.table.access, self.audit, self.tls, self.client_tls)],
+                lambda: [security_scrape([self.table.access], [self.audit], self.tls, self.client_tls)],
                 *self.context.scrapes,
             ],
             health=self.health,

@@ -173,7 +173,8 @@ TABLE = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
-    """The sources of the metrics. controlled: None without controller mode. telemetry: None if it is off.
+    """The sources of the metrics. write_buffers, limits: None if several brokers share them, which a sum over
+    brokers would count several times. controlled: None without controller mode. telemetry: None if it is off.
     task_deaths: how often each background task has ended by an error."""
 
     config: BrokerConfig
@@ -185,8 +186,8 @@ class MetricSources:
     transactions: TransactionService
     timers: TimerService
     pop: PopConsumption
-    write_buffers: WriteBuffers
-    limits: PeerLimits
+    write_buffers: WriteBuffers | None
+    limits: PeerLimits | None
     controlled: ControllerMode | None
     telemetry: TelemetryWriter | None
     readiness: Callable[[], BrokerReadiness]
@@ -201,8 +202,10 @@ def scrape(sources: MetricSources) -> Scrape:
     made.add("rocketmq_broker_permission", sources.config.broker_permission)
     made.add("rocketmq_topic_number", len(sources.metadata.topics.topics))
     made.add("rocketmq_broker_connections", sources.connection_count())
-    add_unsent(made, "rocketmq_broker", sources.write_buffers)
-    add_limits(made, "rocketmq_broker", sources.limits)
+    if sources.write_buffers is not None:
+        add_unsent(made, "rocketmq_broker", sources.write_buffers)
+    if sources.limits is not None:
+        add_limits(made, "rocketmq_broker", sources.limits)
     for kind, table in (("topic", sources.metadata.topics), ("group", sources.metadata.groups)):
         made.add("rocketmq_broker_refused_creations_total", table.creation.refused, kind)
     made.add("rocketmq_broker_waiting_replies", len(sources.pending))

@@ -27,6 +27,7 @@ from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.finished_in_thread import finished_in_thread
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.security.http_access import program_policy
 from keelmq.security.metrics import scrape as security_scrape
@@ -59,7 +60,7 @@ class Broker(BrokerParts):
 
     async def _start(self) -> None:
         self.disk_fault.watch()
-        self._open_disk()
+        await finished_in_thread(self._open_disk)  # long after a crash: other brokers of the process go on
         for line in (*guarantees(self.config.durability), *self.config.warnings(), f"data path: {report()}"):
             logger.info("%s", line)
         if self._controlled is not None:
@@ -73,7 +74,7 @@ class Broker(BrokerParts):
         if self._controlled is not None:
             self._controlled.start(self._tasks)
         else:
-            self._serve_alone()
+            await self._serve_alone()
         self._routes.start(self._tasks)
         self._start_background()
         self._serving = True
@@ -169,7 +170,9 @@ class Broker(BrokerParts):
             host = config.http_bind_address or config.bind_address
             names = (host, config.bind_address, self.host, config.broker_ip2)
             policy = program_policy(config, self.operations.access, *names)
-            self._http = LateHttp(self._http_app, host=host, port=port, tls=self.tls.http, policy=policy)
+            self._http = LateHttp(
+                self._http_app, host=host, port=port, tls=self.process.tls.http, policy=policy
+            )
             self._http.bind()
 
     def _http_app(self) -> object:
@@ -186,7 +189,9 @@ class Broker(BrokerParts):
             ),
             scrapes=lambda: [
                 scrape(sources),
-                security_scrape(self.operations.access, self.audit, self.tls, self.client_tls),
+                security_scrape(
+                    [self.operations.access], [self.audit], self.process.tls, self.process.client_tls
+                ),
             ],
             ha=None if controlled is None else controlled.ha,
         )
@@ -205,13 +210,14 @@ class Broker(BrokerParts):
         )
         self._telemetry.start(self._tasks)
 
-    def _serve_alone(self) -> None:
-        self._stand_alone.serve()
+    async def _serve_alone(self) -> None:
+        await self._stand_alone.serve()
         self._role_changed(Role(broker_id=0), ALONE, 0)
 
     def _start_background(self) -> None:
         assert self._services is not None
-        self._tasks.start("certificates of our ports", self.tls.run)
+        if self._is_alone:
+            self._tasks.start("certificates of our ports", self.process.tls.run)
         self._tasks.start("accounts", self.security.run)
         self._tasks.start("flush", lambda: flush_forever(self.store, self.config.flush_interval_commit_log))
         self.metadata.write_in_background()
@@ -274,8 +280,8 @@ class Broker(BrokerParts):
             transactions=services.transactions,
             timers=services.timers,
             pop=services.pop,
-            write_buffers=self.write_buffers,
-            limits=self.limits,
+            write_buffers=self.process.write_buffers if self._is_alone else None,
+            limits=self.process.limits if self._is_alone else None,
             controlled=self._controlled,
             telemetry=None if self._telemetry is None else self._telemetry.writer,
             readiness=lambda: self.readiness,

@@ -17,6 +17,7 @@ from broker.app.assembly import make_metadata, make_store, make_topics
 from broker.app.background_services import BackgroundServices
 from broker.app.handlers import BrokerHandlers
 from broker.app.listeners import Listeners
+from broker.app.process import ProcessParts, make_process_parts
 from broker.app.stand_alone import StandAlone
 from broker.app.status import BrokerStatus
 from broker.clients.service import Clients
@@ -36,10 +37,7 @@ from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import RegisterBrokerResponse
 from keelmq.remoting.servers.http_late import LateHttp
-from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
-from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tasks import TaskSet
-from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
 from keelmq.security.program import ProgramSecurity, first_users
 from keelmq.security.refusal_log import RefusalLog
@@ -49,9 +47,14 @@ from keelmq.security.signer import optional_signer
 class BrokerParts:
     """All parts of a broker, not started. Handlers, services, telemetry and HTTP are made by the start."""
 
-    def __init__(self, config: BrokerConfig, given: Given | None = None) -> None:
-        """given: where the configuration came from; changes of it (25) are kept there."""
+    def __init__(
+        self, config: BrokerConfig, given: Given | None = None, *, process: ProcessParts | None = None
+    ) -> None:
+        """given: where the configuration came from; changes of it (25) are kept there. process: shared with
+        other brokers, and run by their owner; None: this broker has its own."""
         self.config, self.given = config, given or Given()
+        self._is_alone = process is None
+        self.process = make_process_parts(config) if process is None else process
         self.host = config.broker_ip1 or detect_address(
             config.bind_address, (*config.name_servers, *config.controllers)
         )
@@ -91,24 +94,21 @@ class BrokerParts:
 
     def _make_connections(self) -> None:
         """What clients connect to, and what connects to name servers, controllers and the master."""
-        config = self.config
-        self.write_buffers = WriteBuffers(UNSENT_BYTES_MAX)
-        self.limits = config.peer_limits()
-        self.tls, self.client_tls = server_tls(config), client_tls(config)
+        config, process = self.config, self.process
         self.audit = make_audit(config, "mqbroker")
         self.listeners = Listeners(
             config,
             host=self.host,
             on_closed=lambda connection_id: self.clients.connection_closed(connection_id),
-            write_buffers=self.write_buffers,
-            limits=self.limits,
-            tls=self.tls,
+            write_buffers=process.write_buffers,
+            limits=process.limits,
+            tls=process.tls,
         )
         self._client = RemotingClient(
             self._pushed,
             on_closed=self._connection_lost,
             drop_silent_ms=config.controller_heart_beat_timeout_mills,
-            tls=self.client_tls,
+            tls=process.client_tls,
             signer=optional_signer(config.member_credentials, proof=True),
             on_refused=RefusalLog().refused,
         )

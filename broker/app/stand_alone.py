@@ -1,5 +1,7 @@
 """A broker without controllers: it is master for good, and nobody copies from it."""
 
+import asyncio
+
 from broker.admission.send_gate import ROLE, SendGate
 from broker.metadata.service import Metadata
 from broker.stats.messages_in import MessagesIn
@@ -25,12 +27,12 @@ class StandAlone:
         self._gate, self._store, self._commit = gate, store, commit
         self._metadata, self._messages_in = metadata, messages_in
 
-    def serve(self) -> None:
-        """Takes messages from now on. Called once, when no client is connected yet: it may take long."""
+    async def serve(self) -> None:
+        """Takes messages when it returns. Called once."""
         self._store.become_master()
         self.appended()
         while self._store.dispatch(DISPATCH_RECORDS):
-            pass
+            await asyncio.sleep(0)
         self._metadata.begin_alone()
         self._messages_in.term_begins()
         self._gate.open(ROLE)

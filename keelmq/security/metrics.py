@@ -3,6 +3,7 @@
 Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
+from collections.abc import Iterable
 from typing import get_args
 
 from keelmq.remoting.operation import Access
@@ -53,20 +54,26 @@ TABLE = Table(
 
 
 def scrape(
-    access: Access | None, audit: AuditLog | None, server_tls: ServerTls, client_tls: ClientTls | None
+    accesses: Iterable[Access | None],
+    audits: Iterable[AuditLog | None],
+    server_tls: ServerTls,
+    client_tls: ClientTls | None,
 ) -> Scrape:
-    """Returns the present values. Called in the event loop's thread. access None: everybody is served. audit
-    None: it is off. client_tls None: our connections are plain."""
+    """Returns the present values of one process, summed up if it has several servers. Called in the event
+    loop's thread. accesses: None of a server without a check. audits: None where it is off. client_tls None:
+    our connections are plain."""
     made = Scrape(TABLE, ())
-    if isinstance(access, ServerAccess):
+    checked = [access for access in accesses if isinstance(access, ServerAccess)]
+    logs = [audit for audit in audits if audit is not None]
+    if checked:
         for reason in get_args(Reason):  # also those without any: a rate needs a first value
-            made.add("rocketmq_access_refusals_total", access.refusals[reason], reason)
-    if audit is not None:
-        writer = audit.writer
-        made.add("rocketmq_audit_lines_total", writer.written_lines)
-        made.add("rocketmq_audit_dropped_lines_total", writer.dropped_lines)
-        made.add("rocketmq_audit_unwritten_refusals_total", audit.unwritten_refusals)
-        made.add("rocketmq_audit_fault", writer.fault is not None)
+            refused = sum(access.refusals[reason] for access in checked)
+            made.add("rocketmq_access_refusals_total", refused, reason)
+    if logs:
+        made.add("rocketmq_audit_lines_total", sum(audit.writer.written_lines for audit in logs))
+        made.add("rocketmq_audit_dropped_lines_total", sum(audit.writer.dropped_lines for audit in logs))
+        made.add("rocketmq_audit_unwritten_refusals_total", sum(audit.unwritten_refusals for audit in logs))
+        made.add("rocketmq_audit_fault", any(audit.writer.fault is not None for audit in logs))
     for use, tls in (("server", server_tls), ("client", client_tls)):
         if tls is not None and tls.expires is not None:
             made.add("rocketmq_tls_certificate_end_seconds", tls.expires.timestamp(), use)

@@ -22,9 +22,9 @@ from tests.unit.broker.app.test_broker_app import config
 from tests.unit.keelmq.security.parts import control, tables
 
 
-def values(*sources: object) -> dict[tuple[str, ...], float]:
+def values(access: object, audit: object, *tls: object) -> dict[tuple[str, ...], float]:
     """(name, values of the labels) -> value."""
-    made = scrape(*sources)  # type: ignore[arg-type]
+    made = scrape([access], [audit], *tls)  # type: ignore[list-item, arg-type]
     return {
         (sample.name, *sample.labels.values()): sample.value for family in made for sample in family.samples
     }
@@ -67,9 +67,22 @@ async def test_a_broker_with_tls(tmp_path: Path) -> None:
             outcome = await client.call(broker.address, UPDATE_BROKER_CONFIG, Empty(), b"brokerPermission=6")
             assert isinstance(outcome, Ok) is (kind is Ok)
             await client.close()
-        found = values(broker.operations.access, broker.audit, broker.tls, broker.client_tls)
+        found = values(broker.operations.access, broker.audit, broker.process.tls, broker.process.client_tls)
     assert found["rocketmq_tls_connections_total", "listenPort", "handshakes"] == 1
     assert found["rocketmq_tls_connections_total", "listenPort", "plain_refused"] == 1
     end = found["rocketmq_tls_certificate_end_seconds", "server"]
-    assert broker.tls.expires is not None and end == broker.tls.expires.timestamp()
+    tls = broker.process.tls
+    assert tls.expires is not None and end == tls.expires.timestamp()
     assert found["rocketmq_tls_fault", "server"] == 0
+
+
+def test_the_brokers_of_one_process_are_summed_up() -> None:
+    access = ServerAccess(control(tables()))
+    access.refusals["signature"] = 2
+    log = AuditLog(AuditConfig(), "mqbroker")
+    log.writer.written_lines = 3
+    made = scrape([access, None, access], [log, log, None], ServerTls("disabled"), None)
+    found = {(each.name, *each.labels.values()): each.value for family in made for each in family.samples}
+    assert found["rocketmq_access_refusals_total", "signature"] == 4
+    assert found["rocketmq_audit_lines_total",] == 6
+    assert found["rocketmq_audit_fault",] == 0

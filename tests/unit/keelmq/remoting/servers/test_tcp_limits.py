@@ -393,4 +393,4 @@ async def test_the_ports_of_a_broker_share_their_limits(tmp_path: Path) -> None:
             for port in ports:
                 async with raw_peer(port) as third:
                     assert await third.at_end()
-        assert broker.limits.closed == {PER_ADDRESS: 2}
+        assert broker.process.limits.closed == {PER_ADDRESS: 2}
