@@ -26,6 +26,7 @@ from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.audit.log import make_audit
+from keelmq.security.file_users import binder_of, load_users
 from keelmq.security.http_access import program_policy
 from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_store import NoUsers
@@ -38,7 +39,6 @@ from namesrv.handlers.registration import Registrations
 from namesrv.kv_store import DEFAULT_PATH, KvStore
 from namesrv.min_id_notifier import MinIdNotifier
 from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
-from namesrv.users import binder_of, load_users
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import home_path
+from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
 
 AT_RUN_TIME = frozenset(
@@ -25,7 +26,7 @@ AT_RUN_TIME = frozenset(
 """Keys that a request (318) can change; the others are read at start."""
 
 
-class NamesrvConfig(StoredConfig, ServerConfig):
+class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "namesrv.conf")
@@ -74,16 +75,6 @@ class NamesrvConfig(StoredConfig, ServerConfig):
     kv_config_path: Path | None = Field(
         None, description="file of the KV configuration, one per process (default ~/namesrv/kvConfig.json)"
     )
-    users_path: Path | None = Field(
-        None,
-        description="directory of users.json and acls.json, read again when they change (default: "
-        "securityPath; required with authenticationEnabled, ours)",
-    )
-    authorization_cluster: str = Field(
-        "DefaultCluster",
-        min_length=1,
-        description="name in Cluster:<name> of ACLs, for what is not about a topic or a group (ours)",
-    )
     config_black_list: str = Field(
         "configBlackList;configStorePath;kvConfigPath",
         description="keys that requests cannot change; they can never change paths",
@@ -97,14 +88,12 @@ class NamesrvConfig(StoredConfig, ServerConfig):
     default_thread_pool_queue_capacity: int = Field(10_000, ge=1, description="without effect")
     un_register_broker_queue_capacity: int = Field(3_000, ge=1, description="without effect: applied at once")
 
-    @field_validator(
-        "analytics_output_dir", "config_store_path", "kv_config_path", "users_path", mode="before"
-    )
+    @field_validator("analytics_output_dir", "config_store_path", "kv_config_path", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
 
-    @field_validator("analytics_output_dir", "config_store_path", "users_path")
+    @field_validator("analytics_output_dir", "config_store_path")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)

@@ -31,7 +31,9 @@ class StandAlone:
         """Takes messages when it returns. Called once."""
         self._store.become_master()
         self.appended()
-        while self._store.dispatch(DISPATCH_RECORDS):
+        is_behind = True
+        while is_behind:
+            is_behind = self._store.dispatch(DISPATCH_RECORDS)
             await asyncio.sleep(0)
         self._metadata.begin_alone()
         self._messages_in.term_begins()

@@ -1,24 +1,47 @@
-"""Users and ACLs of a name server or a controller: files, and the requests that change them."""
+"""Users and ACLs of a program that replicates nothing (a name server, a controller, a broker container):
+files, and the requests that change them."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import Field, field_validator
+
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import OperationTable
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import ConfigError, home_path
+from keelmq.security.config import SecurityConfig
 from keelmq.security.program import ProgramSecurity, first_users
 from keelmq.security.user_requests import UserRequests
 from keelmq.security.user_store import FileUserStore
 from keelmq.security.users_file import BadUsersFile, UsersFile
-from namesrv.config import NamesrvConfig
 
 NO_DIRECTORY = "this server keeps no users: set usersPath, or securityPath, and restart it"
 
 log = logging.getLogger(__name__)
 
 
-def load_users(config: NamesrvConfig) -> FileUserStore | None:
+class FileUsersConfig(SecurityConfig):
+    """Base of the configuration of such a program."""
+
+    users_path: Path | None = Field(
+        None,
+        description="directory of users.json and acls.json, read again when they change (default: "
+        "securityPath; required with authenticationEnabled, ours)",
+    )
+    authorization_cluster: str = Field(
+        "DefaultCluster",
+        min_length=1,
+        description="name in Cluster:<name> of ACLs, for what is not about a topic or a group (ours)",
+    )
+
+    @field_validator("users_path")
+    @classmethod
+    def _expand_users_path(cls, path: Path | None) -> Path | None:
+        return home_path(path)
+
+
+def load_users(config: FileUsersConfig) -> FileUserStore | None:
     """Returns the users of usersPath; None: no directory is set. Creates the first ones. Raises
     ConfigError."""
     directory = config.users_path or config.security_path
@@ -40,7 +63,7 @@ def load_users(config: NamesrvConfig) -> FileUserStore | None:
     return FileUserStore(users)
 
 
-def _create_first(config: NamesrvConfig, users: UsersFile, directory: Path) -> None:
+def _create_first(config: FileUsersConfig, users: UsersFile, directory: Path) -> None:
     """Only while there is no user: a deleted one must not come back with the next start."""
     wanted = [] if users.users() else first_users(config)
     for user, acl in wanted:
