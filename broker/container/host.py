@@ -55,5 +55,13 @@ class BrokerHost(Protocol):
     async def metrics(self) -> Iterable[Metric]:
         """Returns the metric families of all brokers here."""
 
+    async def restart(self) -> None:
+        """Stops the brokers, slaves first and masters after their hand-over, and starts them in a new
+        process. Raises BrokerRefused: this host is not a process of its own."""
+
+    async def leave(self) -> None:
+        """Before close(): all masters hand over, and clients with the old route are served until they have
+        read the new one. Bounded; may be cancelled."""
+
     async def close(self) -> None:
-        """Stops everything, slaves first."""
+        """Stops everything, slaves first. Raises StopError: something could not be stopped."""

@@ -7,7 +7,7 @@ default.
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args
@@ -111,13 +111,20 @@ class _Setting:
 
 
 def load_config(
-    *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+    *models: type[Config],
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    skipped: Collection[str] = (),
 ) -> tuple[Config, ...]:
-    """Returns one instance per model, each with the keys that it knows. Raises ConfigError."""
+    """Returns one instance per model, each with the keys that it knows. skipped: keys that are read from
+    overrides only. Raises ConfigError."""
     settings: dict[str, _Setting] = {}
     known = sorted({key for model in models for key in _keys(model)})
     unknown: list[str] = []
     for key, setting in _settings(path, environ, overrides, models):
+        if key in skipped and key not in overrides:
+            continue
         if key in known:
             settings[key] = setting
             continue

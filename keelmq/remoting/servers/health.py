@@ -8,7 +8,7 @@ Imports FastAPI: see http_late.py.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
@@ -68,9 +68,16 @@ class CollectedFamilies(Collector):
         return self.families
 
 
-def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] = ()) -> None:
+def add_health(
+    app: FastAPI,
+    *,
+    health: Health,
+    collectors: Sequence[Collector] = (),
+    prepare: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Adds the three routes. `health` returns "ready", "reasons", and any other fields of /readyz. It and the
-    collectors are called in the event loop, so they may read the program's state."""
+    collectors are called in the event loop, so they may read the program's state. prepare: awaited before
+    they are, where values come from other processes."""
 
     def readiness() -> list[Scrape]:
         scrape = Scrape(HEALTH_TABLE, ())
@@ -117,6 +124,8 @@ def add_health(app: FastAPI, *, health: Health, collectors: Sequence[Collector] 
     )
     async def metrics(request: Request) -> Response:
         """All values are from one moment."""
+        if prepare is not None:
+            await prepare()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         collected = CollectedFamilies(list(registry.collect()))
         text = await asyncio.to_thread(encode, collected)  # slower than collecting

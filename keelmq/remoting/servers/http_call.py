@@ -19,8 +19,7 @@ from keelmq.remoting.servers.http_settings import HttpPolicy
 READING: Final = ("GET", "HEAD", "OPTIONS")
 OPEN: Final = "open"
 METRICS: Final = "/metrics"
-OPEN_PATHS: Final = ("/livez", "/readyz")
-"""What orchestrators ask, which have no credentials."""
+_PROBES: Final = ("/livez", "/readyz")
 
 ROLE: Final = "x-keelmq-role"
 CODE: Final = "x-rocketmq-code"
@@ -104,7 +103,13 @@ def put_call(scope: MutableMapping[str, Any], call: HttpCall) -> None:
 
 def is_open(path: str, policy: HttpPolicy) -> bool:
     """Returns whether a path needs no credentials."""
-    return path in OPEN_PATHS or (path == METRICS and policy.metrics_open)
+    return is_probe(path) or (path == METRICS and policy.metrics_open)
+
+
+def is_probe(path: str) -> bool:
+    """Returns whether orchestrators ask it, which have no credentials: /livez, /readyz, and of one of several
+    brokers /readyz/<its name>."""
+    return path in _PROBES or path.startswith("/readyz/")
 
 
 def operations_of(app: Any) -> dict[str, tuple[OperationTable, int]]:

@@ -21,10 +21,10 @@ from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthentica
 from keelmq.remoting.operation import ANYBODY, CommandError
 from keelmq.remoting.servers.http_answers import BadBody, refusal
 from keelmq.remoting.servers.http_call import (
-    OPEN_PATHS,
     READING,
     HttpCall,
     is_open,
+    is_probe,
     operations_of,
     peer_of,
     put_call,
@@ -94,7 +94,7 @@ class HttpGuard:
         if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
             return JSONResponse(BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes").model_dump(), 413)
         changes = scope["method"] not in READING
-        if changes or (scope["path"] not in OPEN_PATHS and _is_from_browser(headers)):
+        if changes or (not is_probe(scope["path"]) and _is_from_browser(headers)):
             self._check_host(headers)
         if changes:
             self._check_origin(headers)

@@ -1,0 +1,244 @@
+"""ContainerServer: the whole life of one mqbrokercontainer process, minus flags and signals.
+
+    async with ContainerServer(config, given) as server:
+
+opens the container's own port and HTTP port, then starts the brokers. It raises ConfigError if the container
+itself cannot run; a broker that cannot is quarantined.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from broker.app.process import make_process_parts
+from broker.config.broker_config import detect_address
+from broker.container.config import ContainerConfig
+from broker.container.container import Container
+from broker.container.host import BrokerHost
+from broker.container.local_host import LocalHost
+from broker.container.requests import ContainerRequests
+from broker.naming.vip_port import open_fast_port
+from keelmq.remoting.config_store import ConfigStore, Given
+from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.container import BrokerState
+from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.runtime.tasks import TaskSet
+from keelmq.security.audit.log import make_audit
+from keelmq.security.file_users import binder_of, load_users
+from keelmq.security.http_access import program_policy
+from keelmq.security.program import ProgramSecurity
+from keelmq.security.user_store import NoUsers
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+logger = logging.getLogger(__name__)
+
+PROGRAM = "mqbrokercontainer"
+
+
+class ContainerServer:
+    """`container` has the brokers."""
+
+    def __init__(self, config: ContainerConfig, given: Given | None = None) -> None:
+        self._given = given or Given()
+        self.settings = ConfigStore(
+            config,
+            on_change=lambda: config.become(self.settings.current),
+            path=self._given.path,
+            environ=self._given.environ,
+            overrides=self._given.overrides,
+        )
+        self.config = config
+        self.host = config.broker_container_ip or detect_address(config.bind_address, config.name_servers)
+        self.process = make_process_parts(config)
+        self._users = load_users(config)
+        self._security = ProgramSecurity(
+            config,
+            self._users or NoUsers(),
+            cluster_name=config.authorization_cluster,
+            poll_users=None if self._users is None else self._users.poll,
+        )
+        self._audit = make_audit(config, PROGRAM)
+        self._hosts = self._make_hosts()
+        self.container = Container(
+            config, self._hosts, config_file=self._given.path, own_ports=_own_ports(config)
+        )
+        self.table = self._make_table()
+        self._tasks = TaskSet()
+        self._servers: list[TcpServer] = []
+        self._http: LateHttp | None = None
+        self._is_serving = False
+
+    def _make_hosts(self) -> list[BrokerHost]:
+        return [LocalHost(self.config, self.process, accesses=[self._security.access], audits=[self._audit])]
+
+    def _make_table(self) -> OperationTable:
+        table = OperationTable()
+        table.access, table.audit = self._security.access, self._audit
+        ContainerRequests(self.container, self.settings, detected=self._detected).bind(table)
+        binder_of(self._users, self._security)(table)
+        return table
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException as error:
+            await stop_after(self._stop, error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await stop_after(self._stop, error)
+
+    async def _start(self) -> None:
+        config = self.config
+        server = TcpServer(
+            self.table,
+            host=config.bind_address,
+            port=config.listen_port,
+            name="listenPort",
+            write_buffers=self.process.write_buffers,
+            limits=self.process.limits,
+            tls=self.process.tls,
+        )
+        self._servers.append(server)
+        await server.start()
+        fast = await open_fast_port(
+            self.table,
+            host=config.bind_address,
+            configured=config.fast_listen_port,
+            listen_port=config.listen_port,
+            on_closed=lambda connection_id: None,
+            write_buffers=self.process.write_buffers,
+            limits=self.process.limits,
+            tls=self.process.tls,
+        )
+        if fast is not None:
+            self._servers.append(fast)
+        self.container.address = self.address
+        if self._audit is not None:
+            directory = config.audit_path or config.state_path.parent / "audit"
+            self._audit.start(directory, node=self.address, port=self.port)
+        self._bind_http()
+        self._tasks.start("certificates of our ports", self.process.tls.run)
+        self._tasks.start("accounts", self._security.run)
+        if self._http is not None:
+            self._tasks.start("HTTP server", self._http.serve)
+        await self.container.start_all()
+        self._is_serving = True
+
+    def _bind_http(self) -> None:
+        config = self.config
+        port = http_listen_port(config.http_port, listen_port=config.listen_port, bound_port=self.port)
+        if port is not None:
+            host = config.http_bind_address or config.bind_address
+            policy = program_policy(config, self.table.access, host, config.bind_address, self.host)
+            self._http = LateHttp(
+                self._http_app, host=host, port=port, tls=self.process.tls.http, policy=policy
+            )
+            self._http.bind()
+
+    def _http_app(self) -> object:
+        """Called in a thread; imports FastAPI."""
+        from broker.container.http_app import make_app
+
+        return make_app(
+            table=self.table, health=self.health, families=self._families, status=self.container.status
+        )
+
+    async def leave(self) -> None:
+        """Before a planned stop: all masters hand over, at the same time. Bounded; may be cancelled."""
+        await asyncio.gather(*(host.leave() for host in self._hosts))
+
+    async def _stop(self) -> None:
+        self._is_serving = False
+        steps = StopSteps(PROGRAM)
+        for host in self._hosts:
+            steps.add("the brokers", host.close)
+        steps.add("background tasks", self._tasks.stop)
+        if self._http is not None:
+            steps.add("the HTTP port", self._http.close)
+        for server in self._servers:
+            steps.add(server.name, server.close)
+        if self._audit is not None:
+            steps.add("the audit log", self._audit.close)
+        await steps.run()
+
+    # -- what it says about itself -----------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """listenPort, or the port that the system chose for 0."""
+        return self._servers[0].address[1]
+
+    @property
+    def address(self) -> str:
+        """host:port of the container, after the start."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """None: there is no HTTP port."""
+        return None if self._http is None else self._http.address
+
+    async def describe(self) -> str:
+        """Returns the line that the program prints when it is ready."""
+        status = await self.container.status()
+        serving = sum(broker.state is BrokerState.SERVING for broker in status.brokers)
+        kept_out = len(status.brokers) - serving
+        http = self.http_address
+        parts = [
+            f"listening on {self.address}",
+            "" if http is None else f"http on {http[0]}:{http[1]}",
+            f"{serving} broker{'' if serving == 1 else 's'}",
+            f"{kept_out} quarantined" if kept_out else "",
+            f"{len(self._hosts)} processes" if len(self._hosts) > 1 else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+    def health(self) -> dict[str, object]:
+        """Returns readiness for /readyz: of the container. A broker that is not ready has a page of its own,
+        and does not take the others out of service."""
+        reasons = [] if self._is_serving else ["starting or stopping"]
+        return {"ready": not reasons, "reasons": reasons, "brokers": self.container.states()}
+
+    def _detected(self) -> dict[str, str]:
+        found = {"brokerContainerIP": self.host, "listenPort": str(self.port)}
+        http = self.http_address
+        if http is not None:
+            found["httpPort"] = str(http[1])
+        return found
+
+    async def _families(self) -> "Iterable[Family]":
+        from broker.container.metrics import merged, scrape
+        from keelmq.security.metrics import scrape as security_scrape
+
+        own = list(scrape(await self.container.status(), self.process.write_buffers, self.process.limits))
+        alone = len(self._hosts) == 1
+        if not alone:
+            own += security_scrape(
+                [self.table.access], [self._audit], self.process.tls, self.process.client_tls
+            )
+        by_worker: list[tuple[int | None, Iterable[Family]]] = [(None, own)]
+        for number, host in enumerate(self._hosts):
+            by_worker.append((None if alone else number, await host.metrics()))
+        return merged(by_worker)
+
+
+def _own_ports(config: ContainerConfig) -> dict[int, str]:
+    """Returns {port: key}. A free port that the system chooses cannot clash."""
+    ports = {config.listen_port: "listenPort"}
+    if config.listen_port:
+        ports[config.fast_listen_port or config.listen_port - 2] = "fastListenPort"
+        ports[config.http_port or config.listen_port + 10_000] = "httpPort"
+    return {port: key for port, key in ports.items() if port > 0}

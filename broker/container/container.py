@@ -1,0 +1,382 @@
+"""Container: the brokers of one machine under one roof. It adds, removes, moves and describes them.
+
+A broker that cannot start is quarantined: its file and the reason stay listed, the others go on, and the same
+request tries it again. RocketMQ's container ends instead, with every healthy broker in it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.container.config import ContainerConfig
+from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
+from broker.container.core.members import Members
+from broker.container.core.plan import BrokerPlan, problems_of
+from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
+from broker.container.inner_config import InnerConfig, load_inner
+from broker.container.membership_file import MembershipFile
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operations.container import (
+    BrokerState,
+    ContainerPlan,
+    ContainerStatus,
+    InnerBroker,
+    PlannedBroker,
+)
+from keelmq.runtime.config import ConfigError
+
+logger = logging.getLogger(__name__)
+
+BROKERS_MAX: Final = 1_000
+NOT_EXIST: Final = "Broker not exist"
+BUSY: Final = frozenset({BrokerState.STARTING, BrokerState.STOPPING})
+
+
+@dataclass(slots=True)
+class Member:
+    """A broker of this container, or one that should be. plan: None if its file could not be read. reason:
+    why it is quarantined."""
+
+    path: Path
+    plan: BrokerPlan | None
+    worker: int
+    state: BrokerState
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The canonical name, or the file of a broker that could not be read."""
+        return str(self.path) if self.plan is None else self.plan.identity.canonical_name
+
+
+class Container:
+    """Owned by the event loop's thread. hosts: one for each process; a broker's worker is an index of it."""
+
+    def __init__(
+        self,
+        config: ContainerConfig,
+        hosts: Sequence[BrokerHost],
+        *,
+        config_file: Path | None,
+        own_ports: dict[int, str],
+    ) -> None:
+        """config_file: the one of -c. own_ports: the container's, with what they are for."""
+        self._config, self._hosts, self._own_ports = config, hosts, own_ports
+        self._configured = [path.absolute() for path in config.config_paths]
+        directories = config.config_directories or tuple(
+            path.absolute().parent for path in (*config.config_paths, *([config_file] if config_file else []))
+        )
+        self._directories = tuple(dict.fromkeys(directory.resolve() for directory in directories))
+        self._file = MembershipFile(config.state_path)
+        self._members: dict[Path, Member] = {}
+        self._kept, self._keeping = Members(), asyncio.Lock()
+        self.address = ""
+        """host:port of the container, once it listens."""
+
+    # -- start -------------------------------------------------------------------------------------------
+
+    async def start_all(self) -> None:
+        """Starts the brokers of the configuration and those that requests added. Raises ConfigError: which
+        these are cannot be read."""
+        self._kept = await self._file.load()
+        configured = [str(path) for path in self._configured]
+        for path in sorted(self._kept.removed & set(configured)):
+            logger.warning(
+                "%s is in brokerConfigPaths, but its broker was removed by a request: it stays away until "
+                "`mqadmin addBroker` adds it again (kept in %s)",
+                path,
+                self._file.path,
+            )
+        wanted = [self._admit(Path(path)) for path in self._kept.to_start(configured)]
+        await asyncio.gather(*(self._start(member) for member in wanted if member.state in BUSY))
+
+    def _admit(self, path: Path) -> Member:
+        """Lists a file's broker: about to start, or quarantined."""
+        try:
+            inner = self._read(path)
+        except ConfigError as error:
+            return self._list(Member(path, None, 0, BrokerState.QUARANTINED, _one_line(error)))
+        plan = inner.plan()
+        problems = problems_of(plan, self._other_plans(path), self._own_ports)
+        member = Member(path, plan, self._place(plan, path), BrokerState.STARTING)
+        if problems:
+            member.state, member.reason = BrokerState.QUARANTINED, "; ".join(problems)
+        for note in inner.notes:
+            logger.info("%s: %s", path, note)
+        return self._list(member)
+
+    def _list(self, member: Member) -> Member:
+        self._members[member.path] = member
+        if member.state is BrokerState.QUARANTINED:
+            logger.error("%s is quarantined: %s", member.name, member.reason)
+        return member
+
+    async def _start(self, member: Member) -> None:
+        """Starts an admitted broker, or quarantines it."""
+        assert member.plan is not None
+        member.state, member.reason = BrokerState.STARTING, ""
+        try:
+            await self._hosts[member.worker].start(InnerSetup(member.plan.identity, member.path))
+        except BrokerRefused as error:
+            self._quarantine(member, str(error))
+        except BaseException as error:
+            self._quarantine(member, f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("%s: the start failed", member.name)
+        else:
+            member.state = BrokerState.SERVING
+
+    def _quarantine(self, member: Member, reason: str) -> None:
+        member.state, member.reason = BrokerState.QUARANTINED, reason
+        logger.error("%s is quarantined: %s", member.name, reason)
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    async def add(self, text: str | None) -> None:
+        """Adds the broker of a file and returns when its ports are open (902). CommandError: nothing was
+        added."""
+        if not text:
+            raise _refused("addBroker config path is empty")
+        path = self._allowed(text)
+        before = self._members.get(path)
+        if before is not None and before.state is not BrokerState.QUARANTINED:
+            raise _refused(f"{before.name} has already been added to current broker container ({path})")
+        if len(self._members) >= BROKERS_MAX and before is None:
+            raise _refused(f"this container has {BROKERS_MAX} brokers; that is the limit")
+        member = self._admit(path)
+        if member.state is BrokerState.STARTING:
+            await self._start(member)
+        if member.state is not BrokerState.SERVING:
+            self._forget(member, before)
+            raise _refused(f"start broker failed, {member.reason}" if member.plan else member.reason)
+        try:
+            await self._keep(lambda kept: kept.with_added(str(path), member.worker))
+        except CommandError:
+            await self._stop(member)
+            self._forget(member, before)
+            raise
+        logger.info("%s was added, from %s", member.name, path)
+
+    async def remove(self, cluster: str, name: str, broker_id: int) -> None:
+        """Removes a broker; a master hands over first (903). Its store stays. CommandError."""
+        member = await self._find(cluster, name, broker_id)
+        if member.state in BUSY:
+            raise _refused(f"{member.name} is {member.state}; try again when it is not")
+        configured = [str(path) for path in self._configured]
+        await self._keep(lambda kept: kept.with_removed(str(member.path), configured))
+        await self._stop(member)
+        self._members.pop(member.path, None)
+        logger.info("%s was removed; its store stays on disk", member.name)
+
+    async def move(self, cluster: str, name: str, broker_id: int, worker: int) -> None:
+        """Moves a broker into another process (29033). CommandError: it is where it was."""
+        member = await self._find(cluster, name, broker_id)
+        self._check_worker(worker)
+        if member.state is not BrokerState.SERVING:
+            raise _refused(f"{member.name} is {member.state}: only a broker that serves can be moved")
+        if member.worker == worker:
+            return
+        before = member.worker
+        await self._stop(member)
+        member.worker = worker
+        await self._start(member)
+        if member.state is not BrokerState.SERVING:
+            reason, member.worker = member.reason, before
+            await self._start(member)
+            raise _refused(
+                f"worker {worker} cannot start {member.name}: {reason}; it is at worker {before} again"
+            )
+        try:
+            await self._keep(lambda kept: kept.with_added(str(member.path), worker))
+        except CommandError as error:  # it serves, and the place of a broker is not worth another stop
+            logger.warning("%s is at worker %d until the next start: %s", member.name, worker, error.remark)
+        logger.info("%s was moved from worker %d to worker %d", member.name, before, worker)
+
+    async def restart(self, worker: int) -> None:
+        """Restarts a process, with its brokers (29034). CommandError."""
+        self._check_worker(worker)
+        try:
+            await self._hosts[worker].restart()
+        except BrokerRefused as error:
+            raise _refused(str(error)) from error
+
+    def plan(self, texts: Iterable[str]) -> ContainerPlan:
+        """Checks files together, as if they were added in this order; adds nothing (29032)."""
+        planned: list[PlannedBroker] = []
+        accepted: list[BrokerPlan] = []
+        for text in texts:
+            try:
+                inner = self._read(path := self._allowed(text))
+            except (CommandError, ConfigError) as error:
+                why = error.remark if isinstance(error, CommandError) else _one_line(error)
+                planned.append(PlannedBroker(config_path=text, problems=[why]))
+                continue
+            plan = inner.plan()
+            problems = problems_of(plan, [*self._other_plans(path), *accepted], self._own_ports)
+            accepted.append(plan)
+            planned.append(
+                PlannedBroker(
+                    config_path=str(path),
+                    canonical_name=plan.identity.canonical_name,
+                    ports=sorted(plan.ports),
+                    store_path=str(inner.config.store_path_root_dir),
+                    worker=self._place(plan, path),
+                    problems=problems,
+                    notes=list(inner.notes),
+                )
+            )
+        return ContainerPlan(brokers=planned)
+
+    async def status(self) -> ContainerStatus:
+        """Returns the brokers, in the order in which they were listed, and the processes (29031)."""
+        running = await self._running()
+        brokers = [running.get(member.path) or _described(member) for member in self._members.values()]
+        workers = [await host.worker() for host in self._hosts]
+        return ContainerStatus(address=self.address, brokers=brokers, workers=workers)
+
+    def states(self) -> dict[str, int]:
+        """Returns how many brokers there are in each state."""
+        return dict(Counter(str(member.state) for member in self._members.values()))
+
+    # -- what hosts do on their own ----------------------------------------------------------------------
+
+    def broker_failed(self, identity: BrokerIdentity, reason: str) -> None:
+        """See HostObserver."""
+        for member in self._members.values():
+            if member.plan is not None and member.plan.identity == identity and member.state not in BUSY:
+                self._quarantine(member, reason)
+
+    def broker_restarted(self, identity: BrokerIdentity) -> None:
+        """See HostObserver."""
+        for member in self._members.values():
+            if member.plan is not None and member.plan.identity == identity:
+                member.state, member.reason = BrokerState.SERVING, ""
+
+    # -- helpers -----------------------------------------------------------------------------------------
+
+    def _check_worker(self, worker: int) -> None:
+        if not 0 <= worker < len(self._hosts):
+            raise _refused(f"there is no worker {worker}: this container has 0 to {len(self._hosts) - 1}")
+
+    def _read(self, path: Path) -> InnerConfig:
+        return load_inner(path, self._config)
+
+    def _allowed(self, text: str) -> Path:
+        """Returns the absolute path of a file that requests may name. CommandError."""
+        path = Path(text)
+        try:
+            real = path.resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise _refused(f"addBroker: {text[:200]!r} is not a path") from None
+        if not path.is_absolute() or not any(real.is_relative_to(each) for each in self._directories):
+            where = ", ".join(map(str, self._directories)) or "none: set brokerConfigDirectories"
+            raise _refused(
+                f"addBroker: {text[:200]!r} is not an absolute path below the directories that requests may "
+                f"name files in ({where})"
+            )
+        return path
+
+    def _other_plans(self, path: Path) -> list[BrokerPlan]:
+        return [
+            member.plan
+            for member in self._members.values()
+            if member.plan is not None and member.path != path and member.state is not BrokerState.QUARANTINED
+        ]
+
+    def _place(self, plan: BrokerPlan, path: Path) -> int:
+        """Returns the process for a broker: the one that it had, or that with the fewest brokers."""
+        kept = self._kept.added.get(str(path))
+        if kept is not None and 0 <= kept < len(self._hosts):
+            return kept
+        counts = [0] * len(self._hosts)
+        for member in self._members.values():
+            if member.path != path and member.state is not BrokerState.QUARANTINED:
+                counts[member.worker] += 1
+        return counts.index(min(counts))
+
+    async def _stop(self, member: Member) -> None:
+        if member.plan is None or member.state is BrokerState.QUARANTINED:
+            return
+        member.state = BrokerState.STOPPING
+        try:
+            await self._hosts[member.worker].stop(member.plan.identity, hand_over=True)
+        except BrokerRefused as error:
+            self._quarantine(member, str(error))
+            raise _refused(str(error)) from error
+
+    def _forget(self, member: Member, before: Member | None) -> None:
+        """A request that failed leaves the list as it was."""
+        if before is None:
+            self._members.pop(member.path, None)
+
+    async def _keep(self, change: Callable[[Members], Members]) -> None:
+        """CommandError: it cannot be kept; nothing has changed."""
+        async with self._keeping:
+            members = change(self._kept)
+            if self._config.persist_brokers:
+                try:
+                    await self._file.save(members)
+                except OSError as error:
+                    raise _refused(
+                        f"the change cannot be kept in {self._file.path}: {error.strerror or error}; nothing "
+                        "was changed (persistBrokers=false makes changes that end with this process)"
+                    ) from error
+            self._kept = members
+
+    async def _running(self) -> dict[Path, InnerBroker]:
+        found = {}
+        for host in self._hosts:
+            for broker in await host.brokers():
+                found[Path(broker.config_path)] = broker
+        return found
+
+    async def _find(self, cluster: str, name: str, broker_id: int) -> Member:
+        """Returns the broker with the id that it was configured or is known with now. CommandError."""
+        group = [
+            member
+            for member in self._members.values()
+            if member.plan is not None and member.plan.identity[:2] == (cluster, name)
+        ]
+        exact = [each for each in group if each.plan and each.plan.identity.broker_id == broker_id]
+        if not exact and any(each.plan and each.plan.identity.broker_id == NOT_APPLIED for each in group):
+            running = await self._running()
+            for each in group:
+                seen = running.get(each.path)
+                ids = set() if seen is None else {seen.broker_id} | ({0} if seen.role == "master" else set())
+                if broker_id in ids:
+                    exact.append(each)
+        if not exact:
+            names = ", ".join(each.name for each in group)
+            hint = f"; of this group there is {names}" if group else ""
+            raise CommandError(ResponseCode.BROKER_NOT_EXIST, NOT_EXIST + hint)
+        return exact[0]
+
+
+def _described(member: Member) -> InnerBroker:
+    """Returns a broker of which no host knows."""
+    identity = member.plan.identity if member.plan else BrokerIdentity("", "", NOT_APPLIED)
+    return InnerBroker(
+        broker_cluster_name=identity.cluster,
+        broker_name=identity.name,
+        broker_id=identity.broker_id,
+        canonical_name=member.name,
+        state=member.state,
+        reason=member.reason,
+        config_path=str(member.path),
+        store_path=str(member.plan.directories["storePathRootDir"]) if member.plan else "",
+        worker=member.worker,
+    )
+
+
+def _refused(remark: str) -> CommandError:
+    return CommandError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _one_line(error: Exception) -> str:
+    return "; ".join(str(error).splitlines())

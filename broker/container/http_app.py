@@ -1,0 +1,89 @@
+"""The HTTP server of mqbrokercontainer: its operations, the readiness of each broker, health, metrics.
+
+Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from keelmq.remoting.operation import OperationTable, Role
+from keelmq.remoting.operations.container import ContainerStatus, InnerBroker
+from keelmq.remoting.servers.health import Readiness, add_health
+from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, refused_as_statuses
+from keelmq.remoting.servers.http_app import add_operations, new_app
+from keelmq.remoting.servers.http_call import needs
+from keelmq.security.core.rules import role_of
+from keelmq.web.api_docs import add_docs
+
+
+@dataclass(slots=True)
+class Collected(Collector):
+    """Families that were collected before, from all processes."""
+
+    families: list[Family] = field(default_factory=list)
+
+    def collect(self) -> Iterator[Family]:
+        """Yields the families."""
+        yield from self.families
+
+
+def make_app(
+    *,
+    table: OperationTable,
+    health: Callable[[], Mapping[str, object]],
+    families: Callable[[], Awaitable[Iterable[Family]]],
+    status: Callable[[], Awaitable[ContainerStatus]],
+) -> FastAPI:
+    """Returns the application. health: of /readyz, the container's own."""
+    app = new_app("KeelMQ broker container")
+    add_docs(app, openapi_extra=needs(Role.READ))
+    add_operations(app, table, role_of)
+    collected = Collected()
+
+    async def prepare() -> None:
+        collected.families = list(await families())
+
+    add_health(app, health=health, collectors=[collected], prepare=prepare)
+
+    @app.get(
+        "/readyz/{canonical_name}",
+        summary="can this broker of the container get traffic?",
+        tags=["health"],
+        response_model=Readiness,
+        responses={
+            **answer_of(Readiness(ready=True, reasons=[])),
+            503: {"model": Readiness, "description": "not ready; the reasons say why"},
+            **NOT_HERE,
+        },
+        openapi_extra=needs(None),
+    )
+    @refused_as_statuses
+    async def broker_readyz(canonical_name: str) -> Response:
+        brokers = (await status()).brokers
+        broker = next((each for each in brokers if canonical_name in _names(each)), None)
+        if broker is None:
+            # Without the names that there are: everybody may ask.
+            raise NotFound("there is no such broker in this container: see `keelmq container list`")
+        reasons = [] if broker.is_ready else [broker.reason or f"it is {broker.state}"]
+        answer = {
+            "ready": broker.is_ready,
+            "reasons": reasons,
+            "state": broker.state,
+            "role": broker.role,
+            "brokerName": broker.broker_name,
+            "brokerId": broker.broker_id,
+            "masterEpoch": broker.master_epoch,
+        }
+        return JSONResponse(answer, 200 if broker.is_ready else 503)
+
+    return app
+
+
+def _names(broker: InnerBroker) -> tuple[str, str]:
+    """Returns the names that a probe may use: an id that the controllers give is not known beforehand."""
+    return broker.canonical_name, f"{broker.broker_cluster_name}_{broker.broker_name}"

@@ -1,0 +1,136 @@
+"""Reads the file of an inner broker, a broker in a container: what is about the process (network, TLS,
+security, name servers) is the container's, the rest the broker's own.
+
+Source: RocketMQ 5.3.3 BrokerContainerProcessor.addBroker and BrokerContainer.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.config.broker_config import BrokerConfig
+from broker.container.config import ContainerConfig
+from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
+from broker.container.core.plan import BrokerPlan
+from broker.naming.vip_port import BELOW
+from keelmq.remoting.config_store import Given, with_stored
+from keelmq.runtime.config import ConfigError, load_config, parse_settings
+from keelmq.security.server_config import ServerConfig
+
+MASTER_ID: Final = 0
+OF_CONTAINER: Final = frozenset(
+    {field.alias or name for name, field in ServerConfig.model_fields.items()}
+    | {"bindAddress", "namesrvAddr"}
+)
+"""Keys whose value is the container's, whatever the broker's file says."""
+HA_PORT: Final = "haListenPort"
+DEFAULTS: Final = {
+    "listenPort": "6888",
+    "httpPort": "-1",  # the container's HTTP port serves all its brokers
+    "haStayAwake": "false",  # the master that does not sleep would keep the others from the loop
+}
+"""Where they differ from those of a stand-alone broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class InnerConfig:
+    """One broker, as configured. notes: keys of its file that have no effect here, with the reason."""
+
+    path: Path
+    config: BrokerConfig
+    given: Given
+    identity: BrokerIdentity
+    notes: tuple[str, ...]
+
+    def plan(self) -> BrokerPlan:
+        """Returns what the broker is about to use. Reads the links of directories."""
+        config = self.config
+        ports = {config.listen_port: "listenPort"}
+        if config.listen_port:
+            ports[config.listen_port + 1] = HA_PORT
+            if not config.fast_listen_port and config.listen_port > BELOW:
+                ports[config.listen_port - BELOW] = "fastListenPort"
+        if config.fast_listen_port > 0:
+            ports[config.fast_listen_port] = "fastListenPort"
+        if config.http_port > 0:
+            ports[config.http_port] = "httpPort"
+        elif config.http_port == 0 and config.listen_port:
+            ports[config.listen_port + 10_000] = "httpPort"
+        ports.pop(0, None)
+        directories = {"storePathRootDir": config.store_path_root_dir.resolve()}
+        log = config.store_path_root_dir / "commitlog"
+        if log.is_symlink():
+            directories["commitlog"] = log.resolve()
+        return BrokerPlan(self.path, self.identity, ports, dict(directories))
+
+
+def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
+    """Returns the broker of a file. Raises ConfigError, whose text is for the operator."""
+    try:
+        written = parse_settings(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ConfigError(f"addBroker properties empty: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"addBroker properties empty: {path} is not UTF-8 text") from error
+    if not written:
+        raise ConfigError(f"addBroker properties empty: {path} has no key=value line")
+    _check_rules(path, written)
+    overrides = {key: value for key, value in DEFAULTS.items() if key not in written}
+    if not _is_true(written.get("enableControllerMode")) and written.get("brokerRole") != "SLAVE":
+        overrides["brokerId"] = str(MASTER_ID)
+    if container.security_path is not None:
+        overrides["securityPath"] = str(container.security_path)
+    (loaded,) = load_config(
+        BrokerConfig, path=path, environ={}, overrides=overrides, skipped=OF_CONTAINER | {HA_PORT}
+    )
+    assert isinstance(loaded, BrokerConfig)
+    config = with_stored(loaded, path, {}, overrides)
+    return InnerConfig(
+        path,
+        config.model_copy(update=_of_container(container)),
+        Given(path, {}, overrides),
+        identity_of(config),
+        tuple(_notes(written)),
+    )
+
+
+def identity_of(config: BrokerConfig) -> BrokerIdentity:
+    """Returns the key of the broker in its container."""
+    broker_id = NOT_APPLIED if config.enable_controller_mode else config.broker_id
+    return BrokerIdentity(config.broker_cluster_name, config.broker_name, broker_id)
+
+
+def _of_container(container: ContainerConfig) -> dict[str, object]:
+    names = [
+        name for name, field in BrokerConfig.model_fields.items() if (field.alias or name) in OF_CONTAINER
+    ]
+    return {name: getattr(container, name) for name in names}
+
+
+def _check_rules(path: Path, written: dict[str, str]) -> None:
+    """Raises ConfigError with RocketMQ's words where it has them."""
+    if _is_true(written.get("duplicationEnable")):
+        raise ConfigError(f"{path}: Can not add broker to container when duplicationEnable is true currently")
+    if _is_true(written.get("enableControllerMode")):
+        return
+    if written.get("brokerRole") == "SLAVE":
+        broker_id = written.get("brokerId", "")
+        if not (broker_id.isascii() and broker_id.isdigit() and int(broker_id) > 0):
+            raise ConfigError(
+                f"{path}: slave broker id must be > 0, and brokerId is {broker_id or 'not set'}"
+            )
+
+
+def _notes(written: dict[str, str]) -> list[str]:
+    found = [
+        f"{key} has no effect: the container's value counts" for key in sorted(OF_CONTAINER & set(written))
+    ]
+    if HA_PORT in written:
+        found.append(f"{HA_PORT} has no effect: it is listenPort + 1 in a container")
+    if _is_true(written.get("enableControllerMode")) and written.get("brokerId", "-1") != "-1":
+        found.append("brokerId has no effect: the controllers give it (enableControllerMode)")
+    return found
+
+
+def _is_true(text: str | None) -> bool:
+    return (text or "").strip().lower() in {"true", "1", "yes", "on"}

@@ -1,0 +1,184 @@
+"""LocalHost: runs brokers in this process, on this event loop."""
+
+import asyncio
+import logging
+import os
+import resource
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from prometheus_client.core import Metric
+
+from broker.admin.metrics import scrape
+from broker.app.broker import Broker
+from broker.app.process import ProcessParts
+from broker.container.config import ContainerConfig
+from broker.container.core.identity import NOT_APPLIED, BrokerIdentity, canonical_name
+from broker.container.host import BrokerRefused, InnerSetup
+from broker.container.inner_config import InnerConfig, load_inner
+from broker.controller_mode.broker_meta_file import BrokerMetaError
+from broker.core.readiness import not_ready
+from broker.store.log.mapped_file import StoreError
+from keelmq.remoting.operation import Access
+from keelmq.remoting.operations.container import BrokerState, InnerBroker, Worker
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.stop_steps import StopError, StopSteps
+from keelmq.security.audit.log import AuditLog
+from keelmq.security.metrics import scrape as security_scrape
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A broker from the beginning of its start to the end of its stop."""
+
+    inner: InnerConfig
+    broker: Broker
+    state: BrokerState = BrokerState.STARTING
+    life: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+
+class LocalHost:
+    """See BrokerHost."""
+
+    def __init__(
+        self,
+        config: ContainerConfig,
+        process: ProcessParts,
+        *,
+        number: int = 0,
+        accesses: Sequence[Access | None] = (),
+        audits: Sequence[AuditLog | None] = (),
+    ) -> None:
+        """number: of this process in its container. accesses, audits: of other servers of this process, whose
+        counts are in its metrics."""
+        self._config, self._process, self._number = config, process, number
+        self._accesses, self._audits = accesses, audits
+        self._running: dict[BrokerIdentity, _Running] = {}
+
+    async def start(self, setup: InnerSetup) -> None:
+        """See BrokerHost."""
+        if setup.identity in self._running:
+            raise BrokerRefused(f"{setup.identity.canonical_name} runs here already")
+        try:
+            inner = load_inner(setup.config_path, self._config)
+            if inner.identity != setup.identity:
+                raise BrokerRefused(
+                    f"{setup.config_path} has changed: it is {inner.identity.canonical_name} now, and not "
+                    f"{setup.identity.canonical_name}; remove that broker, and add the file again"
+                )
+            running = _Running(inner, Broker(inner.config, inner.given, process=self._process))
+            self._running[setup.identity] = running
+            await running.life.enter_async_context(running.broker)
+        except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
+            self._running.pop(setup.identity, None)
+            raise BrokerRefused("; ".join(str(error).splitlines())) from error
+        except BaseException:
+            self._running.pop(setup.identity, None)
+            raise
+        running.state = BrokerState.SERVING
+        logger.info("%s: %s", setup.identity.canonical_name, running.broker.status.describe())
+
+    async def stop(self, identity: BrokerIdentity, *, hand_over: bool) -> None:
+        """See BrokerHost."""
+        running = self._running.get(identity)
+        if running is None:
+            return
+        running.state = BrokerState.STOPPING
+        try:
+            if hand_over:
+                await running.broker.leave()
+            await running.life.aclose()
+        except StopError as error:
+            raise BrokerRefused(str(error)) from error
+        finally:
+            self._running.pop(identity, None)
+
+    async def brokers(self) -> list[InnerBroker]:
+        """See BrokerHost."""
+        return [self._describe(running) for running in self._running.values()]
+
+    async def worker(self) -> Worker:
+        """See BrokerHost."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Worker(
+            number=self._number,
+            pid=os.getpid(),
+            is_running=True,
+            cpu_millis=int((usage.ru_utime + usage.ru_stime) * 1_000),
+            resident_bytes=resident_bytes(),
+        )
+
+    async def metrics(self) -> Iterable[Metric]:
+        """See BrokerHost."""
+        serving = [each.broker for each in self._running.values() if each.state is BrokerState.SERVING]
+        found: list[Metric] = []
+        for broker in serving:
+            found += scrape(broker.metric_sources())
+        accesses = [*self._accesses, *(broker.operations.access for broker in serving)]
+        audits = [*self._audits, *(broker.audit for broker in serving)]
+        found += security_scrape(accesses, audits, self._process.tls, self._process.client_tls)
+        return found
+
+    async def restart(self) -> None:
+        """See BrokerHost."""
+        raise BrokerRefused(
+            "the brokers are in the container's own process (containerProcesses=1): restart the program"
+        )
+
+    async def leave(self) -> None:
+        """See BrokerHost. All hand over at the same time."""
+        await asyncio.gather(*(each.broker.leave() for each in self._running.values()))
+
+    async def close(self) -> None:
+        """See BrokerHost."""
+        running = dict(self._running)
+        for each in running.values():
+            each.state = BrokerState.STOPPING
+        steps = StopSteps("the container")
+        slaves_first = sorted(running.items(), key=lambda item: item[1].broker.role_name == "master")
+        for identity, each in slaves_first:
+            steps.add(identity.canonical_name, each.life.aclose)
+        try:
+            await steps.run()
+        finally:
+            self._running.clear()
+
+    def _describe(self, running: _Running) -> InnerBroker:
+        broker, config = running.broker, running.inner.config
+        controlled, listeners = broker.controlled, broker.listeners
+        broker_id = config.broker_id if controlled is None else controlled.role.broker_id or NOT_APPLIED
+        reasons = not_ready(broker.readiness) if running.state is BrokerState.SERVING else []
+        is_open = running.state is BrokerState.SERVING
+        fast = listeners.servers[1].address if is_open and len(listeners.servers) > 1 else None
+        http = broker.http_address
+        return InnerBroker(
+            broker_cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=broker_id,
+            canonical_name=canonical_name(config.broker_cluster_name, config.broker_name, broker_id),
+            state=running.state,
+            reason="; ".join(reasons),
+            role=broker.role_name if is_open else "none",
+            master_epoch=0 if controlled is None else controlled.role.epoch,
+            address=broker.address if is_open else "",
+            fast_address="" if fast is None else f"{broker.host}:{fast[1]}",
+            ha_address=broker.ha_address if is_open else "",
+            http_address="" if http is None else f"{http[0]}:{http[1]}",
+            config_path=str(running.inner.path),
+            store_path=str(config.store_path_root_dir),
+            worker=self._number,
+            connections=listeners.connection_count if is_open else 0,
+            is_ready=is_open and not reasons,
+        )
+
+
+def resident_bytes() -> int:
+    """Returns the memory of this process."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: the most that it ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024

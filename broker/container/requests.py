@@ -1,0 +1,100 @@
+"""The requests of a container's own port: 902, 903, 25, 26, and KeelMQ's own. Any other one is answered 3;
+RocketMQ's container leaves it without an answer.
+"""
+
+import json
+from collections.abc import Callable
+
+from broker.container.config import ContainerConfig
+from broker.container.container import Container
+from keelmq.remoting.config_store import ConfigStore
+from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
+from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from keelmq.remoting.operations.container import (
+    ADD_BROKER,
+    CONTAINER_PLAN,
+    CONTAINER_STATUS,
+    MOVE_BROKER,
+    REMOVE_BROKER,
+    RESTART_WORKER,
+    AddBrokerRequest,
+    MoveBrokerRequest,
+    PlanRequest,
+    RemoveBrokerRequest,
+    RestartWorkerRequest,
+)
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.config import to_properties
+
+
+class ContainerRequests:
+    """Handlers. settings: of the container. detected: keys that were detected or chosen, as in force."""
+
+    def __init__(
+        self,
+        container: Container,
+        settings: ConfigStore[ContainerConfig],
+        *,
+        detected: Callable[[], dict[str, str]],
+    ) -> None:
+        self._container, self._settings, self._detected = container, settings, detected
+        self._changed_ms = 0
+
+    def bind(self, table: OperationTable) -> None:
+        """Binds all of them."""
+        table.bind(ADD_BROKER, self.add)
+        table.bind(REMOVE_BROKER, self.remove)
+        table.bind(UPDATE_BROKER_CONFIG, self.update)
+        table.bind(GET_BROKER_CONFIG, self.get)
+        table.bind(CONTAINER_STATUS, self.status)
+        table.bind(CONTAINER_PLAN, self.plan)
+        table.bind(MOVE_BROKER, self.move)
+        table.bind(RESTART_WORKER, self.restart)
+
+    async def add(self, request: AddBrokerRequest, call: Call) -> Empty:
+        """Adds the broker of a file (902)."""
+        await self._container.add(request.config_path)
+        return Empty()
+
+    async def remove(self, request: RemoveBrokerRequest, call: Call) -> Empty:
+        """Removes a broker (903)."""
+        await self._container.remove(request.broker_cluster_name, request.broker_name, request.broker_id)
+        return Empty()
+
+    async def move(self, request: MoveBrokerRequest, call: Call) -> Empty:
+        """Moves a broker into another process (29033)."""
+        name = request.broker_cluster_name, request.broker_name, request.broker_id
+        await self._container.move(*name, request.worker)
+        return Empty()
+
+    async def restart(self, request: RestartWorkerRequest, call: Call) -> Empty:
+        """Restarts a process with its brokers (29034)."""
+        await self._container.restart(request.worker)
+        return Empty()
+
+    async def status(self, request: Empty, call: Call) -> Reply:
+        """Returns brokers and processes (29031)."""
+        return Reply(body=await self._container.status())
+
+    async def plan(self, request: Empty, call: Call) -> Reply:
+        """Checks files, and adds nothing (29032)."""
+        asked = call.body
+        assert isinstance(asked, PlanRequest)
+        return Reply(body=self._container.plan(asked.config_paths))
+
+    async def get(self, request: Empty, call: Call) -> Reply:
+        """Returns the settings in force as sorted key=value lines, and their DataVersion (26)."""
+        version = {"counter": self._settings.version, "stateVersion": 0, "timestamp": self._changed_ms}
+        header = BrokerConfigResponse(version=json.dumps(version, separators=(",", ":")))
+        detected = self._detected()
+        configured = to_properties(self._settings.current).splitlines()
+        lines = [line for line in configured if line.partition("=")[0] not in detected]
+        lines += [f"{key}={value}" for key, value in detected.items()]
+        return Reply(header=header, body="".join(f"{line}\n" for line in sorted(lines)).encode())
+
+    async def update(self, request: Empty, call: Call) -> Reply:
+        """Changes settings, all that are given or none (25)."""
+        remark = await self._settings.update(call.raw_body, call.changes)
+        self._changed_ms = wall_ms()
+        return Reply(remark=remark)
