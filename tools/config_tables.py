@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
+from broker.container.config import ContainerConfig
 from keelmq.runtime.config import Config
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
-MODELS: tuple[type[Config], ...] = (NamesrvConfig, ControllerConfig, BrokerConfig)
+MODELS: tuple[type[Config], ...] = (NamesrvConfig, ControllerConfig, BrokerConfig, ContainerConfig)
 
 
 def table(model: type[Config]) -> str:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import broker.admin.metrics
+import broker.container.metrics
 import keelmq.security.metrics
 import namesrv.http.metrics
 import namesrv.plugins.controller.http.metrics
@@ -14,6 +15,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
 BEGIN, END = "<!-- tables -->", "<!-- end of the tables -->"
 TABLES = (
     broker.admin.metrics.TABLE,
+    broker.container.metrics.TABLE,
     namesrv.http.metrics.TABLE,
     namesrv.plugins.controller.http.metrics.OURS,
     namesrv.plugins.controller.http.metrics.UPSTREAM,

@@ -369,7 +369,7 @@ def _described(member: Member) -> InnerBroker:
         state=member.state,
         reason=member.reason,
         config_path=str(member.path),
-        store_path=str(member.plan.directories["storePathRootDir"]) if member.plan else "",
+        store_path=member.plan.directories["storePathRootDir"] if member.plan else "",
         worker=member.worker,
     )
 

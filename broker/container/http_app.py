@@ -21,7 +21,7 @@ from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Collected(Collector):
     """Families that were collected before, from all processes."""
 

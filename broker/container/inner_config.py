@@ -57,11 +57,11 @@ class InnerConfig:
         elif config.http_port == 0 and config.listen_port:
             ports[config.listen_port + 10_000] = "httpPort"
         ports.pop(0, None)
-        directories = {"storePathRootDir": config.store_path_root_dir.resolve()}
+        directories = {"storePathRootDir": str(config.store_path_root_dir.resolve())}
         log = config.store_path_root_dir / "commitlog"
         if log.is_symlink():
-            directories["commitlog"] = log.resolve()
-        return BrokerPlan(self.path, self.identity, ports, dict(directories))
+            directories["commitlog"] = str(log.resolve())
+        return BrokerPlan(str(self.path), self.identity, ports, directories)
 
 
 def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:

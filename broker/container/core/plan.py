@@ -4,20 +4,19 @@ RocketMQ's container finds an occupied port when it binds it, and two stores in 
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
 from typing import NamedTuple
 
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 
 
 class BrokerPlan(NamedTuple):
-    """What a broker is about to use. ports: {number: key that it comes from}. directories: that nobody else
-    may write into, with all links resolved."""
+    """What a broker is about to use. ports: {number: key that it comes from}. directories: {key: path} of
+    those that nobody else may write into, absolute and without links."""
 
-    config_path: PurePath
+    config_path: str
     identity: BrokerIdentity
     ports: dict[int, str]
-    directories: dict[str, PurePath]
+    directories: dict[str, str]
 
 
 def problems_of(new: BrokerPlan, others: Iterable[BrokerPlan], own_ports: dict[int, str]) -> list[str]:
@@ -57,8 +56,8 @@ def _clashes(new: BrokerPlan, other: BrokerPlan) -> Iterable[str]:
                 )
 
 
-def _overlap(a: PurePath, b: PurePath) -> bool:
-    return a == b or a in b.parents or b in a.parents
+def _overlap(a: str, b: str) -> bool:
+    return f"{a}/".startswith(f"{b}/") or f"{b}/".startswith(f"{a}/")
 
 
 def check_together(plans: Sequence[BrokerPlan], own_ports: dict[int, str]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from broker.admin import http_app as broker_app
 from keelmq.remoting.operation import Role
-from keelmq.remoting.servers.http_call import CODE, OPEN, OPEN_PATHS, READING, ROLE
+from keelmq.remoting.servers.http_call import CODE, OPEN, READING, ROLE, is_probe
 from keelmq.remoting.servers.metrics import Scrape, Table
 from keelmq.security.core.rules import role_of
 from namesrv.app import Namesrv, PluginChoice
@@ -60,7 +60,7 @@ def test_every_route_declares_its_role(name: str, tmp_path: Path) -> None:
         assert isinstance(route, APIRoute), f"{route}: the check of roles does not see it"
         declared = (route.openapi_extra or {}).get(ROLE)
         assert declared == OPEN or declared.upper() in Role.__members__, route.path
-        assert (declared == OPEN) == (route.path in OPEN_PATHS), route.path
+        assert (declared == OPEN) == is_probe(route.path), route.path
         code = (route.openapi_extra or {}).get(CODE)
         if code is not None:
             assert declared == role_of(code).name.lower(), route.path
