@@ -238,12 +238,9 @@ async def test_what_requests_change_stays_over_a_restart(tmp_path: Path, start: 
 
 
 async def test_what_cannot_be_kept_is_not_done(tmp_path: Path, start: Starter) -> None:
-    (tmp_path / "state").write_text("a file where the directory should be")
     new = broker_file(tmp_path, "b")
-    asker = await start(
-        container_config(tmp_path, broker_file(tmp_path, "a"), containerStatePath=tmp_path / "none")
-    )
-    asker.server.container._file.path = tmp_path / "state" / "brokers.json"
+    asker = await start(container_config(tmp_path, broker_file(tmp_path, "a")))
+    (tmp_path / "state").write_text("a file where the directory should be")
     for outcome in (await asker.add(new), await asker.remove("a")):
         assert isinstance(outcome, Failed) and "the change cannot be kept in" in outcome.remark
     assert list(await asker.brokers()) == ["c1_a_0"]
@@ -320,7 +317,7 @@ async def test_http_of_a_container(tmp_path: Path, start: Starter) -> None:
         assert kept_out.status_code == 404, "a path is no name"
         assert (await http.get("/readyz/c1_none_0")).status_code == 404
         status = (await http.post("/v1/containerStatus", json={})).json()
-        assert [each["canonicalName"] for each in status["brokers"]][:2] == ["c1_a_0", "c1_b_0"]
+        assert [each["canonicalName"] for each in status["body"]["brokers"]][:2] == ["c1_a_0", "c1_b_0"]
         text = (await http.get("/metrics")).text
         roles = [line for line in text.splitlines() if line.startswith("rocketmq_broker_role{")]
         assert len(roles) == 2 and len(set(roles)) == 2
