@@ -68,8 +68,22 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 1_000,
     secure: SecureOption = False,
+    container: Annotated[
+        bool,
+        typer.Option("--container", help="Two containers with two groups; one of the two machines is killed"),
+    ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=16, help="With --container: containerProcesses")
+    ] = 1,
 ) -> None:
     """Kill the masters of a cluster of real processes under traffic: no acknowledged message is lost."""
+    if container:
+        from cli.lab.container_demo import ContainerDemoOptions, run_container_demo
+
+        if keep:
+            raise typer.BadParameter("--keep and --container: not together; see docs/container.md")
+        options = ContainerDemoOptions(kills=kills, rate=rate, processes=processes, secure=secure)
+        raise typer.Exit(run_container_demo(options))
     from cli.lab.demo import DemoOptions, run_demo
 
     raise typer.Exit(run_demo(DemoOptions(kills=kills, keep=keep, plain=plain, rate=rate, secure=secure)))
@@ -103,6 +117,13 @@ def chaos(
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run as well")] = False,
     secure: SecureOption = False,
+    container: Annotated[
+        bool,
+        typer.Option("--container", help="Every broker is in a container, beside one of another group"),
+    ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=16, help="With --container: containerProcesses")
+    ] = 1,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="FILE", help="Check this history again, without a run")
     ] = None,
@@ -126,6 +147,8 @@ def chaos(
                 plain=plain,
                 keep=keep,
                 secure=secure,
+                container=container,
+                processes=processes,
             )
         )
     )

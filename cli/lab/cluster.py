@@ -77,6 +77,16 @@ class Program:
         """The process id, also of a process that has ended; None: it was never started."""
         return self.process.pid if self.process is not None else None
 
+    def write(self) -> None:
+        """Writes the settings to the configuration file."""
+        write_settings(self.config_path, self.settings)
+
+    def relocate(self, host: str) -> None:
+        """The program has another address from its next start on."""
+        self.address = f"{host}:{self.address.rpartition(':')[2]}"
+        self.settings["brokerIP1"] = host
+        self.write()
+
     def log_tail(self) -> str:
         """Returns the last LOG_TAIL_LINES lines of the log, indented."""
         try:
@@ -125,7 +135,7 @@ class Cluster:
         self._detached, self._http = detached, http
         self._place = place or Place()
         directory.mkdir(parents=True, exist_ok=True)
-        ports = free_ports()
+        ports = self._ports()
         self.name_servers = self._name_servers(name_servers, ports, dict(namesrv_settings or {}))
         self.brokers = self._brokers(brokers, ports, dict(broker_settings or {}))
 
@@ -284,7 +294,8 @@ class Cluster:
                 f"namesrv-{index}", "namesrv", self.directory, settings, address, requests[index]
             )
             program.http_address = f"{host}:{http_port}" if self._http else ""
-            programs.append(write_config(program))
+            program.write()
+            programs.append(program)
         return programs
 
     def _brokers(self, count: int, ports: Iterator[int], extra: dict[str, str]) -> list[Program]:
@@ -310,17 +321,23 @@ class Cluster:
                 "shutdownForwardTimeout": FORWARD_MS,
                 **extra,
             }
-            program = Program(f"broker-{index}", "broker", self.directory, settings, address)
+            program = self._broker(index, settings, address, ports)
             program.http_address = f"{host}:{http_port}" if self._http else ""
-            programs.append(write_config(program))
+            program.write()
+            programs.append(program)
         return programs
 
+    def _ports(self) -> Iterator[int]:
+        return free_ports()
 
-def write_config(program: Program) -> Program:
-    """Writes the program's settings to its configuration file; returns the program."""
-    lines = [f"{key}={value}\n" for key, value in program.settings.items()]
-    program.config_path.write_text("".join(lines))
-    return program
+    def _broker(self, index: int, settings: dict[str, str], address: str, ports: Iterator[int]) -> Program:
+        """Returns the program that runs a replica, not written yet."""
+        return Program(f"broker-{index}", "broker", self.directory, settings, address)
+
+
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Writes a configuration file."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
 def _port(address: str) -> str:
@@ -331,13 +348,19 @@ def free_ports() -> Iterator[int]:
     """Free ports, never the same one twice, in random order (other clusters may start now, too)."""
     candidates = range(PORT_MIN, _ephemeral_port_min())
     for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        yield port
+        if is_free(port):
+            yield port
+
+
+def is_free(port: int) -> bool:
+    """Returns whether nobody listens on the port of this host."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _ephemeral_port_min() -> int:

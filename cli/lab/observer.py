@@ -5,10 +5,11 @@ A program that does not answer is shown as down; the watcher itself never fails.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from cli.lab.cluster import Cluster, Program
+from cli.lab.cluster import Program
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operations.controller import ReplicasInfo
@@ -46,10 +47,38 @@ class Picture:
         return bool(self.master) and len(up) == len(self.sync_state_set) == count
 
 
+class Watched(Protocol):
+    """What a Watcher needs to know of a group of brokers: a Cluster, or a group of a ContainerCluster."""
+
+    @property
+    def broker_name(self) -> str: ...
+
+    @property
+    def brokers(self) -> Sequence["Watchable"]: ...
+
+    @property
+    def name_servers(self) -> list[Program]: ...
+
+    def controller_at(self, address: str) -> Program: ...
+
+
+class Watchable(Protocol):
+    """One replica."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+
 class Watcher:
     """`credentials`: of an administrator, where requests must be signed."""
 
-    def __init__(self, cluster: Cluster, credentials: Credentials | None = None) -> None:
+    def __init__(self, cluster: Watched, credentials: Credentials | None = None) -> None:
         self._cluster = cluster
         self._client = RemotingClient(
             connect_timeout_ms=CONNECT_TIMEOUT_MS, signer=optional_signer(credentials, proof=True)
@@ -118,7 +147,7 @@ class Watcher:
         except AdminError:
             return None
 
-    async def _table(self, program: Program) -> Mapping[str, str] | None:
+    async def _table(self, program: Watchable) -> Mapping[str, str] | None:
         if not program.is_running:
             return None
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from cli.lab.cluster import Cluster, ClusterError, Place, Program, write_config
+from cli.lab.cluster import Cluster, ClusterError, Place, Program
 from tests.attacks.frames import CLOSED as NO_CONNECTION
 from tests.attacks.frames import Answer, Identity, Request
 from tests.attacks.line import GONE, dialled, until
@@ -289,11 +289,11 @@ class Stage:
         program.name = "controller-1"
         program.settings.pop("enableControllerInNamesrv")
         program.settings.pop("listenPort")
-        write_config(program)
+        program.write()
         for broker in self.cluster.brokers:
             broker.settings["namesrvAddr"] = self.cluster.name_servers[0].address
             broker.settings["fastListenPort"] = _free_port()
-            write_config(broker)
+            broker.write()
 
     def _settings(self) -> dict[str, str]:
         """What closes a program. Every key is written out, so that a changed default cannot open it."""

@@ -10,7 +10,7 @@ import pytest
 
 from cli.credentials import read_credentials
 from cli.init_security import Wanted, create
-from cli.lab.cluster import Program, write_config
+from cli.lab.cluster import Program
 from keelmq import Message, Producer, SendError
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import connect_with
@@ -46,7 +46,7 @@ def _tls_for_our_clients() -> Iterator[None]:
 async def restart_all(running: Harness) -> None:
     """One after the other, each when the cluster is whole again."""
     for program in running.cluster.programs:
-        write_config(program)
+        program.write()
         await asyncio.to_thread(running.cluster.stop_program, program, 20)
         running.cluster.start_program(program)
         await running.all_in_sync()

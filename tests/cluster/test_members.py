@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.lab.cluster import HOST, Cluster, Program, write_config
+from cli.lab.cluster import HOST, Cluster, Program
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.runtime.clock import now_ms
 from tests.support.harness import Harness
@@ -46,7 +46,8 @@ def fourth(cluster: Cluster) -> Program:
     program = Program(
         "namesrv-3", "namesrv", cluster.directory, settings, f"{HOST}:{routes}", f"{HOST}:{request}"
     )
-    return write_config(program)
+    program.write()
+    return program
 
 
 async def test_every_old_leader_can_be_replaced_while_masters_stay(tmp_path: Path) -> None:

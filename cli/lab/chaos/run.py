@@ -19,6 +19,7 @@ from cli.lab.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_
 from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
+from cli.lab.container_cluster import ContainerCluster
 from cli.lab.demo_view import View, make_view
 from cli.lab.secure import secured
 from keelmq.client import MessageQueue, PullConsumer, PullError
@@ -36,6 +37,8 @@ LOG_FILE_BYTES = 1 << 20
 """Small, for a new file every few seconds: faults coincide with the change of files, full disks are
 noticed."""
 NAME_SERVERS, BROKERS = 3, 3
+NEIGHBOUR = "broker-n"
+"""With containers: the group whose replicas share the processes of the watched one."""
 PRODUCERS, UNORDERED = 3, 2
 START_TIMEOUT_S = 60.0
 FINAL_TRIES = 5
@@ -46,7 +49,8 @@ LOOK_S = 0.25
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
     """`families`: empty for all that can be made. `minutes` and `faults`: whichever limit is reached first
-    ends the run. `secure`: see cli/lab/secure.py."""
+    ends the run. `secure`: see cli/lab/secure.py. `container`: every broker is in a container, beside one of
+    another group that runs idle; `processes`: containerProcesses."""
 
     minutes: float = 5.0
     faults: int | None = None
@@ -58,6 +62,8 @@ class ChaosOptions:
     plain: bool = False
     keep: bool = False
     secure: bool = False
+    container: bool = False
+    processes: int = 1
 
 
 class Chaos:
@@ -268,16 +274,7 @@ def _play_at(
     import uvloop
 
     directory, net, settings = place.directory, place.net, {**broker_settings(options), **keys}
-    cluster = Cluster(
-        directory,
-        name_servers=NAME_SERVERS,
-        brokers=BROKERS,
-        cluster_name=CLUSTER_NAME,
-        broker_name=BROKER_NAME,
-        broker_settings=settings,
-        namesrv_settings=keys,
-        place=place,
-    )
+    cluster = _cluster(options, place, settings, keys)
     if net is not None:
         for program in cluster.brokers:
             net.mount_disk(Path(program.settings["storePathRootDir"]), DISK_BYTES)
@@ -304,6 +301,36 @@ def _play_at(
         for entry in entries_of(telemetry_of(directory), began_wall):
             recorder.put(entry)
     return stage.broker_ids
+
+
+def _cluster(
+    options: ChaosOptions, place: ChaosPlace, settings: Mapping[str, str], keys: Mapping[str, str]
+) -> Cluster:
+    if options.container:
+        return ContainerCluster(
+            place.directory,
+            groups=(BROKER_NAME, NEIGHBOUR),
+            containers=BROKERS,
+            name_servers=NAME_SERVERS,
+            cluster_name=CLUSTER_NAME,
+            processes=options.processes,
+            broker_settings=settings,
+            container_settings=keys,
+            # Clients must not make the topic there, and the history has the telemetry of one group.
+            other_settings={"autoCreateTopicEnable": "false", "telemetryEnable": "false"},
+            namesrv_settings=keys,
+            place=place,
+        )
+    return Cluster(
+        place.directory,
+        name_servers=NAME_SERVERS,
+        brokers=BROKERS,
+        cluster_name=CLUSTER_NAME,
+        broker_name=BROKER_NAME,
+        broker_settings=settings,
+        namesrv_settings=keys,
+        place=place,
+    )
 
 
 async def _until_sigterm(chaos: "Chaos", steps: list[Step]) -> None:

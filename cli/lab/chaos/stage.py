@@ -12,7 +12,7 @@ from cli.lab.chaos.fault_shim import FaultShim
 from cli.lab.chaos.history import Exit, Log, View
 from cli.lab.chaos.net import Net
 from cli.lab.chaos.traffic import Recorder
-from cli.lab.cluster import HOST, Cluster, Place, Program, write_config
+from cli.lab.cluster import HOST, Cluster, Place, Program
 from cli.lab.observer import Picture, Watcher
 
 LOOK_S = 0.25
@@ -55,10 +55,8 @@ class ChaosPlace(Place):
         """Gives a program that does not run another address."""
         assert self.net is not None and not program.is_running, program.name
         address = self.net.move(program.name)
-        if program.module == "broker":
-            program.address = f"{address}:{program.address.rpartition(':')[2]}"
-            program.settings["brokerIP1"] = address
-            write_config(program)
+        if not program.controller_address:
+            program.relocate(address)
 
 
 class Stage:
