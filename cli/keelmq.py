@@ -20,7 +20,7 @@ from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
     "codec", "send", "send_tls", "send_acl", "pull", "flush", "replication", "replica_behind", "failover",
-    "telemetry", "controller", "idle", "memory",
+    "telemetry", "controller", "idle", "memory", "container",
 )  # fmt: skip
 
 SecureOption = Annotated[

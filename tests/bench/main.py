@@ -20,6 +20,7 @@ SUITES = (
     "controller",
     "idle",
     "memory",
+    "container",
 )
 SIZED = ("replica_behind", "memory")
 SECURE = ("failover",)

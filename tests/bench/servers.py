@@ -10,9 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from cli.lab.cluster import free_ports
 from tests.bench.frames import opaque_at, send_frame
 from tests.bench.native import BenchError, program, run_json
 
@@ -71,6 +73,44 @@ def lone_broker(directory: Path, more: Mapping[str, str] | None = None) -> Itera
         if not line.startswith("ready:"):
             raise BenchError(f"the broker says {line!r} instead of ready")
         yield Server("broker", process.pid, port)
+
+
+@contextlib.contextmanager
+def container(
+    directory: Path, brokers: int, more: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, list[int]]]:
+    """A container of such masters: its pid, and the ports of the brokers. Ports are even, because a broker in
+    a container has its replication port at listenPort + 1."""
+    directory.mkdir(exist_ok=True)
+    ports = list(islice((port for port in free_ports() if port % 2 == 0), brokers + 1))
+    files = []
+    for number, port in enumerate(ports[1:]):
+        settings = {
+            "brokerName": f"broker-{number}",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": str(port),
+            "fastListenPort": "-1",
+            "storePathRootDir": str(directory / f"store-{number}"),
+            "mappedFileSizeCommitLog": str(256 << 20),
+        }
+        files.append(directory / f"broker-{number}.conf")
+        files[-1].write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    own = {
+        "bindAddress": "127.0.0.1",
+        "listenPort": str(ports[0]),
+        "fastListenPort": "-1",
+        "httpPort": "-1",
+        "brokerConfigPaths": ":".join(map(str, files)),
+        "containerStatePath": str(directory / "brokers.json"),
+        **(more or {}),
+    }
+    path = directory / "container.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+    command = [sys.executable, "-m", "broker.container", "-c", str(path)]
+    with _process("container", command) as (process, line):
+        if f"{brokers} broker" not in line or "quarantined" in line:
+            raise BenchError(f"the container says {line!r}")
+        yield process.pid, ports[1:]
 
 
 def free_port() -> int:
