@@ -138,9 +138,9 @@ class Container:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    async def add(self, text: str | None) -> None:
-        """Adds the broker of a file and returns when its ports are open (902). CommandError: nothing was
-        added."""
+    async def add(self, text: str | None) -> str:
+        """Adds the broker of a file; returns its name when its ports are open (902). CommandError: nothing
+        was added."""
         if not text:
             raise _refused("addBroker config path is empty")
         path = self._allowed(text)
@@ -162,9 +162,11 @@ class Container:
             self._forget(member, before)
             raise
         logger.info("%s was added, from %s", member.name, path)
+        return member.name
 
-    async def remove(self, cluster: str, name: str, broker_id: int) -> None:
-        """Removes a broker; a master hands over first (903). Its store stays. CommandError."""
+    async def remove(self, cluster: str, name: str, broker_id: int) -> tuple[str, Path]:
+        """Removes a broker; a master hands over first (903). Its store stays. Returns its name and its file.
+        CommandError."""
         member = await self._find(cluster, name, broker_id)
         if member.state in BUSY:
             raise _refused(f"{member.name} is {member.state}; try again when it is not")
@@ -173,6 +175,7 @@ class Container:
         await self._stop(member)
         self._members.pop(member.path, None)
         logger.info("%s was removed; its store stays on disk", member.name)
+        return member.name, member.path
 
     async def move(self, cluster: str, name: str, broker_id: int, worker: int) -> None:
         """Moves a broker into another process (29033). CommandError: it is where it was."""

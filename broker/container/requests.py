@@ -54,12 +54,15 @@ class ContainerRequests:
 
     async def add(self, request: AddBrokerRequest, call: Call) -> Empty:
         """Adds the broker of a file (902)."""
-        await self._container.add(request.config_path)
+        name = await self._container.add(request.config_path)
+        call.changes[f"broker {name}"] = (None, request.config_path)
         return Empty()
 
     async def remove(self, request: RemoveBrokerRequest, call: Call) -> Empty:
         """Removes a broker (903)."""
-        await self._container.remove(request.broker_cluster_name, request.broker_name, request.broker_id)
+        wanted = request.broker_cluster_name, request.broker_name, request.broker_id
+        name, path = await self._container.remove(*wanted)
+        call.changes[f"broker {name}"] = (str(path), None)
         return Empty()
 
     async def move(self, request: MoveBrokerRequest, call: Call) -> Empty:
