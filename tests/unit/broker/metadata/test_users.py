@@ -80,11 +80,41 @@ def test_a_damaged_table_stops_the_start_and_shows_no_secret(tmp_path: Path) -> 
     (tmp_path / "config").mkdir()
     text = json.dumps({"users": {"alice": {"username": "a:b", "password": "hunter2"}}})
     (tmp_path / "config" / "users.json").write_text(text)
+    (tmp_path / "config" / "users.json").chmod(0o600)
     with pytest.raises(
         StoreError, match=r"the table of users .* is damaged: alice: illegal username"
     ) as error:
         open_metadata(tmp_path)
     assert "hunter2" not in str(error.value)
+
+
+async def test_no_older_version_is_kept_or_read(tmp_path: Path) -> None:
+    """A deleted user's password must not stay on the disk, and a damaged file must not let that user in."""
+    metadata = open_metadata(tmp_path)
+    begin_term(metadata, 1)
+    users = BrokerUsers(metadata)
+    await users.save_user(ALICE)
+    await users.save_user(ROOT)
+    await users.save_acl(ACL)
+    await users.remove_user("alice")
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"alice" not in path.read_bytes(), path
+    file = metadata.users.file
+    file.backup_path.write_bytes(file.path.read_bytes())
+    file.path.write_text("{")
+    with pytest.raises(StoreError, match="the table of users is damaged"):
+        open_metadata(tmp_path)
+
+
+async def test_files_that_others_may_open_are_refused(tmp_path: Path) -> None:
+    metadata = open_metadata(tmp_path)
+    begin_term(metadata, 1)
+    await BrokerUsers(metadata).save_user(ALICE)
+    metadata.users.path.chmod(0o644)
+    with pytest.raises(StoreError, match=r"users is not used: .*users.json .* chmod 600"):
+        open_metadata(tmp_path)
+    metadata.users.path.chmod(0o600)
+    assert BrokerUsers(open_metadata(tmp_path)).user("alice") == ALICE
 
 
 def test_the_first_users_are_created_only_while_there_is_none(tmp_path: Path) -> None:
