@@ -73,7 +73,7 @@ RESOURCE_FIELDS: Final = frozenset({
     "isCleanLivingBroker", "designateElect", "masterBrokerId", "masterEpoch", "syncStateSetEpoch",
     "equalReplicas", "epoch", "appliedBrokerId", "namespace", "key", "username", "filter", "subject",
     "policyType", "resource", "subjectFilter", "resourceFilter", "controllerId", "controllerAddress",
-    "forwarded", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId", "minBrokerAddr",
+    "forwarded", "forwardedFor", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId", "minBrokerAddr",
     "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr", "brokerClusterName", "configPath",
     "worker",
 })  # fmt: skip
