@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.admission.send_gate import ROLE
 from broker.metadata.service import Metadata
-from broker.security.users import BrokerUsers
+from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.store.log.mapped_file import StoreError
-from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operation import CommandError, Empty, Ok, Outcome, Wire
+from keelmq.remoting.operations.auth import AUTH_DELETE_USER, UserRequest
 from keelmq.security.core.users import User, UserType
 from tests.support.metadata_parts import ReplicasT, begin_term, open_metadata
 from tests.unit.keelmq.security.parts import acl_of
@@ -64,6 +67,86 @@ async def test_a_change_waits_for_the_replicas_in_sync(tmp_path: Path) -> None:
     begin_term(master, 1, ReplicasT(lambda epoch: (2,)))
     with pytest.raises(CommandError, match="not known to be on every replica in sync"):
         await BrokerUsers(master).save_user(ALICE)
+
+
+async def test_removing_a_user_waits_for_the_replicas_too(tmp_path: Path) -> None:
+    master = open_metadata(tmp_path, waits=True, timeout_ms=20)
+    begin_term(master, 1)
+    users = BrokerUsers(master)
+    await users.save_user(ALICE)
+    master.end_term()
+    begin_term(master, 2, ReplicasT(lambda epoch: (2,)))
+    with pytest.raises(CommandError, match="not known to be on every replica in sync"):
+        await users.remove_user("alice")
+
+
+async def test_each_change_is_a_new_generation(tmp_path: Path) -> None:
+    """What was decided before must not count after it, on a replica as well."""
+    master, replica = open_metadata(tmp_path / "m"), open_metadata(tmp_path / "r")
+    begin_term(master, 1)
+    users, copies = BrokerUsers(master), BrokerUsers(replica)
+    sync(master, replica)
+    for change in (
+        users.save_user(ALICE),
+        users.save_acl(ACL),
+        users.remove_acl("User:alice"),
+        users.remove_user("alice"),
+    ):
+        before = users.generation, copies.generation
+        await change
+        sync(master, replica)
+        assert users.generation > before[0] and copies.generation > before[1]
+
+
+async def test_who_is_not_master_changes_nothing(tmp_path: Path) -> None:
+    metadata = open_metadata(tmp_path)
+    begin_term(metadata, 1)
+    users = BrokerUsers(metadata)
+    await users.save_user(ALICE)
+    metadata.gate.close(ROLE, "it is a slave")
+    for change in (users.save_user(ROOT), users.remove_user("alice")):
+        with pytest.raises(
+            CommandError, match="changed at the master, and this broker is not: it is a slave"
+        ):
+            await change
+    metadata.gate.open(ROLE)
+    metadata.gate.min_in_sync = 2
+    for change in (users.save_user(ROOT), users.remove_user("alice")):
+        with pytest.raises(CommandError, match="in-sync replicas not enough"):
+            await change
+    assert list(users.users()) == [ALICE]
+
+
+async def test_a_full_disk_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = open_metadata(tmp_path)
+    begin_term(metadata, 1)
+
+    def full(*_: object, **__: object) -> bool:
+        raise OSError(28, "No space left on device", "users.json")
+
+    monkeypatch.setattr(metadata.users.file, "save", full)
+    with pytest.raises(CommandError, match=r"cannot write .*users.json: No space left on device"):
+        await BrokerUsers(metadata).save_user(ALICE)
+    assert list(BrokerUsers(metadata).users()) == []
+
+
+async def test_a_change_is_forwarded_once(tmp_path: Path) -> None:
+    """Two brokers that each take the other one for the master would forward it for ever."""
+    metadata, sent = open_metadata(tmp_path), []
+
+    async def to_master(operation: object, header: Wire, body: Wire | None) -> Outcome[Any] | None:
+        sent.append(header)
+        return Ok(Empty(), None)
+
+    changes = ChangesAtMaster(metadata.gate, to_master)
+    header = UserRequest(username="alice")
+    assert not await changes.forward(AUTH_DELETE_USER, header, None)  # this is the master
+    metadata.gate.close(ROLE, "it is a slave")
+    assert await changes.forward(AUTH_DELETE_USER, header, None)
+    assert sent == [header.model_copy(update={"forwarded": True})]
+    with pytest.raises(CommandError, match="this broker is not: it is a slave"):
+        await changes.forward(AUTH_DELETE_USER, sent[0], None)
+    assert len(sent) == 1
 
 
 async def test_they_are_read_again(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_deleting_a_user_deletes_its_acl_and_its_secret(tmp_path: Path) -> None:
     users.put_user(ALICE)
     users.put_acl(ACL)
     users.delete_user("alice")
+    assert "swordfish" not in "".join(path.read_text() for path in tmp_path.iterdir())
     users.delete_user("nobody")
     again = loaded(tmp_path)
     assert (again.users(), again.acls()) == ([], [])
