@@ -249,27 +249,39 @@ BOTH = {"authentication_enabled": True, "authorization_enabled": True}
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "settings", "plain"),
+    ("code", "fields", "settings"),
     [
-        (SEND, {}, {}, None),  # nobody signs
-        (SEND, {}, {"authorization_enabled": True}, None),
-        (SEND, {}, BOTH, PLAIN),  # two signatures
-        (17, {"topic": "t"}, BOTH | {"member_users": frozenset({"alice"}), "proof_required": False}, None),
-        (25, {}, BOTH, None),  # administers
-        (41, {}, BOTH, None),  # the body decides
-        (33, {"offset": "7"}, BOTH, None),  # the handler looks up
-        (SEND, {PROOF: "x"}, BOTH, None),
-        (SEND, {"_UNIQUE_KEY_QUERY": "true"}, BOTH, None),
+        (SEND, {}, {}),  # nobody signs
+        (SEND, {}, {"authorization_enabled": True}),
+        (17, {"topic": "t"}, BOTH | {"member_users": frozenset({"alice"}), "proof_required": False}),
+        (25, {}, BOTH),  # administers
+        (41, {}, BOTH),  # the body decides
+        (33, {"offset": "7"}, BOTH),  # the handler looks up
+        (SEND, {PROOF: "x"}, BOTH),
+        (SEND, {"_UNIQUE_KEY_QUERY": "true"}, BOTH),
     ],
 )
 def test_only_what_the_signature_and_the_fields_decide_is_known(
-    code: int, fields: dict[str, str], settings: Any, plain: PlainAcl | None
+    code: int, fields: dict[str, str], settings: Any
 ) -> None:
     made = AccessSettings(**settings)
-    access = AccessControl(tables("* All Allow"), made, plain=plain)
+    access = AccessControl(tables("* All Allow"), made)
     sent = request(code, FIELDS | fields)
     granted = Granted("alice", Role.OPERATE, is_member="alice" in made.member_users)
     assert key_for_more(access, sent, granted) is None
+
+
+def test_where_two_signatures_count_no_request_is_known() -> None:
+    users = tables("* All Allow")
+    users.put(User("alice12", "alice-secret"))
+    sent, granted = request(SEND, FIELDS), Granted("alice12", Role.OPERATE)
+    both = AccessControl(users, AccessSettings(authentication_enabled=True), plain=PLAIN)
+    assert key_for_more(both, sent, granted) is None
+    for one in (
+        AccessControl(users, AccessSettings(authentication_enabled=True)),
+        AccessControl(users, AccessSettings(), plain=PLAIN),
+    ):
+        assert key_for_more(one, sent, granted) is not None
 
 
 def test_an_ordinary_request_is_known() -> None:
