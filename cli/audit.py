@@ -1,21 +1,23 @@
 """keelmq audit: shows the audit logs of programs on this host, or files that were copied from others."""
 
+import contextlib
 import json
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from keelmq.security.audit.reader import AuditReader, AuditReadError, Entry, Wanted
+from keelmq.security.audit.reader import KEPT_IN, AuditReader, AuditReadError, Entry, Wanted, series_of
 from keelmq.security.core.audited import Outcome
 
 DEFAULT_PLACES: Final = ("~/store/audit", "~/namesrv/audit", "~/keelmqController/audit")
 """Where programs have their audit logs, if their configurations say nothing else."""
+WHERE: Final = f"{KEPT_IN}; by default {', '.join(DEFAULT_PLACES)}"
 FOLLOW_S: Final = 0.5
 _AGO: Final = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -72,16 +74,17 @@ def audit(
         resource=resource,
         outcomes=frozenset(outcome or ()),
     )
-    reader = AuditReader(_places(files, directory))
     try:
-        _show(reader, wanted, follow=follow, as_json=as_json)
+        places = _places(files, directory)
+        if not _has_files(places) and not follow:
+            raise typer.Exit(1)
+        with contextlib.closing(AuditReader(places)) as reader:
+            _show(reader, wanted, follow=follow, as_json=as_json)
     except AuditReadError as error:
         print(f"keelmq audit: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         raise typer.Exit from None
-    finally:
-        reader.close()
 
 
 def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -> None:
@@ -155,13 +158,21 @@ def _places(files: list[Path] | None, directories: list[Path] | None) -> list[Pa
         return places
     found = [path for each in DEFAULT_PLACES if (path := Path(each).expanduser()).is_dir()]
     if not found:
+        raise AuditReadError(f"there is no audit log in {', '.join(DEFAULT_PLACES)}: give --dir, {WHERE}")
+    # A directory that has no files yet is told only if no other one has any.
+    return [path for path in found if series_of([path])] or found
+
+
+def _has_files(places: Sequence[Path]) -> bool:
+    """Names the places that have no file of an audit log. Returns whether another one has."""
+    empty = [place for place in places if not series_of([place])]
+    for place in empty:
         print(
-            f"keelmq audit: there is no audit log in {', '.join(DEFAULT_PLACES)}: give --dir, which is "
-            "auditPath, or audit/ below storePathRootDir or beside kvConfigPath",
+            f"keelmq audit: there are no audit files in {place}. Programs keep theirs in {WHERE}, and make "
+            "them with the first line",
             file=sys.stderr,
         )
-        raise typer.Exit(1)
-    return found
+    return len(empty) < len(places)
 
 
 def _time(option: str, text: str, now: datetime) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.lenient_json import to_standard_json, without_nulls
 from keelmq.runtime.durable_file import backup_of, replace_file
+from keelmq.security.private_file import exposed
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,10 @@ T = TypeVar("T")
 
 
 class MetadataFile:
-    """One file and its backup. `what` names it in logs and errors: "the topic table". private: it has
-    secrets."""
+    """One file and its backup. `what` names it in logs and errors: "the topic table".
+
+    private: it has secrets. Others must not be able to open it, and there is no backup: a deleted user's
+    secret would stay in it, and a damaged file would let that user in again."""
 
     def __init__(self, path: Path, what: str, *, private: bool = False) -> None:
         self.path = path
@@ -42,14 +45,17 @@ class MetadataFile:
 
     @property
     def backup_path(self) -> Path:
-        """The path of the previous version, which load() uses if the file is damaged."""
+        """The path of the previous version, which load() uses if the file is damaged; not if it is
+        private."""
         return backup_of(self.path)
 
     def load(self) -> Mapping[str, Any] | None:
         """Returns the newest content that can be read; None: there is no file. Raises StoreError if all that
-        exist are damaged."""
+        exist are damaged, or if others may open a private one."""
+        if self._private and (problem := exposed(self.path)):
+            raise StoreError(f"{self.what} is not used: {problem}")
         problems: list[str] = []
-        for path in (self.path, self.backup_path):
+        for path in (self.path,) if self._private else (self.path, self.backup_path):
             try:
                 value = read_json(path)
             except FileNotFoundError:
@@ -83,7 +89,8 @@ class MetadataFile:
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            replace_file(self.path, document(value).encode(), private=self._private)
+            data = document(value).encode()
+            replace_file(self.path, data, keep_backup=not self._private, private=self._private)
             self._saved_turn = turn
             return True
 

@@ -80,8 +80,8 @@ class UserRequests:
         """Creates a user (3001)."""
         self._check_name(header.username)
         user = _parsed(lambda: create_user(header.username, _fields(call)))
-        self._refuse_others(call, user)
-        if await self._forward(AUTH_CREATE_USER, header, _body(call)):
+        self._refuse_others(header, call, user)
+        if await self._is_forwarded(AUTH_CREATE_USER, header, call):
             return Reply()
         async with self._changing:
             found = self._store.user(user.username)
@@ -98,15 +98,15 @@ class UserRequests:
     async def update_user(self, header: UserRequest, call: Call) -> Reply:
         """Changes what the body names of a user (3002)."""
         self._check_name(header.username)
-        self._refuse_others(call, self._store.user(header.username))
-        if await self._forward(AUTH_UPDATE_USER, header, _body(call)):
+        self._refuse_others(header, call, self._store.user(header.username))
+        if await self._is_forwarded(AUTH_UPDATE_USER, header, call):
             return Reply()
         async with self._changing:
             found = self._store.user(header.username)
             if found is None:
                 raise _refused(f"The user is not exist: {header.username}; createUser makes it")
             user = _parsed(lambda: update_user(found, _fields(call)))
-            self._refuse_others(call, found, user)
+            self._refuse_others(header, call, found, user)
             call.changes[user.username] = found.info(), user.info()
             if found.password != user.password:
                 call.changes[f"password of {user.username}"] = "old", "new"
@@ -117,8 +117,8 @@ class UserRequests:
         """Deletes a user and its ACL (3003)."""
         self._check_name(header.username)
         found = self._store.user(header.username)
-        self._refuse_others(call, found)
-        if await self._forward(AUTH_DELETE_USER, header, None):
+        self._refuse_others(header, call, found)
+        if await self._is_forwarded(AUTH_DELETE_USER, header, call):
             return Reply()
         async with self._changing:
             if found is not None:
@@ -139,6 +139,12 @@ class UserRequests:
         found = [_user_info(user) for user in users if wanted in user.username]
         return Reply(body=found or None)
 
+    async def _is_forwarded(self, operation: Operation[Any, Any], header: Change, call: Call) -> bool:
+        """Returns whether the master has carried it out. It is told for whom, since the request that it gets
+        is this member's own. Raises CommandError."""
+        marked = header.model_copy(update={"forwarded_for": _sender_of(header, call) or None})
+        return await self._forward(operation, marked, _body(call))
+
     def _check_name(self, username: str) -> None:
         _check_blank(username)
         if username == self._member:
@@ -147,10 +153,10 @@ class UserRequests:
                 "has it, and no request changes it"
             )
 
-    def _refuse_others(self, call: Call, *users: User | None) -> None:
+    def _refuse_others(self, header: UserRequest, call: Call, *users: User | None) -> None:
         """Only Super users touch Super users: else whoever may administer users could become one."""
-        name = call.caller.user
-        if not name or call.caller.is_member:
+        name = _sender_of(header, call)
+        if not name:
             return
         caller = self._store.user(name)
         if (caller is None or not caller.is_super) and any(user and user.is_super for user in users):
@@ -170,7 +176,7 @@ class UserRequests:
     async def _merge(self, operation: Operation[Any, Any], header: AclRequest, call: Call) -> Reply:
         _check_blank(header.subject)
         acl = _parsed(lambda: parse_acl(_fields(call), header.subject))
-        if await self._forward(operation, header, _body(call)):
+        if await self._is_forwarded(operation, header, call):
             return Reply()
         async with self._changing:
             if self._store.user(acl.subject.removeprefix(SUBJECT_PREFIX)) is None:
@@ -188,7 +194,7 @@ class UserRequests:
         policy_type = _parsed(lambda: parse_policy_type(header.policy_type))
         text = header.resource
         resource = None if not text else _parsed(lambda: parse_resource(text))
-        if await self._forward(AUTH_DELETE_ACL, header, None):
+        if await self._is_forwarded(AUTH_DELETE_ACL, header, call):
             return Reply()
         async with self._changing:
             found = self._store.acl(subject)
@@ -218,6 +224,11 @@ class UserRequests:
             about = acl.about(header.resource_filter) if header.resource_filter else acl
             found += [] if about is None else [about]
         return Reply(body=[_acl_info(acl) for acl in found] or None)
+
+
+def _sender_of(header: Change, call: Call) -> str:
+    """Returns the user whose rights count; "": a member, or nobody was asked."""
+    return (header.forwarded_for or "") if call.caller.is_member else call.caller.user
 
 
 def _check_blank(text: str) -> None:

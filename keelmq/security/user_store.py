@@ -11,7 +11,7 @@ from keelmq.security.core.access import UsersAndAcls
 from keelmq.security.core.acls import Acl
 from keelmq.security.core.users import User, UserType
 from keelmq.security.signer import Credentials
-from keelmq.security.users_file import UsersFile
+from keelmq.security.users_file import BadUsersFile, UsersFile
 
 
 class UserStore(UsersAndAcls, Protocol):
@@ -82,10 +82,17 @@ class FileUserStore:
     async def _changed(self, change: Callable[[], None]) -> None:
         async with self._lock:
             try:
+                await asyncio.to_thread(self.files.check)
+            except (BadUsersFile, OSError) as error:
+                raise CommandError(ResponseCode.SYSTEM_ERROR, f"{error}; nothing was changed") from error
+            generation = self.files.generation
+            try:
                 await asyncio.to_thread(change)
             except OSError as error:
+                is_partly_done = self.files.generation != generation
+                done = "a part of it is done: repeat it later" if is_partly_done else "nothing was changed"
                 remark = f"cannot write {error.filename or self.files.users_path}: {error.strerror or error}"
-                raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}; nothing was changed") from error
+                raise CommandError(ResponseCode.SYSTEM_ERROR, f"{remark}; {done}") from error
 
 
 class NoUsers:

@@ -38,7 +38,8 @@ class UsersFile:
         self.acls_path = directory / "acls.json"
         self._users: dict[str, User] = {}
         self._acls: dict[str, Acl] = {}
-        self._hashes: tuple[bytes, bytes] | None = None
+        self._hashes: tuple[bytes, ...] = (_hash(b""), _hash(b""))
+        """Of the two files, as they were last read or written."""
         self._generation = 0
         self.problem: str | None = None
         """Why the files as they are now do not count; None: they do."""
@@ -97,13 +98,20 @@ class UsersFile:
 
     # -- changing ----------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Takes what an administrator has edited, since a change writes whole files. Raises BadUsersFile and
+        OSError: the files as they are now cannot be used, so a change would overwrite somebody's edit."""
+        if not self.poll() and self.problem is not None:
+            raise BadUsersFile(self.problem)
+
     def put_user(self, user: User) -> None:
         """Adds or replaces a user. Raises OSError, and then nothing has changed."""
         self._save_users({**self._users, user.username: user})
 
     def delete_user(self, username: str) -> None:
         """Deletes a user and its ACL; an unknown one is a success. The ACL goes first: after a crash between
-        the two the user has no rights, instead of a later user of that name having these."""
+        the two the user has no rights, instead of a later user of that name having these. Raises OSError:
+        nothing has changed, or the ACL is deleted (a new generation)."""
         self.delete_acl(subject_of(username))
         self._save_users({name: user for name, user in self._users.items() if name != username})
 
@@ -119,18 +127,18 @@ class UsersFile:
         data = _encode({"users": [user.stored() for user in users.values()]})
         _replace_private(self.users_path, data)
         self._users = users
-        self._saved()
+        self._saved(_hash(data), self._hashes[1])
 
     def _save_acls(self, acls: dict[str, Acl]) -> None:
         data = _encode({"acls": [acl.info() for acl in acls.values()]})
         _replace_private(self.acls_path, data)
         self._acls = acls
-        self._saved()
+        self._saved(self._hashes[0], _hash(data))
 
-    def _saved(self) -> None:
+    def _saved(self, *hashes: bytes) -> None:
         """What is in memory is what is in the files: the next poll has nothing to do."""
         self._generation += 1
-        self._hashes = _hash(self._read(self.users_path)), _hash(self._read(self.acls_path))
+        self._hashes = hashes
 
 
 def _replace_private(path: Path, data: bytes) -> None:

@@ -10,11 +10,12 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 
 
 class UserRequest(Wire):
-    """Header of 3001 to 3004. forwarded (ours): set by a broker that received the request and is
-    not master."""
+    """Header of 3001 to 3004. forwarded, forwarded_for (ours): set by a broker that received the request and
+    is not master; the user who sent it, of whom the master knows nothing else. Only members are believed."""
 
     username: str = ""
     forwarded: bool | None = None
+    forwarded_for: str | None = None
 
 
 class ListUsersRequest(Wire):
@@ -34,20 +35,22 @@ class UserInfo(Wire):
 
 
 class AclRequest(Wire):
-    """Header of 3006, 3007 and 3009. subject: User:name. forwarded: see UserRequest."""
+    """Header of 3006, 3007 and 3009. subject: User:name. forwarded, forwarded_for: see UserRequest."""
 
     subject: str = ""
     forwarded: bool | None = None
+    forwarded_for: str | None = None
 
 
 class DeleteAclRequest(Wire):
     """Header of 3008. policy_type: Custom or Default; None: both. resource: None: the whole policy.
-    forwarded: see UserRequest."""
+    forwarded, forwarded_for: see UserRequest."""
 
     subject: str = ""
     policy_type: str | None = None
     resource: str | None = None
     forwarded: bool | None = None
+    forwarded_for: str | None = None
 
 
 class ListAclsRequest(Wire):

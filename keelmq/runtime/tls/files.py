@@ -2,7 +2,7 @@
 
 FollowedFiles.check() compares the content of the files, not their dates: links that are switched (Kubernetes)
 and copies with old dates are changes, too. A certificate without its key, because only one of both files was
-written yet, changes nothing and is logged once.
+written yet, changes nothing and is logged once; so does one that has expired while the old one has not.
 """
 
 import asyncio
@@ -180,7 +180,10 @@ class FollowedFiles(Generic[T]):
         if digest == self._digest:
             return False
         try:
-            self.made, self.expires = self._load()
+            made, expires = self._load()
+            if _is_over(expires) and not _is_over(self.expires):
+                raise ConfigError(f"{self._expiry(expires)}: renew it")
+            self.made, self.expires = made, expires
         except ConfigError as error:
             if str(error) != self.fault:
                 logger.error("%s goes on with its old certificate: %s", self._name, error)
@@ -208,12 +211,18 @@ class FollowedFiles(Generic[T]):
         found = self.files.warnings()
         days = days_left(self.expires)
         if days is not None and days < WARN_DAYS:
-            when = f"expired {-days:.0f} days ago" if days < 0 else f"expires in {days:.0f} days"
-            found.append(
-                f"{self.files.names.certificate} {self.files.certificate} {when}: renew it; "
-                "no restart is needed"
-            )
+            found.append(f"{self._expiry(self.expires)}: renew it; no restart is needed")
         return found
+
+    def _expiry(self, expires: datetime | None) -> str:
+        days = days_left(expires) or 0.0
+        when = f"expired {-days:.0f} days ago" if days < 0 else f"expires in {days:.0f} days"
+        return f"{self.files.names.certificate} {self.files.certificate} {when}"
+
+
+def _is_over(expires: datetime | None) -> bool:
+    days = days_left(expires)
+    return days is not None and days < 0
 
 
 def days_left(expires: datetime | None) -> float | None:

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, Final
 
 _NAME: Final = re.compile(r"(?P<series>.+\.log)(?:\.(?P<number>\d{1,6}))?")
 READ_BYTES: Final = 1_048_576
+KEPT_IN: Final = "auditPath, or audit/ below storePathRootDir or controllerStorePath or beside kvConfigPath"
+"""Where the files of a program are, for messages."""
 
 Entry = Mapping[str, Any]
 """One line, see log.py."""
@@ -168,7 +170,7 @@ def series_of(places: Iterable[Path]) -> dict[Path, list[Path]]:
 def _advice(error: OSError) -> str:
     what = f"cannot read {error.filename}: {error.strerror}"
     if isinstance(error, FileNotFoundError):
-        return f"{what}. Where the log is: auditPath, or audit/ below storePathRootDir or beside kvConfigPath"
+        return f"{what}. Programs keep it in {KEPT_IN}"
     if isinstance(error, PermissionError):
         return f"{what}. Only the user that runs the program may read its audit log: be that user, or root"
     return what

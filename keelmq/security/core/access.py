@@ -45,8 +45,6 @@ UNKNOWN_SUBJECT: Final = "Authorization failed. Please verify your access rights
 _NOBODY: Final = SecretKey(b"")
 """Checks the signature of an unknown user, which takes as long as that of a known one."""
 _NO_FIELDS: Final[ExtFields] = {}
-
-
 KEY_CHARS_MAX: Final = 4_096
 """Characters of the names that a remembered decision is about."""
 

@@ -73,9 +73,9 @@ RESOURCE_FIELDS: Final = frozenset({
     "isCleanLivingBroker", "designateElect", "masterBrokerId", "masterEpoch", "syncStateSetEpoch",
     "equalReplicas", "epoch", "appliedBrokerId", "namespace", "key", "username", "filter", "subject",
     "policyType", "resource", "subjectFilter", "resourceFilter", "controllerId", "controllerAddress",
-    "forwarded", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId", "minBrokerAddr",
-    "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr", "brokerClusterName", "configPath",
-    "worker",
+    "forwarded", "forwardedFor", "dryRun", "clientId", "msgId", "READ_AHEAD_MODE", "minBrokerId",
+    "minBrokerAddr", "offlineBrokerAddr", "masterAddress", "masterHaAddress", "clientAddr",
+    "brokerClusterName", "configPath", "worker",
 })  # fmt: skip
 """Header fields that are written. `b`: the topic of SEND_MESSAGE_V2."""
 

@@ -137,6 +137,39 @@ def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "no such line" in run("--user", "nobody")
 
 
+def test_a_directory_without_files_is_named(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, home = tmp_path / "empty", tmp_path / "home"
+    empty.mkdir()
+    (empty / "notes.txt").write_text("")
+    output = run("--dir", str(empty), code=1)
+    assert f"there are no audit files in {empty}" in output and "~/store/audit" in output
+    assert "no such line" not in output
+    output = run("--dir", str(empty), "--dir", str(directory))
+    assert f"there are no audit files in {empty}" in output and "Topic:t1" in output
+
+    monkeypatch.setenv("HOME", str(home))
+    (home / "store" / "audit").mkdir(parents=True)
+    assert f"there are no audit files in {home}/store/audit" in run(code=1)
+    (home / "namesrv").mkdir()
+    write(home / "namesrv" / "audit" / "mqnamesrv-1.log", line(1))
+    output = run()
+    assert "there are no audit files" not in output and "Topic:t1" in output
+
+
+def test_what_follows_waits_for_the_first_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> Iterator[None]:
+        write(tmp_path / "mqbroker-1.log", line(1))
+        yield
+        raise KeyboardInterrupt
+
+    step = steps()
+    monkeypatch.setattr(command.time, "sleep", lambda _: next(step))
+    output = run("--dir", str(tmp_path), "--follow")
+    assert f"there are no audit files in {tmp_path}" in output and "Topic:t1" in output
+
+
 def test_a_file_that_only_others_may_read_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, *_: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))

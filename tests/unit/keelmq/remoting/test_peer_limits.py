@@ -97,6 +97,25 @@ def test_at_the_limit_of_all_the_oldest_one_that_is_not_admitted_goes() -> None:
     assert limits.connection_count == 3
 
 
+def test_a_connection_that_is_closed_for_another_is_no_longer_counted() -> None:
+    """Whatever it does when it is told: a socket may take its time."""
+    limits = PeerLimits(Limits(connections=1))
+    first, second = connections(limits, 2)
+    first.evict = lambda problem: None  # type: ignore[method-assign]
+    assert first.enter() is None
+    assert second.enter() is None
+    assert limits.connection_count == 1
+
+
+def test_a_connection_that_is_admitted_from_the_start_is_not_closed_for_others() -> None:
+    """Every connection is, where nobody is asked."""
+    limits = PeerLimits(Limits(connections=1))
+    first, second = connections(limits, 2, is_admitted=True)
+    assert first.enter() is None
+    assert second.enter() == "1 connections are open, which is maxConnections"
+    assert first.problem is None
+
+
 def test_a_refused_connection_closes_nobody_for_it() -> None:
     limits = PeerLimits(Limits(connections=2, connections_per_address=1))
     first, other, second = FakeConnection(limits, A), FakeConnection(limits, B), FakeConnection(limits, A)

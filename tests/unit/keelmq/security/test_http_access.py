@@ -18,6 +18,8 @@ from keelmq.remoting.operation import Caller, Changes, Peer, Request, Role
 from keelmq.remoting.servers.http_call import HttpPeer
 from keelmq.remoting.servers.http_settings import HttpConfig
 from keelmq.runtime.config import ConfigError
+from keelmq.security.core.access import AccessControl
+from keelmq.security.core.access_settings import AccessSettings
 from keelmq.security.core.acls import Acl
 from keelmq.security.core.plain_acl import parse_plain_acl
 from keelmq.security.core.users import User, UserStatus
@@ -323,6 +325,17 @@ def test_a_broken_or_open_file_leaves_the_last_good_one(tmp_path: Path) -> None:
     assert made.problem is None
 
 
+def test_a_token_that_can_be_guessed_is_none(tmp_path: Path) -> None:
+    made = TokensFile(tokens_file(tmp_path, line("read", "a", "t" * 15) + line("read", "b", "t" * 16)))
+    assert [made.find("t" * length) is not None for length in (15, 16)] == [False, True]
+
+
+def test_a_name_is_one_token(tmp_path: Path) -> None:
+    path = tokens_file(tmp_path, line("read", "a", "t" * 16) + line("administer", "a", "u" * 16))
+    with pytest.raises(ConfigError, match="line 2: a is there twice"):
+        TokensFile(path)
+
+
 def test_a_bad_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^httpTokensFile: cannot read .*: No such file"):
         http_access(HttpConfig(http_tokens_file=tmp_path / "none"), None)
@@ -389,6 +402,38 @@ def test_failures_count_for_their_address() -> None:
     with pytest.raises(TooManyFailures):
         made.authenticate(basic("root"), HttpPeer("127.0.0.1:6000"))
     assert made.authenticate(basic("root"), HttpPeer(REMOTE, is_tls=True)).user == "root"
+
+
+def test_guesses_do_not_shut_out_who_was_right_before() -> None:
+    made = access()
+    made.authenticate(basic("root"), HttpPeer(LOCAL))
+    for _ in range(20):
+        with pytest.raises(Unauthenticated):
+            made.authenticate(basic("root", "wrong"), HttpPeer(LOCAL))
+    with pytest.raises(TooManyFailures):
+        made.authenticate(basic("root", "wrong"), HttpPeer(LOCAL))
+    assert made.authenticate(basic("root"), HttpPeer(LOCAL)).user == "root"
+
+
+def test_what_was_right_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq.security.http_access.GOOD_MAX", 3)
+    made = access()
+    for number in range(10):
+        made.authenticate(basic("root"), HttpPeer(f"127.0.0.{number + 1}:5000"))
+    assert made.remembered == 3
+
+
+def test_an_empty_password_is_nobodys() -> None:
+    """Also where unknown names are compared with an empty one, so that they take the same time."""
+    plain, _ = parse_plain_acl([("f", {"accounts": [{"accessKey": "RocketMQ", "secretKey": "12345678"}]})])
+    for server in (
+        ServerAccess(AccessControl(tables(), AccessSettings(), plain=plain)),
+        ServerAccess(control(tables())),
+    ):
+        made = HttpServerAccess(server, None)
+        for name in ("nobody", "RocketMQ", "root"):
+            with pytest.raises(Unauthenticated):
+                made.authenticate(basic(name, ""), HttpPeer(LOCAL))
 
 
 async def test_over_tls_and_with_the_certificate_of_a_member(tmp_path: Path) -> None:

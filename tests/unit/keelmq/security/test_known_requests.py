@@ -13,13 +13,21 @@ from keelmq.remoting.operation import FastPath, OperationTable, Peer
 from keelmq.security.core import known_requests
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.access_settings import AccessSettings
-from keelmq.security.core.known_requests import DECODERS_MAX, GRANTED_MAX, KnownRequests
+from keelmq.security.core.contexts import Role
+from keelmq.security.core.known_requests import (
+    DECODERS_MAX,
+    GRANTED_MAX,
+    SUBJECT_CHARS_MAX,
+    KnownRequests,
+    key_for_more,
+)
+from keelmq.security.core.member_proof import PROOF
 from keelmq.security.core.plain_acl import PlainAcl, parse_plain_acl
 from keelmq.security.core.signature import SecretKey, signed
 from keelmq.security.core.users import User, UserStatus
 from keelmq.security.server_access import ServerAccess
 from tests.support.server_parts import FastPathCommand, FastPathFields, raw_peer, server
-from tests.unit.keelmq.security.parts import NOW_MS, SECRETS, acl_of, tables
+from tests.unit.keelmq.security.parts import NOW_MS, SECRETS, acl_of, control, request, tables
 
 SEND = 310
 FIELDS = {"a": "p", "b": "t", "e": "0", "i": "text"}
@@ -234,6 +242,69 @@ async def test_what_depends_on_more_is_always_checked(settings: Any, fields: dic
         for _ in range(3):
             assert (await peer.ask(send(**fields))).code == 0
     assert guarded.control.whole == 3
+
+
+PLAIN, _ = parse_plain_acl([("f", {"accounts": [{"accessKey": "alice12", "secretKey": "alice-secret"}]})])
+BOTH = {"authentication_enabled": True, "authorization_enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "settings"),
+    [
+        (SEND, {}, {}),  # nobody signs
+        (SEND, {}, {"authorization_enabled": True}),
+        (17, {"topic": "t"}, BOTH | {"member_users": frozenset({"alice"}), "proof_required": False}),
+        (25, {}, BOTH),  # administers
+        (41, {}, BOTH),  # the body decides
+        (33, {"offset": "7"}, BOTH),  # the handler looks up
+        (SEND, {PROOF: "x"}, BOTH),
+        (SEND, {"_UNIQUE_KEY_QUERY": "true"}, BOTH),
+    ],
+)
+def test_only_what_the_signature_and_the_fields_decide_is_known(
+    code: int, fields: dict[str, str], settings: Any
+) -> None:
+    made = AccessSettings(**settings)
+    access = AccessControl(tables("* All Allow"), made)
+    sent = request(code, FIELDS | fields)
+    granted = Granted("alice", Role.OPERATE, is_member="alice" in made.member_users)
+    assert key_for_more(access, sent, granted) is None
+
+
+def test_where_two_signatures_count_no_request_is_known() -> None:
+    users = tables("* All Allow")
+    users.put(User("alice12", "alice-secret"))
+    sent, granted = request(SEND, FIELDS), Granted("alice12", Role.OPERATE)
+    both = AccessControl(users, AccessSettings(authentication_enabled=True), plain=PLAIN)
+    assert key_for_more(both, sent, granted) is None
+    for one in (
+        AccessControl(users, AccessSettings(authentication_enabled=True)),
+        AccessControl(users, AccessSettings(), plain=PLAIN),
+    ):
+        assert key_for_more(one, sent, granted) is not None
+
+
+def test_an_ordinary_request_is_known() -> None:
+    access = control(tables("* All Allow"))
+    found = key_for_more(access, request(SEND, FIELDS), Granted("alice", Role.OPERATE))
+    assert found is not None and found[1][0] == "AccessKey"
+
+
+async def test_after_a_change_requests_become_known_again() -> None:
+    guarded = Guarded()
+    async with guarded.peer() as peer:
+        for whole in (1, 2):
+            for _ in range(3):
+                assert (await peer.ask(send())).code == 0
+            assert guarded.control.whole == whole
+            guarded.users.put(User("somebody", "else"))
+
+
+def test_long_names_are_not_remembered() -> None:
+    known = KnownRequests(object())
+    ext = signed("alice", SECRETS["alice"], {"b": "t" * (SUBJECT_CHARS_MAX + 1)})
+    known.add(SEND, ext, ("AccessKey", "b"), KEY)
+    assert len(known.kinds[SEND]) == 0
 
 
 def test_names_need_not_be_identifiers() -> None:

@@ -226,3 +226,35 @@ def test_requests_from_before_the_start_are_refused() -> None:
     why = proofs.check(1001, proven(sent_ms=NOW_MS - 1), b"body", NOW_MS)
     assert why is not None and "synchronize the clocks" in why
     assert proofs.check(1001, proven(sent_ms=NOW_MS), b"body", NOW_MS) is None
+
+
+def test_one_request_too_late_is_refused() -> None:
+    proofs = MemberProofs()
+    assert proofs.check(1001, proven(NUMBERS), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(0), b"body", NOW_MS) == (
+        f"the request arrived after {NUMBERS} later ones"
+    )
+    assert proofs.check(1001, proven(1), b"body", NOW_MS) is None
+
+
+def test_a_sender_that_is_heard_is_not_forgotten_when_the_clock_jumps_ahead() -> None:
+    uptime = [0]
+    proofs = MemberProofs(uptime=lambda: uptime[0])
+    assert proofs.check(1001, proven(0), b"body", NOW_MS) is None
+    later = NOW_MS + 90_000
+    other = proven(sender=b"another1", sent_ms=later)
+    assert proofs.check(1001, other, b"body", later) is None  # forgets who is silent
+    assert len(proofs) == 2
+    assert proofs.check(1001, proven(1), b"body", later) is None
+
+
+def test_a_sender_is_remembered_until_its_latest_request_is_too_old() -> None:
+    """Its wall clock went back in between, and the server's monotonic clock runs ahead of its wall clock."""
+    uptime = [0]
+    proofs = MemberProofs(uptime=lambda: uptime[0])
+    assert proofs.check(1001, proven(0), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(1, sent_ms=NOW_MS - 5_000), b"body", NOW_MS) is None
+    uptime[0], now_ms = 31_000, NOW_MS + 27_000
+    assert proofs.check(1001, proven(sender=b"another1", sent_ms=now_ms), b"body", now_ms) is None
+    assert len(proofs) == 2
+    assert proofs.check(1001, proven(0), b"body", now_ms) is not None

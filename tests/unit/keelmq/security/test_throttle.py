@@ -56,3 +56,11 @@ def test_a_clock_that_goes_back_throttles_nobody_for_so_long() -> None:
     assert throttle.wait_ms("10.0.0.1", 1_000) == 0
     throttle.failed("10.0.0.1", 1_000)
     assert throttle.wait_ms("10.0.0.1", 1_000) == 100
+
+
+def test_long_names_share_their_beginning() -> None:
+    """A name has the size of a frame at most, and ten thousand of them are remembered."""
+    throttle = FailureThrottle(failures_max=1, refill_ms=100)
+    throttle.failed("10.0.0.1", 0, "a" * 64 + "b")
+    assert throttle.wait_ms("10.0.0.1", 0, "a" * 64 + "c") == 100
+    assert throttle.wait_ms("10.0.0.1", 0, "a" * 63 + "c") == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Call, Caller, CommandError, OperationTable
+from keelmq.remoting.operation import Call, Caller, CommandError, Operation, OperationTable, Wire
 from keelmq.security.core.users import User, UserType
 from keelmq.security.user_requests import UserRequests
 from keelmq.security.user_store import FileUserStore
@@ -27,13 +27,24 @@ class As(Caller):
 class Desk:
     """The handlers over files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, master: "Desk | None" = None) -> None:
+        """master: changes are forwarded to it, by a member."""
         files = UsersFile(path)
         files.load()
         self.store = FileUserStore(files)
         self.table = OperationTable()
-        UserRequests(self.store, member="inner").bind(self.table)
+        self._master, self.forwarded = master, 0
+        UserRequests(self.store, member="inner", forward=self._forward).bind(self.table)
         self.changes: dict[str, Any] = {}
+
+    async def _forward(self, operation: Operation[Any, Any], header: Wire, body: Wire | None) -> bool:
+        if self._master is None:
+            return False
+        self.forwarded += 1
+        fields = {"forwarded": "true"} | header.model_dump(by_alias=True, exclude_none=True)
+        made = None if body is None else body.model_dump(by_alias=True)
+        await self._master.ask(operation.code, fields, made, by=As("inner", is_member=True))
+        return True
 
     async def ask(
         self,
@@ -131,6 +142,56 @@ async def test_only_super_users_touch_super_users(
     assert desk.store.users() == before
     await desk.ask(code, fields, body, by=As("inner", is_member=True))
     assert desk.store.users() != before
+
+
+@pytest.mark.parametrize(
+    ("code", "username", "body", "is_known_here"),
+    [
+        (3001, "king", {"password": "king-secret", "userType": "Super"}, True),
+        (3002, "helper", {"userType": "Super"}, True),
+        (3002, "root", {"password": "mine"}, True),
+        (3002, "root", {"password": "mine"}, False),
+        (3003, "root", None, True),
+        (3003, "root", None, False),
+    ],
+)
+async def test_a_slave_gives_nobody_the_rights_of_a_member(
+    desk: Desk, tmp_path: Path, code: int, username: str, body: dict[str, Any] | None, is_known_here: bool
+) -> None:
+    """It signs what it forwards as a member, and may lack users that the master has."""
+    slave, before = Desk(tmp_path / "slave", master=desk), desk.store.users()
+    for user in (ROOT, HELPER) if is_known_here else ():
+        await slave.store.save_user(user)
+    for claimed in ({}, {"forwardedFor": "root"}):
+        with pytest.raises(CommandError, match="User:helper is not a Super user"):
+            await slave.ask(code, {"username": username, **claimed}, body, by=As("helper"))
+    assert desk.store.users() == before
+    await slave.ask(code, {"username": username}, body, by=As("root"))
+    assert desk.store.users() != before
+
+
+async def test_what_a_slave_refuses_is_not_forwarded(desk: Desk, tmp_path: Path) -> None:
+    slave = Desk(tmp_path / "slave", master=desk)
+    for user in (ROOT, HELPER):
+        await slave.store.save_user(user)
+    for code, body in ((3002, {"password": "mine"}), (3003, None)):
+        with pytest.raises(CommandError, match="User:helper is not a Super user"):
+            await slave.ask(code, {"username": "root"}, body, by=As("helper"))
+    assert slave.forwarded == 0
+
+
+async def test_a_user_says_in_vain_for_whom_a_request_is(desk: Desk) -> None:
+    fields = {"username": "root", "forwarded": "true", "forwardedFor": "root"}
+    for caller in (As("helper"), As("token:ops")):
+        with pytest.raises(CommandError, match="is not a Super user"):
+            await desk.ask(3003, fields, by=caller)
+
+
+async def test_there_is_a_limit_of_users(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq.security.user_requests.USERS_MAX", 3)
+    await desk.ask(3001, {"username": "alice"}, NORMAL)
+    with pytest.raises(CommandError, match="there are already 3 users"):
+        await desk.ask(3001, {"username": "bob"}, NORMAL)
 
 
 async def test_nobody_takes_the_name_of_the_members(desk: Desk) -> None:

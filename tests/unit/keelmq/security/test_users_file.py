@@ -1,12 +1,16 @@
 """users.json and acls.json: private, durable, read again when they change."""
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import CommandError
 from keelmq.runtime import durable_file
 from keelmq.security.core.users import User, UserStatus
+from keelmq.security.user_store import FileUserStore
 from keelmq.security.users_file import BadUsersFile, UsersFile
 from tests.unit.keelmq.security.parts import acl_of
 
@@ -42,6 +46,7 @@ def test_deleting_a_user_deletes_its_acl_and_its_secret(tmp_path: Path) -> None:
     users.put_user(ALICE)
     users.put_acl(ACL)
     users.delete_user("alice")
+    assert "swordfish" not in "".join(path.read_text() for path in tmp_path.iterdir())
     users.delete_user("nobody")
     again = loaded(tmp_path)
     assert (again.users(), again.acls()) == ([], [])
@@ -133,6 +138,67 @@ def test_a_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         users.put_user(User("bob", "secret"))
     assert (users.user("bob"), users.generation) == (None, generation)
     assert loaded(tmp_path).user("alice") == ALICE
+
+
+async def refusal_of(change: Awaitable[None]) -> str:
+    with pytest.raises(CommandError) as error:
+        await change
+    assert error.value.code == ResponseCode.SYSTEM_ERROR
+    return error.value.remark
+
+
+async def test_a_change_does_not_overwrite_a_broken_edit(tmp_path: Path) -> None:
+    store = FileUserStore(loaded(tmp_path))
+    await store.save_user(ALICE)
+    store.files.users_path.write_text("{ half an edit")
+    remark = await refusal_of(store.save_user(User("bob", "secret")))
+    assert remark == f"{store.files.users_path} is not JSON; nothing was changed"
+    assert store.files.users_path.read_text() == "{ half an edit"
+    assert store.user("bob") is None
+
+
+async def test_a_change_keeps_an_edit_that_nobody_has_polled_yet(tmp_path: Path) -> None:
+    store, other = FileUserStore(loaded(tmp_path)), loaded(tmp_path)
+    other.put_user(ALICE)
+    await store.save_user(User("bob", "secret"))
+    assert [user.username for user in loaded(tmp_path).users()] == ["alice", "bob"]
+
+
+@pytest.mark.parametrize("name", ["users.json", "acls.json"])
+async def test_a_file_that_others_may_open_refuses_changes(tmp_path: Path, name: str) -> None:
+    store = FileUserStore(loaded(tmp_path))
+    await store.save_user(ALICE)
+    await store.save_acl(ACL)
+    (tmp_path / name).chmod(0o644)
+    remark = await refusal_of(store.save_user(User("bob", "secret")))
+    assert f"{name} has secrets in it and mode 644" in remark and "; nothing was changed" in remark
+    assert store.user("bob") is None
+    (tmp_path / name).chmod(0o600)
+    assert [user.username for user in loaded(tmp_path).users()] == ["alice"]
+
+
+async def test_a_full_disk_says_how_much_of_a_change_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileUserStore(loaded(tmp_path))
+    await store.save_user(ALICE)
+    await store.save_acl(ACL)
+    replace, full = durable_file.os.replace, [store.files.users_path]
+
+    def replaced(aside: Path, path: Path) -> None:
+        if path in full:
+            raise OSError(28, "No space left on device", str(path))
+        replace(aside, path)
+
+    monkeypatch.setattr(durable_file.os, "replace", replaced)
+    remark = await refusal_of(store.save_user(User("bob", "secret")))
+    assert remark.endswith("users.json: No space left on device; nothing was changed")
+    remark = await refusal_of(store.remove_user("alice"))
+    assert remark.endswith("No space left on device; a part of it is done: repeat it later")
+    assert (store.user("alice"), store.acl("User:alice")) == (ALICE, None)
+    full.clear()
+    await store.remove_user("alice")
+    assert (loaded(tmp_path).users(), store.users()) == ([], [])
 
 
 def test_rocketmqs_stored_form_is_read(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The guard of an HTTP port: Host and origin, read-only ports, headers, and routes that declare no role."""
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import fastapi
 import httpx
@@ -16,7 +18,7 @@ from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http import http_router
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import needs
-from keelmq.remoting.servers.http_guard import HEADERS
+from keelmq.remoting.servers.http_guard import HEADERS, HttpGuard
 from keelmq.remoting.servers.http_hosts import AllowedHosts, host_of, names_of
 from keelmq.remoting.servers.http_settings import HttpConfig, http_policy
 from keelmq.runtime.config import ConfigError, load_config
@@ -130,17 +132,53 @@ async def test_any_host_may_be_allowed() -> None:
         assert await status(client, "POST", "/v1/change", host="evil.example") == 200
 
 
-async def test_two_hosts_are_not_one_of_ours() -> None:
-    recorded = Recorded()
-    async with served(recorded.app, http_policy(config())) as client:
-        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
-        writer.write(
-            b"POST /v1/change HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
-        )
-        assert b" 403 " in await reader.readline()
+async def raw_status(of: httpx.AsyncClient, *lines: str) -> bytes:
+    """The first line of the answer to a change that is sent in these lines, with Connection: close."""
+    reader, writer = await asyncio.open_connection(of.base_url.host, of.base_url.port)
+    text = "\r\n".join((*lines, "Connection: close", "Content-Length: 0", "", ""))
+    writer.write(text.encode())
+    try:
+        return await reader.readline()
+    finally:
         writer.close()
         await writer.wait_closed()
-    assert recorded.ran == []
+
+
+@pytest.mark.parametrize(
+    "hosts", [["evil.example", "localhost"], ["localhost", "evil.example"], [], ["localhost", "localhost"]]
+)
+async def test_every_host_must_be_ours_and_there_must_be_one(hosts: list[str]) -> None:
+    recorded, lines = Recorded(), [f"Host: {host}" for host in hosts]
+    async with served(recorded.app, http_policy(config())) as client:
+        answer = await raw_status(client, "POST /v1/change HTTP/1.0", *lines)
+    is_ours = set(hosts) == {"localhost"}
+    assert (b" 200 " if is_ours else b" 403 ") in answer
+    assert recorded.ran == (["change"] if is_ours else [])
+
+
+async def test_of_two_credentials_the_last_counts() -> None:
+    recorded = Recorded()
+    good, bad = "Authorization: Bearer reader", "Authorization: Bearer other"
+    async with served(recorded.app, http_policy(config(), access=Readers())) as client:
+        for lines, wanted in (([good, bad], b" 401 "), ([bad, good], b" 200 ")):
+            assert wanted in await raw_status(client, "POST /v1/look HTTP/1.1", "Host: localhost", *lines)
+
+
+async def test_a_body_without_a_length_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq.remoting.servers.http_guard.FRAME_BYTES_MAX", 1_000)
+    recorded, json = Recorded(), {"content-type": "application/json"}
+
+    async def pieces(count: int) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            yield b" " * 100
+        yield b"{}"
+
+    async with served(recorded.app, http_policy(config())) as client:
+        assert (await client.post("/v1/change", content=pieces(9), headers=json)).status_code == 200
+        assert recorded.ran == ["change"]
+        with contextlib.suppress(httpx.TransportError):
+            assert (await client.post("/v1/change", content=pieces(11), headers=json)).status_code >= 400
+    assert recorded.ran == ["change"]
 
 
 def test_names_of_a_machine() -> None:
@@ -175,6 +213,9 @@ ORIGINS: Sequence[tuple[dict[str, str], int]] = [
     ({"origin": "null"}, 403),
     ({"origin": ""}, 403),
     ({"origin": "http://{host}", "sec-fetch-site": "cross-site"}, 403),
+    ({"sec-fetch-site": "same-origin"}, 200),
+    ({"sec-fetch-site": "none"}, 200),
+    ({"sec-fetch-site": "same-site"}, 403),
     ({"sec-fetch-site": "cross-site"}, 403),
 ]
 
@@ -300,6 +341,31 @@ async def test_a_route_without_a_role_is_refused(caplog: pytest.LogCaptureFixtur
         assert (await client.post("/v1/look", headers=reader)).status_code == 200
         assert (await client.post("/v1/change", headers=reader)).status_code == 403
     assert recorded.ran == ["view", "look"]
+
+
+async def test_nothing_of_a_withheld_answer_is_sent() -> None:
+    async def mounted(scope: object, receive: object, send: object) -> None:
+        await fastapi.Response("secret")(scope, receive, send)  # type: ignore[arg-type]
+
+    recorded, sent = Recorded(), list[Any]()
+    recorded.app.mount("/mounted", mounted)
+    guard = HttpGuard(recorded.app, http_policy(config(), access=Readers()))
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/mounted/", "raw_path": b"/mounted/", "query_string": b"",
+        "root_path": "", "scheme": "http", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+        "headers": [(b"host", b"localhost"), (b"authorization", b"Bearer reader")],
+    }  # fmt: skip
+    await guard(scope, receive, send)
+    start, *bodies = sent
+    assert start["status"] == 403
+    assert len(bodies) == 1 and b"declares no role" in bodies[0]["body"]
 
 
 async def test_a_stranger_is_told_how_to_authenticate_before_the_body_is_read() -> None:

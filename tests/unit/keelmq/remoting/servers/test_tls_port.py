@@ -297,6 +297,30 @@ async def test_half_a_pair_changes_nothing_and_is_told_once(
         assert answered(await ask(address_of(of), trusting(authority)))
 
 
+async def test_an_expired_certificate_does_not_replace_a_valid_one(
+    authority: Authority, tmp_path: Path, caplog: LogCaptureFixture
+) -> None:
+    files = copied(server_files(authority), tmp_path / "used")
+    tls = ServerTls("enforcing", files)
+    copied(server_files(authority, "localhost", days=(-9, -2)), tmp_path / "used")
+    async with server(tls=tls) as of:
+        assert not tls.check()
+        assert tls.fault == f"tls.server.certPath {files.certificate} expired 2 days ago: renew it"
+        assert f"goes on with its old certificate: {tls.fault}" in caplog.text
+        assert answered(await ask(address_of(of), trusting(authority)))
+        copied(server_files(authority), tmp_path / "used")
+        assert tls.check() and tls.fault is None
+
+
+async def test_one_expired_certificate_replaces_another(authority: Authority, tmp_path: Path) -> None:
+    """Clients that verify nothing are served, as RocketMQ's are by default."""
+    tls = ServerTls(
+        "enforcing", copied(server_files(authority, "localhost", days=(-9, -2)), tmp_path / "used")
+    )
+    copied(server_files(authority, "localhost", days=(-9, -1)), tmp_path / "used")
+    assert tls.check() and tls.fault is None
+
+
 async def test_links_that_are_switched_are_a_change(authority: Authority, tmp_path: Path) -> None:
     """As Kubernetes writes secrets. The dates of the files are the same."""
     used = tmp_path / "used"

@@ -1,0 +1,100 @@
+"""ProgramSecurity: what each key of the configuration does to the check."""
+
+from pathlib import Path
+
+import pytest
+
+from keelmq.runtime.config import load_config
+from keelmq.security.config import SecurityConfig
+from keelmq.security.core.access_settings import AccessSettings
+from keelmq.security.core.users import UserType
+from keelmq.security.private_file import read_private
+from keelmq.security.program import ProgramSecurity, first_users
+from tests.unit.keelmq.security.parts import NOW_MS, tables
+
+INNER = '{"accessKey":"inner","secretKey":"inner-secret"}'
+
+
+def loaded(**settings: str) -> SecurityConfig:
+    (config,) = load_config(SecurityConfig, path=None, environ={}, overrides=settings)
+    assert isinstance(config, SecurityConfig)
+    return config
+
+
+def test_every_key_is_in_the_check() -> None:
+    config = loaded(
+        authenticationEnabled="true",
+        authorizationEnabled="true",
+        authenticationWhitelist="310,11",
+        authorizationWhitelist="34",
+        authenticationStrategy="StatefulAuthenticationStrategy",
+        statefulAuthenticationCacheExpiredSecond="7",
+        statefulAuthenticationCacheMaxNum="8",
+        statefulAuthorizationCacheMaxNum="9",
+        innerClientAuthenticationCredentials=INNER,
+        memberCertificateNames="broker-a, broker-b",
+        memberProofRequired="false",
+    )
+    made = ProgramSecurity(config, tables(), cluster_name="C1", clock=lambda: NOW_MS)
+    assert made.access is not None and made.member_name == "inner" and made.signer is not None
+    assert made.access.control.settings == AccessSettings(
+        authentication_enabled=True,
+        authorization_enabled=True,
+        authentication_whitelist=frozenset({310, 11}),
+        authorization_whitelist=frozenset({34}),
+        stateful_authentication=True,
+        stateful_expired_ms=7_000,
+        stateful_cache_max=8,
+        decision_cache_max=9,
+        cluster_name="C1",
+        members_required=True,
+        member_users=frozenset({"inner"}),
+        member_certificates=frozenset({"broker-a", "broker-b"}),
+        proof_required=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_on", "asks_members"),
+    [
+        ({}, False, False),
+        ({"memberAuthenticationRequired": "true"}, False, True),
+        ({"authenticationEnabled": "true"}, True, True),
+        ({"authenticationEnabled": "true", "memberAuthenticationRequired": "false"}, True, False),
+        ({"authorizationEnabled": "true"}, True, False),
+        ({"innerClientAuthenticationCredentials": INNER}, True, True),
+        ({"memberCertificateNames": "broker-a"}, True, True),
+    ],
+)
+def test_one_key_is_enough_for_a_check(settings: dict[str, str], is_on: bool, asks_members: bool) -> None:
+    config = loaded(**settings)
+    assert (config.security_on, config.members_required) == (is_on, asks_members)
+    access = ProgramSecurity(config, tables(), cluster_name="C1").access
+    assert (access is not None) is is_on
+
+
+def test_the_first_user_is_not_replaced_by_an_account_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n"
+        "- {accessKey: rocketmq, secretKey: of-acl-1}\n"
+        "- {accessKey: another, secretKey: of-acl-1}\n"
+    )
+    config = loaded(
+        initAuthenticationUser='{"username":"rocketmq","password":"of-the-key"}',
+        migrateAuthFromV1Enabled="true",
+        aclPath=str(tmp_path),
+    )
+    found = [(user.username, user.password, user.user_type) for user, _ in first_users(config)]
+    assert found == [
+        ("rocketmq", "of-the-key", UserType.SUPER),
+        ("another", "of-acl-1", UserType.NORMAL),
+    ]
+
+
+def test_a_file_of_secrets_has_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.touch(mode=0o600)
+    path.write_bytes(b"x" * 11)
+    with pytest.raises(ValueError, match="has more than 10 bytes"):
+        read_private(path, 10)
+    assert read_private(path, 11) == b"x" * 11
