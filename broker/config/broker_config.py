@@ -21,7 +21,6 @@ from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.server_config import ServerConfig
 
-LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 QUEUE_ENTRY_BYTES = 20
@@ -46,12 +45,15 @@ AT_RUN_TIME = frozenset(
         "enablePropertyFilter",
         "fileReservedTime",
         "litePullMessageEnable",
+        "logicalDiskSpaceCleanForciblyThreshold",
         "longPollingEnable",
         "maxCommitLogBytes",
         "maxMessageSize",
         "minInSyncReplicas",
         "notifyConsumerIdsChangedEnable",
+        "quotaPercentForDiskPartition",
         "rejectTransactionMessage",
+        "replicasPerDiskPartition",
         "shortPollingTimeMills",
         "shutdownForwardTimeout",
         "shutdownHandOverTimeout",
@@ -380,19 +382,3 @@ class BrokerConfig(
                 f"{self.file_reserved_time} h: the longest timers are deleted before they are due"
             )
         return found
-
-
-def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
-    """Returns the address at which others reach this broker: the bound one, else that of the interface to the
-    first peer. A UDP connect sends nothing; it only asks the routing table."""
-    if bind_address not in ("", "0.0.0.0", "::"):
-        return bind_address
-    for peer in (*peers, "192.0.2.1:9"):
-        host, _, port = peer.rpartition(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((host, int(port)))
-            except (OSError, UnicodeError):
-                continue
-            return str(probe.getsockname()[0])
-    return LOOPBACK

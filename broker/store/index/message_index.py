@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.message.indexed_keys import Keyed, columns
 from broker.message.record import key_hash
-from broker.store.index.index_file import IndexFile
+from broker.store.index.index_file import IndexFile, file_bytes_of
 from broker.store.log.disk_jobs import Job, run
 from broker.store.log.mapped_file import StoreError, sync_directory
 from keelmq.runtime.clock import wall_ms
@@ -44,6 +44,7 @@ class MessageIndex:
         self._pending: list[Keyed] = []  # in front of `offset`, not in a file yet
         self._written_offset = 0  # the files have nothing at or behind it, between two write_pending()
         self._slots, self._entries = slots, entries
+        self.file_bytes = file_bytes_of(slots, entries)
         self._files: list[IndexFile] = []
         self._unsaved: list[IndexFile] = []  # rolled since the last flush()
         self._room_count = 0  # up to which the last file has room
@@ -75,6 +76,11 @@ class MessageIndex:
         if self._files:
             self._known_offset = self.offset = max(self._files[-1].end_offset, log_min)
             self._written_offset = self.offset + 1
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are, each of file_bytes."""
+        return len(self._files)
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.directory.iterdir() if _NAME.match(path.name))
