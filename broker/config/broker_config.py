@@ -15,6 +15,7 @@ from broker.config.client_settings import ClientSettings
 from broker.config.creation_limits import CreationLimits
 from broker.config.ha_settings import HaSecuritySettings
 from broker.config.ignored_keys import look_up
+from broker.config.log_settings import LogSettings
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
@@ -74,7 +75,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 class BrokerConfig(
-    StoredConfig, ClientSettings, StoreSettings, CreationLimits, HaSecuritySettings, ServerConfig
+    StoredConfig, ClientSettings, StoreSettings, CreationLimits, LogSettings, HaSecuritySettings, ServerConfig
 ):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 

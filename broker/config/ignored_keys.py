@@ -49,8 +49,8 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"dLeger(Group|Peers|SelfId)|preferredLeaderId", _DLEDGER),
     (r"timerRollWindowSlot|timerFlushIntervalMs|timerGetMessageThreadNum|timerPutMessageThreadNum",
      "timers are read from the log, without a wheel"),
-    (r"isolateLogEnable|enableShutdownGracefully|shutdownWaitTimeSeconds|subscriptionExpiredTimeout",
-     "shutdownHandOverTimeout says how long a stop may take; there is one log, on stderr"),
+    (r"enableShutdownGracefully|shutdownWaitTimeSeconds|subscriptionExpiredTimeout",
+     "shutdownHandOverTimeout says how long a stop may take"),
 )  # fmt: skip
 """Patterns of keys that are ignored whatever their value is, and why."""
 

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from broker.store.index.index_file import IndexFile, file_bytes_of
 from broker.store.log.disk_jobs import Job, run
 from broker.store.log.mapped_file import StoreError, sync_directory
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.log_context import ContextThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class MessageIndex:
         self._room_count = 0  # up to which the last file has room
         self._known_offset = -1  # the last record that was indexed before the start
         self._next: Future[IndexFile] | None = None
-        self._helper: ThreadPoolExecutor | None = None
+        self._helper: ContextThreadPool | None = None
 
     def load(self, log_min: int, log_end: int, *, abnormal: bool, trusted_ms: int | None) -> None:
         """Opens the files. log_min, log_end: where the CommitLog begins and ends. abnormal: after a crash.
@@ -137,7 +138,7 @@ class MessageIndex:
             return
         if file.room_count >= file.entries_max or file.count > file.entries_max * PREPARE_AT:
             if self._helper is None:
-                self._helper = ThreadPoolExecutor(1, "index-ahead")
+                self._helper = ContextThreadPool(1, "index-ahead")
             self._next = self._helper.submit(self._create)
 
     def _write_failed(self, error: OSError) -> None:
