@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
@@ -23,6 +24,7 @@ from keelmq.runtime.config import (
     setting_sources,
     to_properties,
 )
+from keelmq.runtime.isolated_log import CLOSE_S, isolated_log
 from keelmq.runtime.stop_steps import StopError
 from keelmq.security.open_network import warn_of_open_ports
 from keelmq.security.private_file import exposed_settings, exposed_tls_file
@@ -74,16 +76,20 @@ async def serve(broker: Broker) -> None:
         await asyncio.gather(leaving, told, return_exceptions=True)
 
 
+def own_log(config: BrokerConfig) -> AbstractContextManager[object]:
+    """With isolateLogEnable, the lines of the block are also in the files of this broker, as RocketMQ names
+    their directory."""
+    if not config.isolate_log_enable:
+        return nullcontext()
+    name = f"{config.broker_name}_{config.broker_id}"
+    return isolated_log(name, config.log_path / name, wait_s=CLOSE_S)
+
+
 def run(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         arguments = make_parser().parse_args(argv)
-        logging.basicConfig(
-            level=arguments.log_level,
-            format=program.LOG_FORMAT,
-            datefmt=program.LOG_TIME_FORMAT,
-            stream=sys.stderr,
-        )
+        program.log_to_stderr(arguments.log_level)
         config, given = read_config(arguments, os.environ)
         if arguments.print_config:
             sys.stdout.write(to_properties(config))
@@ -98,7 +104,7 @@ def run(argv: list[str]) -> int:
         for problem in (*exposed_settings(secret_keys(BrokerConfig), sources), *exposed_tls_file(config)):
             logging.getLogger(__name__).warning("%s", problem)
         program.raise_open_files_limit()
-        with program.runner() as runner:
+        with own_log(config), program.runner() as runner:
             runner.run(serve(Broker(config, given)))
     except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
         return program.refuse(PROGRAM, error)

@@ -10,10 +10,9 @@ from pathlib import Path
 from keelmq.remoting.config_store import with_stored
 from keelmq.runtime.config import ConfigError, load_config, secret_keys, setting_sources, to_properties
 from keelmq.runtime.program import (
-    LOG_FORMAT,
-    LOG_TIME_FORMAT,
     Parser,
     add_common_arguments,
+    log_to_stderr,
     overrides_of,
     raise_open_files_limit,
     refuse,
@@ -123,9 +122,7 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
     """Runs the program and returns its exit code."""
     try:
         arguments = make_parser(program).parse_args(argv)
-        logging.basicConfig(
-            level=arguments.log_level, format=LOG_FORMAT, datefmt=LOG_TIME_FORMAT, stream=sys.stderr
-        )
+        log_to_stderr(arguments.log_level)
         server = build(arguments, os.environ, controller_only=controller_only or arguments.controller_only)
         if isinstance(server, str):
             sys.stdout.write(server)

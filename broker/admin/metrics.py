@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from broker.admin.disk_quota import DiskQuota
 from broker.admin.group_metrics import METRICS, add_groups, is_system_topic
 from broker.admission.pending_replies import PendingReplies
 from broker.clients.core.registry import ClientRegistry
@@ -64,6 +65,17 @@ TABLE = Table(
         ),
         *METRICS,
         Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", _STORAGE_LABELS),
+        Metric(
+            "rocketmq_storage_quota_bytes",
+            "what the store may use of its disk (replicasPerDiskPartition); absent without a quota. files: "
+            "all, or log and queues if commitlog is on a disk of its own",
+            ("files",),
+        ),
+        Metric(
+            "rocketmq_storage_quota_used_bytes",
+            "sizes of the files that count against the quota, also without one: log, queues and index",
+            ("files",),
+        ),
         Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", _STORAGE_LABELS),
         Metric(
             "rocketmq_storage_dispatch_behind_bytes", "log that no consume queue has yet", _STORAGE_LABELS
@@ -179,6 +191,7 @@ class MetricSources:
 
     config: BrokerConfig
     store: MessageStore
+    quota: DiskQuota
     pending: PendingReplies
     metadata: Metadata
     stats: BrokerStats
@@ -218,6 +231,10 @@ def scrape(sources: MetricSources) -> Scrape:
     add_groups(made, sources.stats, sources.metadata, sources.store, sources.registry)
     _add_scheduled(made, sources)
     _add_storage(made, sources.store, readiness)
+    for partition, quota_bytes in sources.quota.partitions():
+        made.add("rocketmq_storage_quota_used_bytes", partition.store_bytes.used, partition.files)
+        if quota_bytes:
+            made.add("rocketmq_storage_quota_bytes", quota_bytes, partition.files)
     _add_role(made, sources.config, readiness, controlled)
     add_telemetry(made, sources.telemetry)
     if controlled is not None:

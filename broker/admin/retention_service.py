@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from broker.admin.disk_quota import DiskQuota, on_one_partition, partition_bytes
 from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import HELD_MS_MAX, OldFile, decide_retention, is_full
@@ -48,18 +49,12 @@ def disk_ratio(path: Path) -> float:
     return used / max(used + found.f_bavail, 1)
 
 
-def disk_room(path: Path) -> tuple[int, int]:
-    """Returns the bytes of the disk, and those that are available to this process."""
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
 class RetentionService:
     """Owned by the event loop's thread.
 
     held_offset: returns the offset below which no connected replica needs the log. on_emptied: gets {(topic,
     queueId): next offset} of the queues whose last message is about to be deleted, which waits for it. usage:
-    disk_ratio.
+    disk_ratio. size: partition_bytes.
     """
 
     def __init__(
@@ -71,8 +66,10 @@ class RetentionService:
         held_offset: Callable[[], int],
         on_emptied: Callable[[Mapping[tuple[str, int], int]], Awaitable[None]],
         usage: Callable[[Path], float] = disk_ratio,
+        size: Callable[[Path], int] = partition_bytes,
     ) -> None:
         self._store, self._gate, self._settings = store, gate, settings
+        self.quota = DiskQuota(store, settings, size=size)
         self._held_offset, self._on_emptied, self._usage = held_offset, on_emptied, usage
         self._is_full = False
         self._next_look_ms = 0
@@ -84,6 +81,7 @@ class RetentionService:
         """Deletes files and watches the disk until it is cancelled."""
         next_clean_ms, next_early_ms = now_ms() + self._settings.clean_resource_interval, now_ms()
         while True:
+            self.quota.tell()
             is_behind = await self.catch_up()
             self._look_for_room()
             self.watch_room()
@@ -116,7 +114,7 @@ class RetentionService:
         self._next_look_ms = now_ms() + ROOM_MS
         log, root = self._store.commit_log.directory, self._store.root
         used = self._usage(log)
-        return used if log.stat().st_dev == root.stat().st_dev else max(used, self._usage(root))
+        return used if on_one_partition(self._store) else max(used, self._usage(root))
 
     def watch_room(self) -> None:
         """Closes the gate while the log has no room to grow, and opens it as soon as it has."""
@@ -139,8 +137,8 @@ class RetentionService:
         """Runs one round: deletes at most deleteFileBatchMax files, and checks the disk after each."""
         asked, self.asked = self.asked, False
         log = self._store.commit_log
-        for _ in range(self._settings.delete_file_batch_max):
-            next_one = self._next_to_go(asked=asked)
+        for number in range(self._settings.delete_file_batch_max):
+            next_one = self._next_to_go(asked=asked, recount=number == 0)
             self.watch_room()
             if next_one is None:
                 break
@@ -153,9 +151,9 @@ class RetentionService:
             await asyncio.to_thread(gone.delete)
         await self._clean_derived()
 
-    def _next_to_go(self, *, asked: bool) -> tuple[int, bool] | None:
+    def _next_to_go(self, *, asked: bool, recount: bool) -> tuple[int, bool] | None:
         """Returns the end of the log's oldest file, and whether it is deleted even if a replica copies it.
-        None: it stays."""
+        None: it stays. recount: queues and index may have other files than at the last call."""
         store = self._store
         limit = min(store.dispatch_offset, store.confirm_offset, store.commit_log.flushed_offset)
         files = [OldFile(end, written) for end, written in store.commit_log.oldest_files(limit)]
@@ -169,6 +167,7 @@ class RetentionService:
             was_full=was_full,
             asked=asked,
             log=(store.commit_log.min_offset, store.commit_log.max_offset),
+            quotas=self.quota.uses(recount=recount),
         )
         self._is_full = verdict.is_full
         if verdict.is_full and not was_full:

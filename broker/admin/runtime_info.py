@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.admin.retention_service import disk_ratio, disk_room
+from broker.admin.disk_quota import disk_room
+from broker.admin.retention_service import disk_ratio
 from broker.core.readiness import not_writable
 from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import store_timestamp

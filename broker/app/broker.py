@@ -273,6 +273,7 @@ class Broker(BrokerParts):
         return MetricSources(
             config=self.config,
             store=self.store,
+            quota=self.retention.quota,
             pending=self.pending,
             metadata=self.metadata,
             stats=self.stats,

@@ -21,7 +21,8 @@ from broker.app.process import ProcessParts, make_process_parts
 from broker.app.stand_alone import StandAlone
 from broker.app.status import BrokerStatus
 from broker.clients.service import Clients
-from broker.config.broker_config import BrokerConfig, detect_address
+from broker.config.broker_config import BrokerConfig
+from broker.config.detected_address import detect_address
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.service import ControlledParts, ControllerMode
 from broker.core.read_counters import ReadCounters

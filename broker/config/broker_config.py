@@ -15,13 +15,13 @@ from broker.config.client_settings import ClientSettings
 from broker.config.creation_limits import CreationLimits
 from broker.config.ha_settings import HaSecuritySettings
 from broker.config.ignored_keys import look_up
+from broker.config.log_settings import LogSettings
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.server_config import ServerConfig
 
-LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 QUEUE_ENTRY_BYTES = 20
@@ -46,12 +46,15 @@ AT_RUN_TIME = frozenset(
         "enablePropertyFilter",
         "fileReservedTime",
         "litePullMessageEnable",
+        "logicalDiskSpaceCleanForciblyThreshold",
         "longPollingEnable",
         "maxCommitLogBytes",
         "maxMessageSize",
         "minInSyncReplicas",
         "notifyConsumerIdsChangedEnable",
+        "quotaPercentForDiskPartition",
         "rejectTransactionMessage",
+        "replicasPerDiskPartition",
         "shortPollingTimeMills",
         "shutdownForwardTimeout",
         "shutdownHandOverTimeout",
@@ -72,7 +75,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 class BrokerConfig(
-    StoredConfig, ClientSettings, StoreSettings, CreationLimits, HaSecuritySettings, ServerConfig
+    StoredConfig, ClientSettings, StoreSettings, CreationLimits, LogSettings, HaSecuritySettings, ServerConfig
 ):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
@@ -380,19 +383,3 @@ class BrokerConfig(
                 f"{self.file_reserved_time} h: the longest timers are deleted before they are due"
             )
         return found
-
-
-def detect_address(bind_address: str, peers: tuple[str, ...]) -> str:
-    """Returns the address at which others reach this broker: the bound one, else that of the interface to the
-    first peer. A UDP connect sends nothing; it only asks the routing table."""
-    if bind_address not in ("", "0.0.0.0", "::"):
-        return bind_address
-    for peer in (*peers, "192.0.2.1:9"):
-        host, _, port = peer.rpartition(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((host, int(port)))
-            except (OSError, UnicodeError):
-                continue
-            return str(probe.getsockname()[0])
-    return LOOPBACK

@@ -49,8 +49,8 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"dLeger(Group|Peers|SelfId)|preferredLeaderId", _DLEDGER),
     (r"timerRollWindowSlot|timerFlushIntervalMs|timerGetMessageThreadNum|timerPutMessageThreadNum",
      "timers are read from the log, without a wheel"),
-    (r"isolateLogEnable|enableShutdownGracefully|shutdownWaitTimeSeconds|subscriptionExpiredTimeout",
-     "shutdownHandOverTimeout says how long a stop may take; there is one log, on stderr"),
+    (r"enableShutdownGracefully|shutdownWaitTimeSeconds|subscriptionExpiredTimeout",
+     "shutdownHandOverTimeout says how long a stop may take"),
 )  # fmt: skip
 """Patterns of keys that are ignored whatever their value is, and why."""
 
@@ -85,7 +85,6 @@ ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
         "namesrvAddr has the addresses; names are resolved at each dial",
     ),
     "fetchControllerAddrByDnsLookup": ("false", "controllerAddr has the addresses of all"),
-    "replicasPerDiskPartition": ("1", "maxCommitLogBytes holds a log that shares its disk to a size"),
     "regionId": ("DefaultRegion", "messages have the region DefaultRegion"),
     "accessMessageInMemoryMaxRatio": ("40", "40 percent of the memory are taken to hold the log's tail"),
 }
@@ -93,8 +92,6 @@ ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
 
 UNSUPPORTED: Final[dict[str, str]] = {
     "haMasterAddress": "a slave needs enableControllerMode=true; it asks the controllers for its master",
-    "quotaPercentForDiskPartition": "maxCommitLogBytes holds a log that shares its disk to a size",
-    "logicalDiskSpaceCleanForciblyThreshold": "maxCommitLogBytes holds a log that shares its disk to a size",
     "readOnlyCommitLogStorePaths": "there is one directory of the CommitLog",
 }
 

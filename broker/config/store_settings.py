@@ -4,7 +4,9 @@ Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ doe
 MessageStoreConfig.
 """
 
-from pydantic import Field, field_validator
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from broker.core.retention import RetentionRules
 from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
@@ -63,6 +65,22 @@ class StoreSettings(TelemetryConfig):
     disk_space_warning_level_ratio: int = Field(
         90, description="percent from which messages are refused, with code 14; 35 to 90"
     )
+    replicas_per_disk_partition: int = Field(
+        1,
+        ge=1,
+        description="brokers that share a disk partition, each with an equal quota of it, of which "
+        "diskMaxUsedSpaceRatio then is a percentage; 1: no quota",
+    )
+    quota_percent_for_disk_partition: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the quota as a part of the partition, for unequal ones, instead of "
+        "replicasPerDiskPartition; 1: no quota (in RIP-31, not in RocketMQ)",
+    )
+    logical_disk_space_clean_forcibly_threshold: float = Field(
+        0.8, gt=0, le=1, description="part of the quota from which the oldest files go whatever their age"
+    )
 
     @field_validator("disk_max_used_space_ratio")
     @classmethod
@@ -86,6 +104,15 @@ class StoreSettings(TelemetryConfig):
             raise ValueError(f"mapperFileSizeBatchConsumeQueue must be a multiple of {BATCH_UNIT_BYTES}")
         return size
 
+    @model_validator(mode="after")
+    def _one_quota(self) -> Self:
+        if self.replicas_per_disk_partition > 1 and self.quota_percent_for_disk_partition < 1:
+            raise ValueError(
+                "replicasPerDiskPartition and quotaPercentForDiskPartition both set the quota "
+                f"({self.replicas_per_disk_partition}, {self.quota_percent_for_disk_partition}): remove one"
+            )
+        return self
+
     @field_validator("delete_when")
     @classmethod
     def _hours(cls, text: str) -> str:
@@ -103,6 +130,9 @@ class StoreSettings(TelemetryConfig):
             forcibly_ratio=self.disk_space_clean_forcibly_ratio / 100,
             warning_ratio=self.disk_space_warning_level_ratio / 100,
             bytes_max=self.max_commit_log_bytes,
+            replicas=self.replicas_per_disk_partition,
+            quota_percent=self.quota_percent_for_disk_partition,
+            logical_forcibly_ratio=self.logical_disk_space_clean_forcibly_threshold,
         )
 
 

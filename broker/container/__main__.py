@@ -99,12 +99,7 @@ def run(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         arguments = make_parser().parse_args(argv)
-        logging.basicConfig(
-            level=arguments.log_level,
-            format=program.LOG_FORMAT,
-            datefmt=program.LOG_TIME_FORMAT,
-            stream=sys.stderr,
-        )
+        program.log_to_stderr(arguments.log_level)
         config, given = read_config(arguments, os.environ)
         if arguments.print_config or arguments.print_important:
             lines = to_properties(config).splitlines(keepends=True)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.app.process import make_process_parts
-from broker.config.broker_config import detect_address
+from broker.config.detected_address import detect_address
 from broker.container.config import ContainerConfig
 from broker.container.container import Container
 from broker.container.host import BrokerHost

@@ -12,10 +12,11 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from broker.ha.core.master_link import Send
 from broker.ha.ports import ReplicatedLog
+from keelmq.runtime.log_context import ContextThreadPool
 
 ABORT_CHECK_MS = 1_000
 """A thread that waits for a slow replica checks this often whether its batch was aborted."""
@@ -105,7 +106,7 @@ class CatchUpThreads:
 
     def __init__(self, threads_max: int) -> None:
         """`threads_max`: number of replicas that threads serve at once; the loop serves the others."""
-        self._threads = ThreadPoolExecutor(max(threads_max, 1), "ha-catch-up")
+        self._threads = ContextThreadPool(max(threads_max, 1), "ha-catch-up")
         self._threads_max = threads_max
         self._sending: set[asyncio.Future[None]] = set()
 

@@ -26,6 +26,7 @@ from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import begin_truncation
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
+from keelmq.runtime.log_context import in_context
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         assert self._transport is not None
         if self._transport.is_reading():
             self._transport.pause_reading()
-        self._disk_job = asyncio.get_running_loop().run_in_executor(None, write)
+        self._disk_job = asyncio.get_running_loop().run_in_executor(None, in_context(write))
         self._disk_job.add_done_callback(lambda future: self._disk_job_ended(future, then))
 
     def _disk_job_ended(self, future: "asyncio.Future[None]", then: Callable[[], None]) -> None:

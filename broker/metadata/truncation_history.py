@@ -13,6 +13,7 @@ from broker.metadata.files import read_json
 from broker.metadata.offsets import Clamped
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.durable_file import replace_file
+from keelmq.runtime.log_context import in_context
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class TruncationHistory:
         except RuntimeError:  # a tool, or a test
             self._append(note)
         else:
-            loop.run_in_executor(None, self._append, note)
+            loop.run_in_executor(None, in_context(self._append), note)
 
     def _append(self, note: object) -> None:
         try:

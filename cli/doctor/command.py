@@ -25,6 +25,7 @@ from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, sum
 from cli.doctor.groups import groups
 from cli.doctor.machine import Port
 from cli.doctor.port_certificates import check_port_certificates
+from cli.doctor.quota import check_quota
 from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
 from cli.doctor.security import check_security
@@ -155,7 +156,7 @@ async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool
     for ports in await asyncio.gather(*(machine.check_ports(file, probe) for file in mine)):
         found += ports
     for file in mine:
-        found += machine.check_directories(file)
+        found += [*machine.check_directories(file), *check_quota(file)]
     for file in files:
         if file not in mine:
             text = f"for another machine ({machine.host_of(file)}): its ports and disks were not checked"

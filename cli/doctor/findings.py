@@ -16,6 +16,7 @@ CHECKS = {
     "config.passwords": "no password is a known or short one, and no user has the secret of the members",
     "machine.ports": "the ports are free, or in use by the program that they are for",
     "machine.directories": "directories are writable, have free space, and belong to this broker",
+    "machine.quota": "the quota of the disk, if there is one, deletes nothing at once",
     "machine.open-files": "the limit of open files is high enough (one per connection)",
     "machine.compiled": "the data path's modules are compiled; interpreted ones need more CPU time",
     "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",

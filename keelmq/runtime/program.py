@@ -5,6 +5,7 @@ import argparse
 import asyncio
 import gc
 import importlib.metadata
+import logging
 import resource
 import signal
 import sys
@@ -13,13 +14,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
+from keelmq.runtime.log_context import ContextFormatter
 
 DISTRIBUTION = "keelmq"
 OPEN_FILES_WANTED = 65_536
 YOUNG_OBJECTS_MAX = 20_000
 """Net new objects after which the collector looks for cycles among them (Python's default: 700)."""
-LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
-LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,6 +88,14 @@ def runner() -> asyncio.Runner:
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def log_to_stderr(level: str) -> None:
+    """Makes stderr the log of this process: lines of this level and above, with their context if they have
+    one. As logging.basicConfig(), it changes nothing if there is a log already."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ContextFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def raise_open_files_limit() -> None:

@@ -11,16 +11,17 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from broker.message.indexed_keys import Keyed, columns
 from broker.message.record import key_hash
-from broker.store.index.index_file import IndexFile
+from broker.store.index.index_file import IndexFile, file_bytes_of
 from broker.store.log.disk_jobs import Job, run
 from broker.store.log.mapped_file import StoreError, sync_directory
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.log_context import ContextThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +45,13 @@ class MessageIndex:
         self._pending: list[Keyed] = []  # in front of `offset`, not in a file yet
         self._written_offset = 0  # the files have nothing at or behind it, between two write_pending()
         self._slots, self._entries = slots, entries
+        self.file_bytes = file_bytes_of(slots, entries)
         self._files: list[IndexFile] = []
         self._unsaved: list[IndexFile] = []  # rolled since the last flush()
         self._room_count = 0  # up to which the last file has room
         self._known_offset = -1  # the last record that was indexed before the start
         self._next: Future[IndexFile] | None = None
-        self._helper: ThreadPoolExecutor | None = None
+        self._helper: ContextThreadPool | None = None
 
     def load(self, log_min: int, log_end: int, *, abnormal: bool, trusted_ms: int | None) -> None:
         """Opens the files. log_min, log_end: where the CommitLog begins and ends. abnormal: after a crash.
@@ -75,6 +77,11 @@ class MessageIndex:
         if self._files:
             self._known_offset = self.offset = max(self._files[-1].end_offset, log_min)
             self._written_offset = self.offset + 1
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are, each of file_bytes."""
+        return len(self._files)
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.directory.iterdir() if _NAME.match(path.name))
@@ -131,7 +138,7 @@ class MessageIndex:
             return
         if file.room_count >= file.entries_max or file.count > file.entries_max * PREPARE_AT:
             if self._helper is None:
-                self._helper = ThreadPoolExecutor(1, "index-ahead")
+                self._helper = ContextThreadPool(1, "index-ahead")
             self._next = self._helper.submit(self._create)
 
     def _write_failed(self, error: OSError) -> None:

@@ -30,6 +30,11 @@ class CuttableLog(ABC):
     def _use_last_file(self) -> None:
         """Makes the last file the one that is written to, from max_offset on."""
 
+    @property
+    def file_count(self) -> int:
+        """How many files there are, each of file_bytes."""
+        return len(self._files)
+
     def truncate(self, offset: int) -> None:
         """Ends the log at `offset`; durable when it returns."""
         run(self.cut(offset))

@@ -6,11 +6,12 @@ methods are called by the event loop's thread. Source: RocketMQ 5.3.3 AllocateMa
 """
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
 from broker.store.log.mapped_file import MappedFile
+from keelmq.runtime.log_context import ContextThreadPool
 
 PREPARED_NAME: Final = "next.prepared"
 """Not the name of a log file."""
@@ -32,15 +33,15 @@ class FileAllocator:
         self._zeros_ahead = zeros_ahead
         self._zeroed_bytes = 0  # of the prepared file
         self._no_zeros = threading.Event()
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: ContextThreadPool | None = None
 
     def clear(self) -> None:
         """Deletes a prepared file that a crash left."""
         self._path.unlink(missing_ok=True)
 
-    def _helper(self) -> ThreadPoolExecutor:
+    def _helper(self) -> ContextThreadPool:
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "commitlog-ahead")
+            self._executor = ContextThreadPool(1, "commitlog-ahead")
         return self._executor
 
     def touch(self, file: MappedFile, start: int, end: int) -> None:

@@ -8,9 +8,9 @@ Source: RocketMQ 5.3.3 GroupCommitService.
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from broker.store.log.sync_fault import SyncError
+from keelmq.runtime.log_context import ContextThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class GroupCommit:
         ask the log how far it is durable, for what a round has synced may have been cut off since. on_fault:
         called once, with the text of the failure."""
         self._sync, self._on_flushed, self._on_fault = sync, on_flushed, on_fault
-        self._thread = ThreadPoolExecutor(1, "group-commit")
+        self._thread = ContextThreadPool(1, "group-commit")
         self._round: asyncio.Future[int] | None = None
         self._wanted = False
         self._closed = False

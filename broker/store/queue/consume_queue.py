@@ -108,6 +108,11 @@ class ConsumeQueue:
             self._files.pop().delete()
         self._use_last_file()
 
+    @property
+    def file_count(self) -> int:
+        """How many files there are, each of file_bytes."""
+        return len(self._files)
+
     def _units_in(self, file: MappedFile) -> int:
         """Number of written units, which are at the front of the file, by binary search."""
         low, high = 0, self.file_bytes // UNIT_BYTES

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 from pydantic import SecretStr
 
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.log_context import in_context
 from keelmq.runtime.tls.files import CertificateFiles, FollowedFiles, Names, key_names
 from keelmq.runtime.tls.self_signed import SelfSigned, load_self_signed
 
@@ -141,9 +142,9 @@ class ServerTls:
             await self._followed.run()
 
     def make_soon(self, made: Callable[[str | None], None]) -> None:
-        """Makes the self-signed certificate in a thread; made() gets None then, or the problem. The library
-        is imported here, so a program without TLS clients does not pay for it."""
-        self._waiting.append(made)
+        """Makes the self-signed certificate in a thread; made() gets None then, or the problem, in its
+        caller's context. The library is imported here: a program without TLS clients does not pay for it."""
+        self._waiting.append(in_context(made))
         if self._making is None:
             self._making = asyncio.get_running_loop().create_task(self._make())
 

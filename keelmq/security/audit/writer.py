@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
-from keelmq.security.audit.files import RotatedFile
+from keelmq.runtime.rotated_file import RotatedFile
 
 logger = logging.getLogger(__name__)
 

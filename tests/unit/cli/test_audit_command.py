@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cli import audit as command
 from cli.keelmq import app
-from keelmq.security.audit.files import RotatedFile
+from keelmq.runtime.rotated_file import RotatedFile
 from keelmq.security.audit.reader import AuditReader
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import BrokerConfig, detect_address, split_addresses
+from broker.config.broker_config import BrokerConfig, split_addresses
+from broker.config.detected_address import detect_address
 from keelmq.runtime.config import ConfigError, load_config, to_properties
 
 CONTROLLED = {"enableControllerMode": "true", "controllerAddr": "a:1;b:2"}

@@ -54,7 +54,7 @@ def test_what_changes_nothing_may_stay_and_is_named(tmp_path: Path) -> None:
         ("haMasterAddress=a:10912", "a slave needs enableControllerMode=true"),
         ("storeType=defaultRocksDB", "no RocksDB"),
         ("enableDLegerCommitLog=true", "enableControllerMode is the way"),
-        ("replicasPerDiskPartition=3", "maxCommitLogBytes"),
+        ("readOnlyCommitLogStorePaths=/a", "one directory of the CommitLog"),
         ("flushComitLogLeastPages=4", "unknown key"),
         ("sendMessageThreadPool=4", "unknown key"),
         ("aclEnabled=true", "unknown key"),

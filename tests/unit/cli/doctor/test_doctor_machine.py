@@ -15,6 +15,7 @@ from cli.doctor import machine
 from cli.doctor.files import ConfigFile, load
 from cli.doctor.findings import Finding, Level
 from cli.doctor.machine import Port
+from cli.doctor.quota import check_quota
 
 
 def broker(directory: Path, name: str = "broker.conf", **keys: str) -> ConfigFile:
@@ -192,3 +193,25 @@ def test_compiled_or_not_is_told(monkeypatch: pytest.MonkeyPatch, count: int, te
     monkeypatch.setattr(machine, "built", lambda: (count, 6))
     found = machine.check_compiled()
     assert found.level is Level.OK and re.match(text, found.text)
+
+
+def test_a_quota_that_deletes_at_once_is_found_before_the_start(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    share = 1_000_000 / (disk.f_blocks * disk.f_frsize)
+    queue = tmp_path / "store" / "consumequeue" / "T" / "0"
+    queue.mkdir(parents=True)
+    (tmp_path / "store" / "commitlog").mkdir()
+    assert check_quota(broker(tmp_path)) == []
+    for size, level in ((700_000, Level.OK), (900_000, Level.WARNING)):
+        with (tmp_path / "store" / "commitlog" / f"{0:020d}").open("w") as file:
+            file.truncate(size - 100_000)
+        with (queue / f"{0:020d}").open("w") as file:
+            file.truncate(100_000)
+        (tmp_path / "store" / "commitlog" / "next.prepared").write_bytes(bytes(200_000))
+        (found,) = check_quota(broker(tmp_path, quotaPercentForDiskPartition=f"{share:.15f}"))
+        assert (found.check, found.level) == ("machine.quota", level), found
+    assert "deletes its oldest messages" in found.text and "cleanFileForciblyEnable=false" in found.next_step
+    (found,) = check_quota(
+        broker(tmp_path, quotaPercentForDiskPartition=f"{share:.15f}", cleanFileForciblyEnable="false")
+    )
+    assert found.level is Level.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.security.audit.files import RotatedFile
+from keelmq.runtime.rotated_file import RotatedFile
 
 
 @pytest.fixture
