@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from prometheus_client.core import Metric
 
@@ -23,6 +24,8 @@ from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operation import Access
 from keelmq.remoting.operations.container import BrokerState, InnerBroker, Worker
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.isolated_log import IsolatedLog
+from keelmq.runtime.log_context import LogContext, log_context
 from keelmq.runtime.stop_steps import StopError, StopSteps
 from keelmq.security.audit.log import AuditLog
 from keelmq.security.metrics import scrape as security_scrape
@@ -36,6 +39,7 @@ class _Running:
 
     inner: InnerConfig
     broker: Broker
+    log: LogContext
     state: BrokerState = BrokerState.STARTING
     life: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -69,9 +73,19 @@ class LocalHost:
                     f"{setup.config_path} has changed: it is {inner.identity.canonical_name} now, and not "
                     f"{setup.identity.canonical_name}; remove that broker, and add the file again"
                 )
-            running = _Running(inner, Broker(inner.config, inner.given, process=self._process))
-            self._running[setup.identity] = running
-            await running.life.enter_async_context(running.broker)
+            log, life = self._open_log(inner), AsyncExitStack()
+            if isinstance(log, IsolatedLog):
+                life.callback(log.close)
+                log = log.context
+            with log_context(log):
+                broker = Broker(inner.config, inner.given, process=self._process)
+                running = _Running(inner, broker, log, life=life)
+                self._running[setup.identity] = running
+                try:
+                    await life.enter_async_context(broker)
+                except BaseException:
+                    await life.aclose()
+                    raise
         except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
             self._running.pop(setup.identity, None)
             raise BrokerRefused("; ".join(str(error).splitlines())) from error
@@ -89,8 +103,8 @@ class LocalHost:
         running.state = BrokerState.STOPPING
         try:
             if hand_over:
-                await running.broker.leave()
-            await running.life.aclose()
+                await _leave(running)
+            await _end(running)
         except StopError as error:
             raise BrokerRefused(str(error)) from error
         finally:
@@ -130,7 +144,7 @@ class LocalHost:
 
     async def leave(self) -> None:
         """See BrokerHost. All hand over at the same time."""
-        await asyncio.gather(*(each.broker.leave() for each in self._running.values()))
+        await asyncio.gather(*(_leave(each) for each in self._running.values()))
 
     async def close(self) -> None:
         """See BrokerHost."""
@@ -140,16 +154,24 @@ class LocalHost:
         steps = StopSteps("the container")
         slaves_first = sorted(running.items(), key=lambda item: item[1].broker.role_name == "master")
         for identity, each in slaves_first:
-            steps.add(identity.canonical_name, each.life.aclose)
+            steps.add(identity.canonical_name, partial(_end, each))
         try:
             await steps.run()
         finally:
             self._running.clear()
 
+    def _open_log(self, inner: InnerConfig) -> LogContext | IsolatedLog:
+        name = inner.identity.canonical_name
+        if not inner.config.isolate_log_enable:
+            return LogContext(name)
+        return IsolatedLog(name, inner.config.log_path / name)
+
     def _describe(self, running: _Running) -> InnerBroker:
         broker, config = running.broker, running.inner.config
         controlled, listeners = broker.controlled, broker.listeners
         broker_id = config.broker_id if controlled is None else controlled.role.broker_id or NOT_APPLIED
+        running.log.name = canonical_name(config.broker_cluster_name, config.broker_name, broker_id)
+        quota = broker.retention.quota
         reasons = not_ready(broker.readiness) if running.state is BrokerState.SERVING else []
         is_open = running.state is BrokerState.SERVING
         fast = listeners.servers[1].address if is_open and len(listeners.servers) > 1 else None
@@ -158,7 +180,7 @@ class LocalHost:
             broker_cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=broker_id,
-            canonical_name=canonical_name(config.broker_cluster_name, config.broker_name, broker_id),
+            canonical_name=running.log.name,
             state=running.state,
             reason="; ".join(reasons),
             role=broker.role_name if is_open else "none",
@@ -170,9 +192,22 @@ class LocalHost:
             config_path=str(running.inner.path),
             store_path=str(config.store_path_root_dir),
             worker=self._number,
+            store_bytes=quota.used_bytes if is_open else 0,
+            quota_bytes=quota.quota_bytes if is_open else 0,
             connections=listeners.connection_count if is_open else 0,
             is_ready=is_open and not reasons,
         )
+
+
+async def _leave(running: _Running) -> None:
+    with log_context(running.log):
+        await running.broker.leave()
+
+
+async def _end(running: _Running) -> None:
+    """Raises StopError."""
+    with log_context(running.log):
+        await running.life.aclose()
 
 
 def resident_bytes() -> int:

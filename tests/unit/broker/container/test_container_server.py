@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import json
+import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,9 +45,11 @@ from keelmq.remoting.operations.container import (
     RemoveBrokerRequest,
     RestartWorkerRequest,
 )
+from keelmq.runtime.log_context import ContextFormatter
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from tests.support.ports import free_port
+from tests.support.server_parts import until
 from tests.unit.broker.container.parts import broker_file, container_config
 
 NO_BROKER = ResponseCode.BROKER_NOT_EXIST
@@ -356,3 +360,44 @@ async def test_nothing_is_left_after_many_adds_and_removes(tmp_path: Path, start
     after = held()
     # The client has a connection for each of the broker's addresses; a closed one may wait for its end.
     assert all(now <= was + 2 for was, now in zip(before, after, strict=True)), (before, after)
+
+
+async def test_each_line_of_the_log_says_which_broker_it_is_about(
+    tmp_path: Path, start: Starter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    own = {"isolateLogEnable": "true", "logPath": logs}
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ContextFormatter())
+    logging.getLogger("broker").addHandler(handler)
+    logging.getLogger("broker").setLevel(logging.INFO)
+    try:
+        asker = await start(
+            container_config(tmp_path, broker_file(tmp_path, "a"), broker_file(tmp_path, "b", **own))
+        )
+        await asker.ready("c1_b_0")
+        await start.end(asker)
+    finally:
+        logging.getLogger("broker").removeHandler(handler)
+        logging.getLogger("broker").setLevel(logging.NOTSET)
+    lines = capsys.readouterr().err.splitlines()
+    stored = [line for line in lines if "store loaded" in line or "store closed" in line]
+    assert len(stored) == 4
+    assert [sum(f"#c1_{name}_0# " in line for line in stored) for name in "ab"] == [2, 2]
+    file = logs / "c1_b_0" / "broker.log"
+    await until(lambda: "store closed" in file.read_text(), "the thread has written the last lines")
+    text = file.read_text()
+    assert "store loaded" in text and "#" not in text.split("store loaded")[0].splitlines()[-1]
+    assert not (logs / "c1_a_0").exists()
+
+
+async def test_what_a_store_uses_of_its_quota(tmp_path: Path, start: Starter) -> None:
+    quota = {"replicasPerDiskPartition": "4"}
+    asker = await start(
+        container_config(tmp_path, broker_file(tmp_path, "a", **quota), broker_file(tmp_path, "b"))
+    )
+    a, b = (await asker.brokers()).values()
+    assert a.quota_bytes == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize // 4
+    assert b.quota_bytes == 0
+    await asker.send(a.address, b"x")
+    assert (await asker.brokers())["c1_a_0"].store_bytes >= 65_536
