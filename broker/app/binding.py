@@ -27,7 +27,7 @@ from broker.message.unique_keys import UniqueKeys
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
-from broker.put.handler_context import HandlerContext
+from broker.put.handler_context import HandlerContext, RetryStore
 from broker.put.message_writer import MessageWriter
 from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.stats.service import BrokerStats
@@ -48,9 +48,9 @@ class ServedParts:
     """The parts of a broker that its operations work on.
 
     given: where the configuration came from. controlled: None without controller mode. end_of_tick: called
-    once per loop iteration in which something was put. find_route: asks the name servers. address: host:port
-    that clients are told. detected_settings: keys whose value was detected or chosen. ha_info: the answer to
-    906.
+    once per loop iteration in which something was put. find_route: asks the name servers. neighbour: see
+    HandlerContext. address: host:port that clients are told. detected_settings: keys whose value was detected
+    or chosen. ha_info: the answer to 906.
     """
 
     config: BrokerConfig
@@ -67,6 +67,7 @@ class ServedParts:
     controlled: ControllerMode | None
     end_of_tick: Callable[[], None]
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
+    neighbour: Callable[[], RetryStore | None]
     address: Callable[[], str]
     detected_settings: Callable[[], Mapping[str, str]]
     ha_info: Callable[[], ExchangeHaInfo]
@@ -134,6 +135,7 @@ def _handler_context(
         resets=metadata.resets,
         forward_to_master=no_other_master if controlled is None else controlled.forward_to_master,
         find_route=parts.find_route,
+        neighbour=parts.neighbour,
         settings=config,
         cached_bytes=cached_bytes(),
         new_unique_key=UniqueKeys().next,

@@ -147,6 +147,7 @@ class Broker(BrokerParts):
                 controlled=self._controlled,
                 end_of_tick=self._controlled.ha.appended if self._controlled else self._stand_alone.appended,
                 find_route=self._routes.find,
+                neighbour=self._neighbour,
                 address=lambda: self.address,
                 detected_settings=self.status.detected_settings,
                 ha_info=self.status.ha_info,

@@ -5,6 +5,7 @@ one. Nothing runs here, and no file or port is open: app/broker.py starts and st
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from broker.admin.retention_service import RetentionService
@@ -29,6 +30,7 @@ from broker.core.read_counters import ReadCounters
 from broker.core.role import Role
 from broker.metadata.topics import PERM_WRITE
 from broker.naming.route_registration import RouteRegistration
+from broker.put.handler_context import RetryStore
 from broker.put.send_commands import SendCommand
 from broker.security.users import BrokerUsers
 from broker.stats.service import BrokerStats
@@ -49,12 +51,18 @@ class BrokerParts:
     """All parts of a broker, not started. Handlers, services, telemetry and HTTP are made by the start."""
 
     def __init__(
-        self, config: BrokerConfig, given: Given | None = None, *, process: ProcessParts | None = None
+        self,
+        config: BrokerConfig,
+        given: Given | None = None,
+        *,
+        process: ProcessParts | None = None,
+        neighbour: Callable[[], RetryStore | None] = lambda: None,
     ) -> None:
         """given: where the configuration came from; changes of it (25) are kept there. process: shared with
-        other brokers, and run by their owner; None: this broker has its own."""
+        other brokers, and run by their owner; None: this broker has its own. neighbour: see
+        HandlerContext."""
         self.config, self.given = config, given or Given()
-        self._is_alone = process is None
+        self._is_alone, self._neighbour = process is None, neighbour
         self.process = make_process_parts(config) if process is None else process
         self.host = config.broker_ip1 or detect_address(
             config.bind_address, (*config.name_servers, *config.controllers)

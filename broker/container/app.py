@@ -43,7 +43,7 @@ PROGRAM = "mqbrokercontainer"
 
 
 class ContainerServer:
-    """`container` has the brokers."""
+    """`container` has the brokers, `hosts` run them."""
 
     def __init__(self, config: ContainerConfig, given: Given | None = None) -> None:
         self._given = given or Given()
@@ -65,9 +65,9 @@ class ContainerServer:
             poll_users=None if self._users is None else self._users.poll,
         )
         self._audit = make_audit(config, PROGRAM)
-        self._hosts = self._make_hosts()
+        self.hosts = self._make_hosts()
         self.container = Container(
-            config, self._hosts, config_file=self._given.path, own_ports=_own_ports(config)
+            config, self.hosts, config_file=self._given.path, own_ports=_own_ports(config)
         )
         self.table = self._make_table()
         self._tasks = TaskSet()
@@ -158,12 +158,12 @@ class ContainerServer:
 
     async def leave(self) -> None:
         """Before a planned stop: all masters hand over, at the same time. Bounded; may be cancelled."""
-        await asyncio.gather(*(host.leave() for host in self._hosts))
+        await asyncio.gather(*(host.leave() for host in self.hosts))
 
     async def _stop(self) -> None:
         self._is_serving = False
         steps = StopSteps(PROGRAM)
-        for host in self._hosts:
+        for host in self.hosts:
             steps.add("the brokers", host.close)
         steps.add("background tasks", self._tasks.stop)
         if self._http is not None:
@@ -202,7 +202,7 @@ class ContainerServer:
             "" if http is None else f"http on {http[0]}:{http[1]}",
             f"{serving} broker{'' if serving == 1 else 's'}",
             f"{kept_out} quarantined" if kept_out else "",
-            f"{len(self._hosts)} processes" if len(self._hosts) > 1 else "",
+            f"{len(self.hosts)} processes" if len(self.hosts) > 1 else "",
         ]
         return ", ".join(filter(None, parts))
 
@@ -224,13 +224,13 @@ class ContainerServer:
         from keelmq.security.metrics import scrape as security_scrape
 
         own = list(scrape(await self.container.status(), self.process.write_buffers, self.process.limits))
-        alone = len(self._hosts) == 1
+        alone = len(self.hosts) == 1
         if not alone:
             own += security_scrape(
                 [self.table.access], [self._audit], self.process.tls, self.process.client_tls
             )
         by_worker: list[tuple[int | None, Iterable[Family]]] = [(None, own)]
-        for number, host in enumerate(self._hosts):
+        for number, host in enumerate(self.hosts):
             by_worker.append((None if alone else number, await host.metrics()))
         return merged(by_worker)
 

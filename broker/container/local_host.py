@@ -20,6 +20,7 @@ from broker.container.host import BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.core.readiness import not_ready
+from broker.put.handler_context import RetryStore
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operation import Access
 from keelmq.remoting.operations.container import BrokerState, InnerBroker, Worker
@@ -78,7 +79,12 @@ class LocalHost:
                 life.callback(log.close)
                 log = log.context
             with log_context(log):
-                broker = Broker(inner.config, inner.given, process=self._process)
+                broker = Broker(
+                    inner.config,
+                    inner.given,
+                    process=self._process,
+                    neighbour=partial(self._master_beside, setup.identity),
+                )
                 running = _Running(inner, broker, log, life=life)
                 self._running[setup.identity] = running
                 try:
@@ -94,6 +100,10 @@ class LocalHost:
             raise
         running.state = BrokerState.SERVING
         logger.info("%s: %s", setup.identity.canonical_name, running.broker.status.describe())
+
+    def broker(self, identity: BrokerIdentity) -> Broker:
+        """Returns a broker that runs here; KeyError: it does not."""
+        return self._running[identity].broker
 
     async def stop(self, identity: BrokerIdentity, *, hand_over: bool) -> None:
         """See BrokerHost."""
@@ -159,6 +169,15 @@ class LocalHost:
             await steps.run()
         finally:
             self._running.clear()
+
+    def _master_beside(self, identity: BrokerIdentity) -> RetryStore | None:
+        """Returns another broker of the same cluster that takes messages: RocketMQ's local escape."""
+        for other, running in self._running.items():
+            broker = running.broker
+            is_open = running.state is BrokerState.SERVING and broker.gate.writable
+            if other != identity and other.cluster == identity.cluster and is_open:
+                return broker.handlers.send_back
+        return None
 
     def _open_log(self, inner: InnerConfig) -> LogContext | IsolatedLog:
         name = inner.identity.canonical_name

@@ -7,6 +7,8 @@ RocketMQ 5.3.3 AbstractSendMessageProcessor.consumerSendMsgBack.
 
 import random
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from broker.admission.fast_path import FastPathPeer
@@ -47,11 +49,27 @@ class SendBackHandler:
         after the last try (36). Raises CommandError if group, topic or record are missing, or writes are
         refused."""
         gate = self._context.gate
+        find_record = partial(self._record_at, header.offset, header.origin_msg_id)
         if call.caller.checks_topics:
-            record = self._record_at(header.offset, header.origin_msg_id)
+            record = find_record()
             call.caller.check_topic(checked_topic(record.topic, record.properties))
-        if not gate.writable and await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
-            return Reply()
+        if not gate.writable:
+            try:
+                if await ask_master(self._context, CONSUMER_SEND_MSG_BACK, header):
+                    return Reply()
+            except CommandError:
+                neighbour = self._context.neighbour()
+                if neighbour is None or header.forwarded:
+                    raise
+                return await neighbour.store_retry(find_record, header, call)
+        return await self.store_retry(find_record, header, call)
+
+    async def store_retry(
+        self, find_record: Callable[[], Record], header: SendBackRequest, call: Call
+    ) -> Reply | None:
+        """Stores a message in the group's retry topic of this broker, which is master; the message may be
+        another broker's. Raises CommandError, as find_record does."""
+        gate = self._context.gate
         gate.require_durability()
         group = self._context.find_group(header.group, call.peer)
         if group is None:
@@ -64,7 +82,7 @@ class SendBackHandler:
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if group.config.retry_queue_nums <= 0:
             return Reply()
-        record = self._record_at(header.offset, header.origin_msg_id)
+        record = find_record()
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         maximum = group.config.retry_max_times
         if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:

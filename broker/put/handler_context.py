@@ -11,12 +11,14 @@ from broker.clients.core.locks import QueueLocks
 from broker.clients.core.registry import ClientRegistry
 from broker.config.client_settings import ClientSettings
 from broker.core.read_counters import ReadCounters
+from broker.message.record import Record
 from broker.metadata.core.resets import PendingResets
 from broker.metadata.groups import Group
 from broker.metadata.topics import TopicTable
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.message_store import MessageStore
-from keelmq.remoting.operation import Peer
+from keelmq.remoting.operation import Call, Peer, Reply
+from keelmq.remoting.operations.clients import SendBackRequest
 from keelmq.remoting.operations.route import TopicRouteData
 
 
@@ -53,6 +55,16 @@ class TimerMessages(Protocol):
     @property
     def waiting(self) -> int:
         """Timers in the wheel."""
+        ...
+
+
+class RetryStore(Protocol):
+    """A master that stores retries of any group: broker/handlers/send_back.py."""
+
+    async def store_retry(
+        self, find_record: Callable[[], Record], header: SendBackRequest, call: Call
+    ) -> Reply | None:
+        """Stores a message in the group's retry topic. Raises CommandError, as find_record does."""
         ...
 
 
@@ -94,6 +106,9 @@ class HandlerContext:
     sends_to_master: Callable[[], bool]
     """Returns whether this broker is a replica that consumers should leave for the master."""
     forward_to_master: ForwardToMaster
+    neighbour: Callable[[], RetryStore | None]
+    """Returns a master of another group, in the same process, that takes retries while this broker's own
+    master is away; None: there is none."""
     new_unique_key: Callable[[], str]
     now_ms: Callable[[], int]
     registry: ClientRegistry

@@ -14,8 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from broker.admission.send_gate import ROLE
+from broker.app.broker import Broker
 from broker.container.app import ContainerServer
 from broker.container.config import ContainerConfig
+from broker.container.core.identity import BrokerIdentity
+from broker.container.local_host import LocalHost
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.config_store import Given
@@ -28,6 +32,7 @@ from keelmq.remoting.operations.broker import (
     SendMessageRequestV2,
 )
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
 from keelmq.remoting.operations.container import (
     ADD_BROKER,
     CONTAINER_PLAN,
@@ -73,6 +78,12 @@ class Asker:
 
     async def brokers(self) -> dict[str, InnerBroker]:
         return {each.canonical_name: each for each in (await self.status()).brokers}
+
+    def broker(self, cluster: str, name: str) -> Broker:
+        """A broker itself."""
+        (host,) = self.server.hosts
+        assert isinstance(host, LocalHost)
+        return host.broker(BrokerIdentity(cluster, name, 0))
 
     async def ready(self, name: str) -> InnerBroker:
         """Waits until a broker is registered with the name server."""
@@ -401,3 +412,28 @@ async def test_what_a_store_uses_of_its_quota(tmp_path: Path, start: Starter) ->
     assert b.quota_bytes == 0
     await asker.send(a.address, b"x")
     assert (await asker.brokers())["c1_a_0"].store_bytes >= 65_536
+
+
+async def test_a_retry_lands_at_a_master_of_the_container_while_its_own_is_away(
+    tmp_path: Path, start: Starter
+) -> None:
+    """RocketMQ's local escape: what a consumer of a replica could not handle waits for no fail-over."""
+    files = [broker_file(tmp_path, name) for name in "ab"]
+    elsewhere = broker_file(tmp_path, "c", brokerClusterName="c2")
+    asker = await start(container_config(tmp_path, *files, elsewhere))
+    addresses = {name: each.address for name, each in (await asker.brokers()).items()}
+    message_id = await asker.send(addresses["c1_a_0"], b"failed")
+    asker.broker("c1", "a").gate.close(ROLE, "its master is away")
+    header = SendBackRequest(offset=int(message_id[16:], 16), group="g", delay_level=0)
+    outcome = await asker.client.call(addresses["c1_a_0"], CONSUMER_SEND_MSG_BACK, header)
+    assert isinstance(outcome, Ok), outcome
+    ends = {}
+    for name, address in addresses.items():
+        topic = QueueRequest(topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
+        found = await asker.client.call(address, GET_MAX_OFFSET, topic)
+        assert isinstance(found, Ok)
+        ends[name] = found.header.offset
+    assert ends == {"c1_a_0": 0, "c1_b_0": 1, "c2_c_0": 0}, "not at the broker of another cluster"
+    asker.broker("c1", "b").gate.close(ROLE, "this one, too")
+    refused = await asker.client.call(addresses["c1_a_0"], CONSUMER_SEND_MSG_BACK, header)
+    assert isinstance(refused, Failed)
