@@ -12,6 +12,7 @@ import typer
 from cli import analytics
 from cli.audit import audit
 from cli.certificates import certificates
+from cli.container import app as container
 from cli.doctor.command import doctor
 from cli.init_security import init_security
 from cli.repair import repair
@@ -161,6 +162,7 @@ app.command("audit")(audit)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
+app.add_typer(container, name="container")
 
 
 @app.command()
