@@ -50,7 +50,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """The other packages that a package may import."""
 CLI_READS = {
-    "broker.config.broker_config", "broker.admin.repair", "namesrv.config",
+    "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
+    "broker.container.core.plan", "broker.container.inner_config", "namesrv.config",
     "namesrv.plugins.controller.config",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; a repair is of the
