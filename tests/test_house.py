@@ -51,8 +51,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 """The other packages that a package may import."""
 CLI_READS = {
     "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
-    "broker.container.core.plan", "broker.container.inner_config", "namesrv.config",
-    "namesrv.plugins.controller.config",
+    "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
+    "namesrv.config", "namesrv.plugins.controller.config",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; a repair is of the
 files of a stopped broker."""

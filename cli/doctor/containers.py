@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from broker.container.core.plan import BrokerPlan, problems_of
 from broker.container.inner_config import InnerConfig, load_inner
+from broker.naming.vip_port import BELOW
 from cli.doctor.files import LIST_OF_KEYS, ConfigFile, Kind
 from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.machine import ports_of
@@ -18,6 +19,8 @@ def inner_files(file: ConfigFile) -> tuple[list[ConfigFile], list[Finding]]:
     loaded, found = [], []
     plans: list[BrokerPlan] = []
     own_ports = {port.number: port.role for port in ports_of(file)}
+    if container.listen_port and not container.fast_listen_port:
+        own_ports[container.listen_port - BELOW] = "fast"
     for path in container.config_paths:
         name = f"{file.name}: {path.name}"
         try:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.keelmq import app
-from cli.lab.cluster import Cluster, Program, write_config
+from cli.lab.cluster import Cluster, Program
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.operations.controller import ReplicasInfo
 from keelmq.remoting.operations.route import TopicConfig
@@ -38,7 +38,9 @@ def on_host(program: Program, name: str, host: str) -> Program:
         "storePathRootDir": str(program.directory / program_name),
         "allAckInSyncStateSet": "true",
     }
-    return write_config(Program(program_name, program.module, program.directory, settings, f"{host}:{port}"))
+    made = Program(program_name, program.module, program.directory, settings, f"{host}:{port}")
+    made.write()
+    return made
 
 
 async def sets(cluster: Cluster) -> dict[str, ReplicasInfo]:

@@ -77,6 +77,13 @@ def test_brokers_that_cannot_be_in_one_container(tmp_path: Path, ports: list[int
     assert lines(result, "FAILED", "missing.conf", "cannot read")
 
 
+def test_a_broker_with_a_port_of_its_container(tmp_path: Path, ports: list[int]) -> None:
+    a = broker(tmp_path, "a", ports[2] - 2)
+    result = doctor(container(tmp_path, ports[2], a))
+    assert result.exit_code == 1
+    assert lines(result, "FAILED", f"port {ports[2] - 2} (listenPort) is the container's own (fast)")
+
+
 def test_a_broker_of_a_container_is_not_one_of_its_own(tmp_path: Path, ports: list[int]) -> None:
     """Both files are given: its ports would be taken twice otherwise."""
     a = broker(tmp_path, "a", ports[0])
