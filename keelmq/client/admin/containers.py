@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import Any
 
 from keelmq.client.admin.transport import AdminError, AdminTransport, body_of
@@ -97,14 +98,14 @@ class ContainerAdmin(AdminTransport):
         """Adds the broker of a file of the container's host, and returns when it serves (ADD_BROKER, 902).
         None: the container, one of RocketMQ's, has said no more than that it did."""
         before = await self._status_before(container_addr)
-        known = {_key(each) for each in before.brokers} if before is not None else set()
+        wanted = PurePosixPath(config_path)
 
         def judge(status: ContainerStatus) -> Seen:
-            named = [each for each in status.brokers if each.config_path == config_path]
-            found = named or [each for each in status.brokers if _key(each) not in known]
-            if not found:
+            broker = next(
+                (each for each in status.brokers if PurePosixPath(each.config_path) == wanted), None
+            )
+            if broker is None:
                 return Seen(Verdict.NOT_BEGUN)
-            broker = found[-1]
             if broker.state is BrokerState.SERVING:
                 return Seen(Verdict.DONE, broker)
             if broker.state is BrokerState.QUARANTINED:
@@ -209,10 +210,6 @@ def brokers_named(
     ]
     exact = [each for each in group if each.broker_id == broker_id]
     return exact or (group if broker_id < 0 and len(group) == 1 else [])
-
-
-def _key(broker: InnerBroker) -> tuple[str, str, str]:
-    return broker.broker_cluster_name, broker.broker_name, broker.config_path
 
 
 class _Change:

@@ -171,3 +171,11 @@ def test_bytes() -> None:
     assert [layouts.bytes_text(each) for each in (0, 1023, 1536, 5 << 30)] == [
         "0 B", "1023 B", "1.5 KiB", "5.0 GiB",
     ]  # fmt: skip
+
+
+def test_another_new_broker_is_not_taken_for_this_one(world: World) -> None:
+    """Somebody else adds c while the request for b is lost on its way."""
+    world.ours.brokers.append(inner("broker-c"))
+    world.ours.script = Script(loses_reply=True, arrives=False)
+    result = mqadmin(*add(world.ours))
+    assert result.exit_code == 1 and "the status shows no change" in result.stderr
