@@ -12,8 +12,10 @@ import typer
 from cli import analytics
 from cli.audit import audit
 from cli.certificates import certificates
+from cli.container import app as container
 from cli.doctor.command import doctor
 from cli.init_security import init_security
+from cli.rebalance.command import rebalance_masters
 from cli.repair import repair
 from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
@@ -161,6 +163,8 @@ app.command("audit")(audit)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
+app.add_typer(container, name="container")
+app.command("rebalance-masters")(rebalance_masters)
 
 
 @app.command()

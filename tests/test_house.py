@@ -50,8 +50,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """The other packages that a package may import."""
 CLI_READS = {
-    "broker.config.broker_config", "broker.admin.repair", "namesrv.config",
-    "namesrv.plugins.controller.config",
+    "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
+    "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
+    "namesrv.config", "namesrv.plugins.controller.config",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; a repair is of the
 files of a stopped broker."""
@@ -86,9 +87,10 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin"),
+    "cli": ("lab", "doctor mqadmin", "rebalance"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
+    "cli.rebalance": ("core",),
     "keelmq": ("runtime", "remoting web", "security", "client"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("operations", "servers"),

@@ -20,6 +20,7 @@ from cli.doctor import files as config_files
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
 from cli.doctor.cluster_snapshot import take_snapshot
+from cli.doctor.containers import inner_files
 from cli.doctor.files import ConfigFile, Kind
 from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
 from cli.doctor.groups import groups
@@ -140,7 +141,20 @@ def _load(wanted: Wanted) -> tuple[list[ConfigFile], list[Finding]]:
         found += findings
         if file is not None:
             loaded.append(file)
-    return loaded, found
+    return _with_inner(loaded, found)
+
+
+def _with_inner(files: list[ConfigFile], found: list[Finding]) -> tuple[list[ConfigFile], list[Finding]]:
+    """Adds the brokers of containers. A file of one that was given itself, too, is not a stand-alone
+    broker's."""
+    inner: list[ConfigFile] = []
+    for file in files:
+        if file.container is not None:
+            brokers, findings = inner_files(file)
+            inner += brokers
+            found += findings
+    listed = {each.path.resolve() for each in inner}
+    return [file for file in files if file.path.resolve() not in listed] + inner, found
 
 
 async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool) -> list[Finding]:
@@ -185,6 +199,9 @@ async def _answers(reach: Reach, file: ConfigFile, port: Port) -> bool:
             assert file.controller is not None
             metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
             return metadata.group == file.controller.controller_d_leger_group
+        if file.container is not None:
+            settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+            return settings.get("listenPort") == str(file.container.listen_port)
         if port.role in ("broker", "fast"):
             assert file.broker is not None
             settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
@@ -210,6 +227,7 @@ async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) ->
 
 def _name_servers_of(files: Sequence[ConfigFile]) -> list[str]:
     listed = [address for file in files if file.broker is not None for address in file.broker.name_servers]
+    listed += [each for file in files if file.container is not None for each in file.container.name_servers]
     if listed:
         return list(dict.fromkeys(listed))
     return [

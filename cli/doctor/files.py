@@ -6,7 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
-from cli.doctor.findings import Finding, failed, ok, warning
+from broker.container.config import ContainerConfig
+from cli.doctor.findings import Finding, failed, ok, plural, warning
 from keelmq.remoting.config_store import with_stored
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,
@@ -30,6 +31,7 @@ class Kind(StrEnum):
     NAMESRV = "mqnamesrv"
     CONTROLLER = "mqcontroller"
     BROKER = "mqbroker"
+    CONTAINER = "mqbrokercontainer"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ class ConfigFile:
     namesrv: NamesrvConfig | None = None
     controller: ControllerConfig | None = None
     broker: BrokerConfig | None = None
+    container: ContainerConfig | None = None
+
+    @property
+    def server(self) -> BrokerConfig | NamesrvConfig | ContainerConfig:
+        """The settings that all programs have: ports, TLS, security, limits."""
+        found = self.broker or self.namesrv or self.container
+        assert found is not None, self.name
+        return found
 
 
 def _keys(model: type[Config]) -> frozenset[str]:
@@ -49,11 +59,14 @@ def _keys(model: type[Config]) -> frozenset[str]:
 
 
 _NAMESRV, _CONTROLLER, _BROKER = _keys(NamesrvConfig), _keys(ControllerConfig), _keys(BrokerConfig)
+_CONTAINER = _keys(ContainerConfig) - _NAMESRV - _CONTROLLER - _BROKER
 
 
 def kind_of(settings: Mapping[str, str]) -> Kind | None:
     """Returns the program that knows most of the keys; None: no program knows more than the others."""
     keys = settings.keys()
+    if keys & _CONTAINER:
+        return Kind.CONTAINER
     of_broker = len(keys & (_BROKER - _NAMESRV - _CONTROLLER))
     of_controller = len(keys & (_CONTROLLER - _BROKER))
     of_namesrv = len(keys & (_NAMESRV - _BROKER - _CONTROLLER))
@@ -75,7 +88,7 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
                     "config.loads",
                     name,
                     "its keys do not show which program it is for",
-                    "say so with --kind mqnamesrv, mqcontroller or mqbroker",
+                    "say so with --kind mqnamesrv, mqcontroller, mqbroker or mqbrokercontainer",
                 )
             ]
         found = _load(path, name, kind, settings)
@@ -97,6 +110,10 @@ def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> Con
         (broker,) = load_config(BrokerConfig, path=path, environ={}, overrides={})
         assert isinstance(broker, BrokerConfig)
         return ConfigFile(path, name, kind, broker=with_stored(broker, path, {}, {}))
+    if kind is Kind.CONTAINER:
+        (container,) = load_config(ContainerConfig, path=path, environ={}, overrides={})
+        assert isinstance(container, ContainerConfig)
+        return ConfigFile(path, name, kind, container=with_stored(container, path, {}, {}))
     embedded = settings.get(ENABLE_KEY, "").strip().lower() in TRUE_TEXTS
     models: list[type[Config]] = [NamesrvConfig]
     if kind is Kind.CONTROLLER or embedded:
@@ -114,6 +131,9 @@ def _describe(file: ConfigFile) -> str:
         return (
             f"loads as {file.kind}: {broker.broker_name} of {broker.broker_cluster_name}; {broker.promise()}"
         )
+    if file.container is not None:
+        count = len(file.container.config_paths)
+        return f"loads as {file.kind}: {plural(count, 'broker')} in brokerConfigPaths"
     if file.controller is None:
         return f"loads as {file.kind}"
     controller = file.controller

@@ -14,6 +14,7 @@ CHECKS = {
     "config.tls": "the files of the tls.* keys load, are private, and do not expire soon",
     "config.security": "ports that other machines reach are closed to strangers, and secrets are private",
     "config.passwords": "no password is a known or short one, and no user has the secret of the members",
+    "config.container": "the brokers of a container load, and share no port, directory or group",
     "machine.ports": "the ports are free, or in use by the program that they are for",
     "machine.directories": "directories are writable, have free space, and belong to this broker",
     "machine.quota": "the quota of the disk, if there is one, deletes nothing at once",

@@ -33,7 +33,8 @@ WILDCARDS = ("", "0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """`role`: "namesrv", "controller", "broker", "fast" or "http" answer requests; "raft", "HA" do not."""
+    """`role`: "namesrv", "controller", "broker", "container", "fast" or "http" answer requests; "raft", "HA"
+    do not."""
 
     role: str
     host: str
@@ -50,6 +51,8 @@ def host_of(file: ConfigFile) -> str:
         return file.controller.request_addresses[file.controller.controller_d_leger_self_id][0]
     if file.broker is not None:
         chosen = file.broker.broker_ip1 or file.broker.bind_address
+    elif file.container is not None:
+        chosen = file.container.broker_container_ip or file.container.bind_address
     else:
         assert file.namesrv is not None
         chosen = file.namesrv.bind_address
@@ -100,6 +103,12 @@ def ports_of(file: ConfigFile) -> list[Port]:
             found.append(Port("HA", host, file.broker.ha_listen_port or listen + 1))
         http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
         found.append(Port("http", file.broker.http_bind_address or host, http or 0))
+    if file.container is not None:
+        host, listen = file.container.bind_address, file.container.listen_port
+        found.append(Port("container", host, listen))
+        found.append(Port("fast", host, max(file.container.fast_listen_port, 0)))
+        http = http_listen_port(file.container.http_port, listen_port=listen, bound_port=listen)
+        found.append(Port("http", file.container.http_bind_address or host, http or 0))
     return [port for port in found if port.number]
 
 
@@ -170,6 +179,8 @@ def _own_paths(file: ConfigFile) -> Iterator[tuple[str, Path]]:
     """Yields (key, path) of what no other process may use."""
     if file.broker is not None:
         yield "storePathRootDir", file.broker.store_path_root_dir
+    if file.container is not None:
+        yield "containerStatePath", file.container.state_path
     if file.controller is not None:
         yield "controllerStorePath", file.controller.directory
     if file.namesrv is not None and file.kind is Kind.NAMESRV:
@@ -183,6 +194,8 @@ def _directories(file: ConfigFile) -> Iterator[tuple[str, Path, int]]:
         yield "storePathRootDir", file.broker.store_path_root_dir, needed
         if file.broker.store_path_epoch_file is not None:
             yield "storePathEpochFile", file.broker.store_path_epoch_file.parent, 0
+    if file.container is not None:
+        yield "containerStatePath", file.container.state_path.parent, 0
     if file.controller is not None:
         yield "controllerStorePath", file.controller.directory, FREE_BYTES_MIN
     if file.namesrv is not None and file.kind is Kind.NAMESRV:

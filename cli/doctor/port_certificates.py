@@ -17,12 +17,10 @@ RENEW = "renew it and replace both files: no restart is needed"
 
 def check_port_certificates(files: Sequence[ConfigFile]) -> list[Finding]:
     """Nothing for a program without certificates and without tls.enable."""
-    return [finding for file in files for finding in _one(file.name, file.broker or file.namesrv)]
+    return [finding for file in files for finding in _one(file.name, file.server)]
 
 
-def _one(name: str, config: TlsConfig | None) -> Iterator[Finding]:
-    if config is None:
-        return
+def _one(name: str, config: TlsConfig) -> Iterator[Finding]:
     try:
         made: list[ServerTls | ClientTls | None] = [server_tls(config), client_tls(config)]
     except ConfigError as error:

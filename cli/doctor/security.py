@@ -31,12 +31,11 @@ def check_security(files: Sequence[ConfigFile]) -> list[Finding]:
     """Returns findings about the settings and the secrets of each file. They have all loaded."""
     found: list[Finding] = []
     for file in files:
-        config = file.broker or file.namesrv
-        assert config is not None
+        config, of_users = file.server, file.namesrv or file.container
         found += _open(file, config, config.bind_address)
         found += _settings(file.name, config)
         found += _secret_files(file, config)
-        found += _passwords(file.name, config, file.namesrv.users_path if file.namesrv is not None else None)
+        found += _passwords(file.name, config, of_users.users_path if of_users is not None else None)
     return found
 
 
@@ -116,7 +115,7 @@ def _secret_files(file: ConfigFile, config: OpenNetworkConfig) -> Iterator[Findi
 
 def _has_secret(file: ConfigFile) -> bool:
     given = parse_settings(file.path.read_text(encoding="utf-8"), file.name)
-    configs = (file.broker, file.namesrv, file.controller)
+    configs = (file.broker, file.namesrv, file.container, file.controller)
     return any(
         given.get(key) for config in configs if config is not None for key in secret_keys(type(config))
     )

@@ -60,16 +60,14 @@ OF_NO_PERMISSION = (
     ("black list", "keys on the black list can be changed only in the configuration file, with a restart"),
     ("username cannot be null", "requests must be signed there: --credentials FILE, or KEELMQ_CREDENTIALS"),
     ("check signature failed", "the user has another password there: is it the right credentials file?"),
-    (
-        "has no permission to access",
-        "an administrator grants it with createAcl; getAcl shows what is granted",
-    ),
+    ("has no permission to access", "an administrator grants it (createAcl); getAcl shows what is granted"),
 )
 """Words of a remark, and what to do next."""
 LOST = re.compile(r"^connection\b.* lost")
 TLS_ONLY = "; a server that takes TLS only closes plain connections: --tls-ca FILE"
 UNKNOWN_CHANGE = "it may have happened: check before you repeat it"
-READS = ("get", "query", "search", "view", "explain", "export", "check", "pull", "authGet", "authList")
+READS = ("get", "query", "search", "view", "explain", "export", "check", "pull", "authGet", "authList",
+         "containerStatus", "containerPlan")  # fmt: skip
 """Prefixes of the names of operations that change nothing."""
 RETRY_PREFIX = "%RETRY%"
 """Of a consumer group's retry topic, whose route leads to the brokers that have the group."""
