@@ -15,7 +15,12 @@ import yaml
 from tests.deploy.objects import Object, Objects
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OVERLAYS = {"base": "base", "ha": "overlays/ha", "secure": "overlays/secure"}
+OVERLAYS = {
+    "base": "base",
+    "ha": "overlays/ha",
+    "secure": "overlays/secure",
+    "container": "overlays/container",
+}
 
 
 def kubectl() -> str:
@@ -105,6 +110,6 @@ def rendered(tmp_path_factory: pytest.TempPathFactory, secure_directory: Path) -
     return found
 
 
-@pytest.fixture(scope="session", params=sorted(OVERLAYS))
+@pytest.fixture(scope="session", params=sorted(OVERLAYS.keys() - {"container"}))
 def objects(request: pytest.FixtureRequest, rendered: dict[str, Objects]) -> Objects:
     return rendered[request.param]

@@ -1,0 +1,151 @@
+"""deploy/container: the files of each node are those that the programs read, and any node may be lost."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker.config.broker_config import BrokerConfig
+from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
+from keelmq.runtime.config import load_config
+from namesrv.config import NamesrvConfig
+from namesrv.plugins.controller.config import ControllerConfig
+from tests.deploy.conftest import ROOT
+
+SAMPLES = ROOT / "deploy" / "container"
+INSTALLED = Path("/etc/keelmq")
+"""Where the files of a node are on the node, by docs/container.md."""
+PEER_TO_PEER = ["2-nodes", "3-nodes"]
+WITH_CONTROLLERS = ["2-nodes", "3-nodes"]
+OUTGOING_PORT_MIN = 32_768
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine's files. container: None on a machine with a name server only."""
+
+    name: str
+    name_server: NamesrvConfig
+    controller: ControllerConfig
+    container: dict[str, str] | None
+    brokers: dict[str, BrokerConfig]
+
+
+def settings_of(path: Path) -> dict[str, str]:
+    """The lines as they are, in a file whose model is not to be asked."""
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def node_at(directory: Path) -> Node:
+    models = (NamesrvConfig, ControllerConfig)
+    name_server, controller = load_config(
+        *models, path=directory / "namesrv.conf", environ={}, overrides={"rocketmqHome": "/opt/keelmq"}
+    )
+    assert isinstance(name_server, NamesrvConfig) and isinstance(controller, ControllerConfig)
+    brokers = {}
+    for path in sorted(directory.glob("broker-*.conf")):
+        (config,) = load_config(BrokerConfig, path=path, environ={}, overrides={})
+        assert isinstance(config, BrokerConfig)
+        brokers[path.name] = config
+    file = directory / "container.conf"
+    return Node(
+        directory.name, name_server, controller, settings_of(file) if file.exists() else None, brokers
+    )
+
+
+def nodes_of(layout: str) -> list[Node]:
+    found = [node_at(each) for each in sorted((SAMPLES / layout).iterdir()) if each.is_dir()]
+    assert [each.name for each in found] == [f"node{number + 1}" for number in range(len(found))]
+    return found
+
+
+def hosts_of(nodes: list[Node]) -> list[Node]:
+    return [each for each in nodes if each.container is not None]
+
+
+@pytest.mark.parametrize("layout", PEER_TO_PEER)
+def test_a_container_has_the_brokers_of_its_folder(layout: str) -> None:
+    for node in hosts_of(nodes_of(layout)):
+        assert node.container is not None
+        paths = [Path(each) for each in node.container["brokerConfigPaths"].split(":")]
+        assert sorted(paths) == [INSTALLED / name for name in sorted(node.brokers)]
+        assert node.container["brokerConfigDirectories"] == str(INSTALLED)
+        assert all(config.broker_name == name.removesuffix(".conf") for name, config in node.brokers.items())
+
+
+@pytest.mark.parametrize("layout", PEER_TO_PEER)
+def test_ports_and_stores_are_apart_on_a_node(layout: str) -> None:
+    for node in hosts_of(nodes_of(layout)):
+        assert node.container is not None
+        admin = int(node.container["listenPort"])
+        name_server = node.name_server.listen_port
+        ports = [admin, admin - 2, admin + HTTP_PORT_DISTANCE, name_server, name_server + HTTP_PORT_DISTANCE]
+        for each in (node.controller.request_addresses, node.controller.raft_addresses):
+            ports += [port for host, port in each.values() if host == node.name]
+        for config in node.brokers.values():
+            assert not config.ha_listen_port  # a container takes the next port, whatever the file says
+            ports += [config.listen_port, config.listen_port - 2, config.listen_port + 1]
+        assert [port for port, count in Counter(ports).items() if count > 1] == []
+        assert max(ports) < OUTGOING_PORT_MIN
+        stores = [config.store_path_root_dir for config in node.brokers.values()]
+        for store in stores:
+            assert not any(store.is_relative_to(other) for other in stores if other is not store)
+
+
+@pytest.mark.parametrize("layout", PEER_TO_PEER)
+def test_a_group_is_the_same_everywhere_but_for_its_place(layout: str) -> None:
+    """Same port and cluster on every node, one first master for each node, and each node first for one."""
+    nodes = hosts_of(nodes_of(layout))
+    names = {name for node in nodes for name in node.brokers}
+    first = []
+    for name in sorted(names):
+        group = [node.brokers[name] for node in nodes]  # KeyError: a node without a replica
+        assert len({(each.listen_port, each.broker_cluster_name) for each in group}) == 1
+        places = [place_of(each) for each in group]
+        assert sorted(places) == list(range(len(nodes)))
+        first.append(nodes[places.index(0)].name)
+    assert sorted(first) == [each.name for each in nodes]
+
+
+def place_of(config: BrokerConfig) -> int:
+    """0: the group's master where everything runs; the others in the order in which they follow it."""
+    return config.broker_election_priority if config.enable_controller_mode else config.broker_id
+
+
+def test_three_nodes_rotate() -> None:
+    """The slaves of a node's own group are on the two others, the first of them on the next node."""
+    for number, node in enumerate(nodes_of("3-nodes")):
+        groups = {config.broker_name: place_of(config) for config in node.brokers.values()}
+        expected = {f"broker-{'abc'[(number - place) % 3]}": place for place in range(3)}
+        assert groups == expected
+
+
+@pytest.mark.parametrize("layout", WITH_CONTROLLERS)
+def test_any_node_may_be_lost(layout: str) -> None:
+    """The others have a majority of the controllers, and enough replicas of every group to take messages."""
+    nodes = nodes_of(layout)
+    members = [f"{node.name}:{node.controller.request_addresses[f'n{i}'][1]}" for i, node in enumerate(nodes)]
+    for number, lost in enumerate(nodes):
+        assert lost.controller.controller_d_leger_self_id == f"n{number}"
+        assert len({node.controller.controller_d_leger_peers for node in nodes}) == 1
+        others = [node for node in nodes if node is not lost]
+        assert len(others) > len(nodes) / 2
+        for name in lost.brokers:
+            left = [node.brokers[name] for node in others if name in node.brokers]
+            assert len(left) >= lost.brokers[name].min_in_sync_replicas >= 1
+        for config in lost.brokers.values():
+            assert config.enable_controller_mode and config.broker_id == -1
+            assert config.all_ack_in_sync_state_set  # nothing acknowledged is on the lost node alone
+            assert config.controllers == tuple(members)
+
+
+@pytest.mark.parametrize("layout", PEER_TO_PEER)
+def test_containers_know_every_name_server(layout: str) -> None:
+    nodes = nodes_of(layout)
+    known = ";".join(f"{node.name}:{node.name_server.listen_port}" for node in nodes)
+    for node in hosts_of(nodes):
+        assert node.container is not None and node.container["namesrvAddr"] == known
+        # the container's, so they would have no effect in these files
+        assert not any(config.namesrv_addr for config in node.brokers.values())
