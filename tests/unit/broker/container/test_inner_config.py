@@ -42,6 +42,13 @@ def test_defaults_that_differ(tmp_path: Path) -> None:
     assert inner.config.ha_stay_awake and inner.config.http_port == 8080
 
 
+def test_the_address_is_the_containers_unless_the_file_has_one(tmp_path: Path) -> None:
+    container = container_config(tmp_path, brokerContainerIP="10.0.0.7")
+    assert load_inner(broker_file(tmp_path, "a"), container).config.broker_ip1 == "10.0.0.7"
+    written = broker_file(tmp_path, "b", brokerIP1="10.0.0.8")
+    assert load_inner(written, container).config.broker_ip1 == "10.0.0.8"
+
+
 def test_ports_and_directories_of_a_plan(tmp_path: Path) -> None:
     path = broker_file(tmp_path, "a", listenPort="10911", fastListenPort=None)
     plan = load_inner(path, container_config(tmp_path)).plan()
