@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.container.app import own_ports
+from broker.container.config import ContainerConfig
+from broker.container.core.plan import check_together
+from broker.container.inner_config import load_inner
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
 from keelmq.runtime.config import load_config
 from namesrv.config import NamesrvConfig
@@ -28,14 +32,17 @@ class Node:
     name: str
     name_server: NamesrvConfig
     controller: ControllerConfig
-    container: dict[str, str] | None
+    container: ContainerConfig | None
     brokers: dict[str, BrokerConfig]
 
 
-def settings_of(path: Path) -> dict[str, str]:
-    """The lines as they are, in a file whose model is not to be asked."""
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    return dict(line.split("=", 1) for line in lines)
+def container_at(directory: Path) -> ContainerConfig | None:
+    path = directory / "container.conf"
+    if not path.exists():
+        return None
+    (config,) = load_config(ContainerConfig, path=path, environ={}, overrides={})
+    assert isinstance(config, ContainerConfig)
+    return config
 
 
 def node_at(directory: Path) -> Node:
@@ -44,15 +51,19 @@ def node_at(directory: Path) -> Node:
         *models, path=directory / "namesrv.conf", environ={}, overrides={"rocketmqHome": "/opt/keelmq"}
     )
     assert isinstance(name_server, NamesrvConfig) and isinstance(controller, ControllerConfig)
-    brokers = {}
-    for path in sorted(directory.glob("broker-*.conf")):
-        (config,) = load_config(BrokerConfig, path=path, environ={}, overrides={})
-        assert isinstance(config, BrokerConfig)
-        brokers[path.name] = config
-    file = directory / "container.conf"
-    return Node(
-        directory.name, name_server, controller, settings_of(file) if file.exists() else None, brokers
-    )
+    container = container_at(directory)
+    return Node(directory.name, name_server, controller, container, brokers_of(directory, container))
+
+
+def brokers_of(directory: Path, container: ContainerConfig | None) -> dict[str, BrokerConfig]:
+    """As the container reads them, together."""
+    if container is None:
+        return {}
+    inner = [load_inner(path, container) for path in sorted(directory.glob("broker-*.conf"))]
+    assert [each.notes for each in inner] == [()] * len(inner), "lines without effect"
+    problems = check_together([each.plan() for each in inner], own_ports(container))
+    assert problems == [[]] * len(inner)
+    return {each.path.name: each.config for each in inner}
 
 
 def nodes_of(layout: str) -> list[Node]:
@@ -69,9 +80,9 @@ def hosts_of(nodes: list[Node]) -> list[Node]:
 def test_a_container_has_the_brokers_of_its_folder(layout: str) -> None:
     for node in hosts_of(nodes_of(layout)):
         assert node.container is not None
-        paths = [Path(each) for each in node.container["brokerConfigPaths"].split(":")]
-        assert sorted(paths) == [INSTALLED / name for name in sorted(node.brokers)]
-        assert node.container["brokerConfigDirectories"] == str(INSTALLED)
+        paths = [INSTALLED / name for name in sorted(node.brokers)]
+        assert sorted(node.container.config_paths) == paths
+        assert node.container.config_directories == (INSTALLED,)
         assert all(config.broker_name == name.removesuffix(".conf") for name, config in node.brokers.items())
 
 
@@ -79,19 +90,18 @@ def test_a_container_has_the_brokers_of_its_folder(layout: str) -> None:
 def test_ports_and_stores_are_apart_on_a_node(layout: str) -> None:
     for node in hosts_of(nodes_of(layout)):
         assert node.container is not None
-        admin = int(node.container["listenPort"])
+        admin = node.container.listen_port
         name_server = node.name_server.listen_port
         ports = [admin, admin - 2, admin + HTTP_PORT_DISTANCE, name_server, name_server + HTTP_PORT_DISTANCE]
         for each in (node.controller.request_addresses, node.controller.raft_addresses):
             ports += [port for host, port in each.values() if host == node.name]
         for config in node.brokers.values():
-            assert not config.ha_listen_port  # a container takes the next port, whatever the file says
             ports += [config.listen_port, config.listen_port - 2, config.listen_port + 1]
         assert [port for port, count in Counter(ports).items() if count > 1] == []
         assert max(ports) < OUTGOING_PORT_MIN
         stores = [config.store_path_root_dir for config in node.brokers.values()]
-        for store in stores:
-            assert not any(store.is_relative_to(other) for other in stores if other is not store)
+        for path in (*stores, node.container.state_path, node.controller.directory):
+            assert not any(path.is_relative_to(other) for other in stores if other is not path)
 
 
 @pytest.mark.parametrize("layout", PEER_TO_PEER)
@@ -146,6 +156,17 @@ def test_containers_know_every_name_server(layout: str) -> None:
     nodes = nodes_of(layout)
     known = ";".join(f"{node.name}:{node.name_server.listen_port}" for node in nodes)
     for node in hosts_of(nodes):
-        assert node.container is not None and node.container["namesrvAddr"] == known
-        # the container's, so they would have no effect in these files
-        assert not any(config.namesrv_addr for config in node.brokers.values())
+        assert node.container is not None and node.container.namesrv_addr == known
+
+
+def test_the_trial_on_one_machine() -> None:
+    """Commands of docs/container.md: two brokers from the checkout, and a file for a third, all unlike."""
+    text = (ROOT / "docs" / "container.md").read_text()
+    config = container_at(SAMPLES / "1-node")
+    assert config is not None
+    started = [ROOT / path for path in config.config_paths]
+    assert [path.exists() for path in started] == [True, True]
+    third = SAMPLES / "1-node" / "broker-c.conf"
+    assert f'"$PWD/{third.relative_to(ROOT)}"' in text and "-c deploy/container/1-node/container.conf" in text
+    assert sorted(brokers_of(third.parent, config)) == sorted(path.name for path in [*started, third])
+    assert config.bind_address == "127.0.0.1"
