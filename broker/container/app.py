@@ -67,7 +67,7 @@ class ContainerServer:
         self._audit = make_audit(config, PROGRAM)
         self.hosts = self._make_hosts()
         self.container = Container(
-            config, self.hosts, config_file=self._given.path, own_ports=_own_ports(config)
+            config, self.hosts, config_file=self._given.path, own_ports=own_ports(config)
         )
         self.table = self._make_table()
         self._tasks = TaskSet()
@@ -235,7 +235,7 @@ class ContainerServer:
         return merged(by_worker)
 
 
-def _own_ports(config: ContainerConfig) -> dict[int, str]:
+def own_ports(config: ContainerConfig) -> dict[int, str]:
     """Returns {port: key}. A free port that the system chooses cannot clash."""
     ports = {config.listen_port: "listenPort"}
     if config.listen_port:

@@ -55,7 +55,8 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
     broker_container_ip: str = Field(
         "",
         alias="brokerContainerIP",
-        description="address that the container names itself by; empty: detected",
+        description="address that the container announces, and each broker here whose file has no brokerIP1; "
+        "empty: detected",
     )
     broker_config_paths: str = Field(
         "", description="files of the brokers to start with, `:` between them; one that is bad does not stop "

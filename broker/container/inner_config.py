@@ -78,6 +78,10 @@ def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
     overrides = {key: value for key, value in DEFAULTS.items() if key not in written}
     if not _is_true(written.get("enableControllerMode")) and written.get("brokerRole") != "SLAVE":
         overrides["brokerId"] = str(MASTER_ID)
+    if container.broker_container_ip and "brokerIP1" not in written:
+        overrides["brokerIP1"] = container.broker_container_ip
+    if container.namesrv_addr:
+        overrides["namesrvAddr"] = container.namesrv_addr  # what is checked with it needs it now
     if container.security_path is not None:
         overrides["securityPath"] = str(container.security_path)
     (loaded,) = load_config(

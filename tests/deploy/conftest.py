@@ -15,7 +15,16 @@ import yaml
 from tests.deploy.objects import Object, Objects
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OVERLAYS = {"base": "base", "ha": "overlays/ha", "secure": "overlays/secure"}
+OVERLAYS = {
+    "base": "base",
+    "ha": "overlays/ha",
+    "container": "overlays/container",
+    "secure": "overlays/secure",
+    "container-secure": "overlays/container-secure",
+}
+SECURE = {"secure": "ha", "container-secure": "container"}
+"""Closed overlays, and what they close."""
+HOST_OF_BROKERS = {"secure": "*.keelmq-broker-a", "container-secure": "*.keelmq-container"}
 
 
 def kubectl() -> str:
@@ -48,11 +57,13 @@ def documented_secrets() -> list[str]:
     return str(block).splitlines()
 
 
-def run_documented_secrets(directory: Path) -> list[Object]:
-    """Runs those commands in a directory that has deploy/k8s. Returns what Kubernetes would get; the files
-    of init-security are in directory/security."""
+def run_documented_secrets(directory: Path, overlay: str = "secure") -> list[Object]:
+    """Runs those commands in a directory that has deploy/k8s, with the replacements for another overlay.
+    Returns what Kubernetes would get; the files of init-security are in directory/security."""
     script = ["set -e"]
-    for line in documented_secrets():
+    for written in documented_secrets():
+        line = written.replace("overlays/secure", OVERLAYS[overlay])
+        line = line.replace(HOST_OF_BROKERS["secure"], HOST_OF_BROKERS[overlay])
         rendering = line.replace("kubectl apply -k", f"{kubectl()} kustomize")
         if line.startswith("kubectl apply -f "):
             rendering = f"cat {line.split()[-1]}"
@@ -87,17 +98,27 @@ def security_path(rendered: dict[str, Objects], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
-def secure_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands of docs/kubernetes.md run."""
-    return tmp_path_factory.mktemp("secure")
+def secure_directory(secure_directories: dict[str, Path]) -> Path:
+    """Where the commands of docs/kubernetes.md run as they are written."""
+    return secure_directories["secure"]
 
 
 @pytest.fixture(scope="session")
-def rendered(tmp_path_factory: pytest.TempPathFactory, secure_directory: Path) -> dict[str, Objects]:
+def secure_directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Where they run for each closed overlay."""
+    return {overlay: tmp_path_factory.mktemp(overlay) for overlay in SECURE}
+
+
+@pytest.fixture(scope="session")
+def rendered(
+    tmp_path_factory: pytest.TempPathFactory, secure_directories: dict[str, Path]
+) -> dict[str, Objects]:
     tree = copy_tree(tmp_path_factory.mktemp("deploy"), key="only-for-tests-" * 4)
-    (secure_directory / "deploy").mkdir()
-    copy_tree(secure_directory / "deploy", key=None)
-    found = {"secure": Objects(run_documented_secrets(secure_directory))}
+    found = {}
+    for overlay, directory in secure_directories.items():
+        (directory / "deploy").mkdir()
+        copy_tree(directory / "deploy", key=None)
+        found[overlay] = Objects(run_documented_secrets(directory, overlay))
     for overlay in OVERLAYS.keys() - found.keys():
         done = render(tree, overlay)
         assert done.returncode == 0, done.stderr

@@ -104,7 +104,10 @@ def test_the_build_gets_what_it_needs_and_no_more() -> None:
 
 
 def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
-    stateful_sets = rendered["ha"].stateful_sets
+    stateful_sets = [
+        *rendered["ha"].stateful_sets,
+        rendered["container"].named("StatefulSet", "keelmq-container"),
+    ]
     ports = {port["containerPort"] for each in stateful_sets for port in container(each)["ports"]}
     (exposed,) = instructions("EXPOSE")
     assert {int(port) for port in exposed.split()} == ports

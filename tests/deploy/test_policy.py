@@ -1,6 +1,7 @@
 """What no schema can find: selectors that match nothing, ports and keys that our programs do not have."""
 
 import base64
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ import pytest
 from fastapi import FastAPI
 
 import broker.__main__
+import broker.container.__main__
 import namesrv.__main__
 from broker.app.broker import DRAIN_MS
 from broker.config.broker_config import BrokerConfig
+from broker.container.config import ContainerConfig
+from broker.container.inner_config import load_inner
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import load_config, parse_settings, secret_keys
@@ -34,12 +38,16 @@ from tests.deploy.objects import (
 MODELS: dict[str, tuple[Any, ...]] = {
     "mqnamesrv": (NamesrvConfig, ControllerConfig),
     "mqbroker": (BrokerConfig,),
+    "mqbrokercontainer": (ContainerConfig,),
 }
 SECRET_KEYS = secret_keys(*{model for models in MODELS.values() for model in models})
 PARSERS = {
     "mqnamesrv": lambda: namesrv.__main__.make_parser("mqnamesrv"),
     "mqbroker": broker.__main__.make_parser,
+    "mqbrokercontainer": broker.container.__main__.make_parser,
 }
+GROUP_OF = {"keelmq-broker-a": ["broker-a"], "keelmq-container": ["broker-a", "broker-b", "broker-c"]}
+"""Brokers in each pod of a StatefulSet."""
 
 
 def program(stateful_set: Object) -> str:
@@ -48,8 +56,8 @@ def program(stateful_set: Object) -> str:
 
 
 def configs(objects: Objects, stateful_set: Object, tmp_path: Path, index: int = 0) -> tuple[Any, ...]:
-    """What the pod's own command line and mounted files give, by the program's own rules. A mounted
-    securityPath lies below tmp_path here."""
+    """What the pod's own command line and mounted files give, by the program's own rules; of a container
+    its brokers, too. A mounted securityPath lies below tmp_path here."""
     variables = environment(stateful_set, index=index, address="10.77.0.9")
     arguments = [expanded(each, variables) for each in container(stateful_set)["args"]]
     parsed = PARSERS[program(stateful_set)]().parse_args(arguments)
@@ -58,7 +66,27 @@ def configs(objects: Objects, stateful_set: Object, tmp_path: Path, index: int =
     overrides = overrides_of(parsed.overrides)
     if mounted := overrides.get("securityPath"):
         overrides["securityPath"] = str(_unpacked(objects, stateful_set, mounted, tmp_path / "security"))
-    return load_config(*MODELS[program(stateful_set)], path=path, environ=variables, overrides=overrides)
+    found = load_config(*MODELS[program(stateful_set)], path=path, environ=variables, overrides=overrides)
+    if isinstance(found[0], ContainerConfig):
+        found += tuple(_inner(objects, stateful_set, found[0], tmp_path))
+    return found
+
+
+def _inner(
+    objects: Objects, stateful_set: Object, config: ContainerConfig, tmp_path: Path
+) -> Iterator[BrokerConfig]:
+    files = objects.config_files(stateful_set)
+    for mounted in config.config_paths:
+        path = tmp_path / mounted.name
+        path.write_text(files[str(mounted)])
+        inner = load_inner(path, config)
+        assert inner.notes == (), "lines without effect"
+        yield inner.config
+
+
+def brokers_in(found: tuple[Any, ...]) -> list[BrokerConfig]:
+    """The brokers of a pod; none of a name server's."""
+    return [each for each in found if isinstance(each, BrokerConfig)]
 
 
 def _unpacked(objects: Objects, stateful_set: Object, mounted: str, directory: Path) -> Path:
@@ -76,6 +104,12 @@ def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
     if isinstance(found[0], BrokerConfig):
         (config,) = found
         ports = {"broker": config.listen_port, "ha": config.ha_listen_port or config.listen_port + 1}
+    elif isinstance(found[0], ContainerConfig):
+        config, *inner = found
+        ports = {"container": config.listen_port}
+        for each in inner:
+            ports[each.broker_name] = each.listen_port
+            ports[each.broker_name.replace("broker", "ha")] = each.listen_port + 1
     else:
         config, controller = found
         me = controller.controller_d_leger_self_id
@@ -88,18 +122,27 @@ def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
 
 
 def test_what_there_is(rendered: dict[str, Objects]) -> None:
-    for overlay, replicas in (("base", 1), ("ha", 3), ("secure", 3)):
+    for overlay, replicas, pods in (
+        ("base", 1, "keelmq-broker-a"),
+        ("ha", 3, "keelmq-broker-a"),
+        ("secure", 3, "keelmq-broker-a"),
+        ("container", 3, "keelmq-container"),
+        ("container-secure", 3, "keelmq-container"),
+    ):
         found = {
             each["metadata"]["name"]: each["spec"]["replicas"] for each in rendered[overlay].stateful_sets
         }
-        assert found == {"keelmq-namesrv": replicas, "keelmq-broker-a": replicas}
+        assert found == {"keelmq-namesrv": replicas, pods: replicas}
 
 
-def test_the_overlay_ha_loses_nothing(rendered: dict[str, Objects], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overlay", "pods"), [("ha", "keelmq-broker-a"), ("container", "keelmq-container")])
+def test_these_overlays_lose_nothing(
+    rendered: dict[str, Objects], tmp_path: Path, overlay: str, pods: str
+) -> None:
     """allAckInSyncStateSet and two members at least: a master that dies takes nothing acknowledged along."""
-    objects = rendered["ha"]
-    (config,) = configs(objects, objects.named("StatefulSet", "keelmq-broker-a"), tmp_path)
-    assert config.all_ack_in_sync_state_set and config.min_in_sync_replicas == 2
+    objects = rendered[overlay]
+    for config in brokers_in(configs(objects, objects.named("StatefulSet", pods), tmp_path)):
+        assert config.all_ack_in_sync_state_set and config.min_in_sync_replicas == 2
     controller = configs(objects, objects.named("StatefulSet", "keelmq-namesrv"), tmp_path)[1]
     assert not controller.enable_elect_unclean_master
 
@@ -108,8 +151,9 @@ def test_every_key_and_flag_is_ours_and_every_pod_has_its_identity(objects: Obje
     for each in objects.stateful_sets:
         for index, name in enumerate(pod_names(each)):
             found = configs(objects, each, tmp_path, index)
-            if isinstance(found[0], BrokerConfig):
-                assert found[0].broker_ip1 == "10.77.0.9"
+            if inner := brokers_in(found):
+                assert [config.broker_name for config in inner] == GROUP_OF[each["metadata"]["name"]]
+                assert {config.broker_ip1 for config in inner} == {"10.77.0.9"}
             else:
                 host, _port = found[1].request_addresses[f"n{index}"]
                 assert found[1].controller_d_leger_self_id == f"n{index}"
@@ -122,10 +166,11 @@ def test_members_and_their_clients_agree(objects: Objects, tmp_path: Path) -> No
     config, controller = configs(objects, servers, tmp_path)
     hosts = [f"{name}.{servers['spec']['serviceName']}" for name in pod_names(servers)]
     assert [host for host, _ in controller.request_addresses.values()] == hosts
-    (of_broker,) = configs(objects, objects.named("StatefulSet", "keelmq-broker-a"), tmp_path)
     port = ports_of((config, controller))["controller"]
-    assert of_broker.controllers == tuple(f"{host}:{port}" for host in hosts)
-    assert of_broker.name_servers == tuple(f"{host}:{config.listen_port}" for host in hosts)
+    (other,) = [each for each in objects.stateful_sets if each is not servers]
+    for of_broker in brokers_in(configs(objects, other, tmp_path)):
+        assert of_broker.controllers == tuple(f"{host}:{port}" for host in hosts)
+        assert of_broker.name_servers == tuple(f"{host}:{config.listen_port}" for host in hosts)
 
 
 def test_ports(objects: Objects, tmp_path: Path) -> None:
@@ -157,8 +202,9 @@ def test_labels_and_services(objects: Objects) -> None:
         assert selected == [each["metadata"]["name"]]
 
 
-def test_disruption_budgets(rendered: dict[str, Objects]) -> None:
-    objects = rendered["ha"]
+@pytest.mark.parametrize("overlay", ["ha", "container"])
+def test_disruption_budgets(rendered: dict[str, Objects], overlay: str) -> None:
+    objects = rendered[overlay]
     for each in objects.stateful_sets:
         labels, replicas = each["spec"]["template"]["metadata"]["labels"], each["spec"]["replicas"]
         (budget,) = [
@@ -172,8 +218,9 @@ def test_disruption_budgets(rendered: dict[str, Objects]) -> None:
     assert rendered["base"].kind("PodDisruptionBudget") == []  # of one pod it would block every drain
 
 
-def test_replicas_are_on_different_nodes(rendered: dict[str, Objects]) -> None:
-    for each in rendered["ha"].stateful_sets:
+@pytest.mark.parametrize("overlay", ["ha", "container"])
+def test_replicas_are_on_different_nodes(rendered: dict[str, Objects], overlay: str) -> None:
+    for each in rendered[overlay].stateful_sets:
         labels = each["spec"]["template"]["metadata"]["labels"]
         (apart,) = pod_spec(each)["affinity"]["podAntiAffinity"][
             "requiredDuringSchedulingIgnoredDuringExecution"
@@ -266,12 +313,12 @@ def test_image_resources_and_grace(objects: Objects) -> None:
 
 def test_a_broker_has_the_time_for_its_clients_to_follow(objects: Objects, tmp_path: Path) -> None:
     """A master hands over, serves clients until they have polled the route, and writes back its page cache
-    in the rest."""
+    in the rest. Those of a container do so at the same time."""
     for each in objects.stateful_sets:
-        config = configs(objects, each, tmp_path)[0]
-        if isinstance(config, BrokerConfig):
-            stay_ms = config.shutdown_hand_over_timeout + config.shutdown_forward_timeout
-            assert pod_spec(each)["terminationGracePeriodSeconds"] >= stay_ms / 1000 + 30
+        inner = brokers_in(configs(objects, each, tmp_path))
+        stays_ms = [one.shutdown_hand_over_timeout + one.shutdown_forward_timeout for one in inner]
+        least_s = max(stays_ms, default=0) / 1000 + 30 * len(inner)
+        assert pod_spec(each)["terminationGracePeriodSeconds"] >= least_s
 
 
 def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path: Path) -> None:
@@ -284,11 +331,14 @@ def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path:
             assert mount.get("readOnly", False) == (kinds[mount["mountPath"]] in ("configMap", "secret"))
         assert kinds["/tmp"] == "emptyDir"
         found = configs(objects, each, tmp_path)
-        if isinstance(found[0], BrokerConfig):
-            data, secret = found[0].store_path_root_dir, None
-        else:
-            data, secret = found[1].directory, found[1].controller_raft_secret_file
-        assert kinds[str(Path(*data.parts[:4]))] == "claim"
+        data, secret = [config.store_path_root_dir for config in brokers_in(found)], None
+        if isinstance(found[0], ContainerConfig):
+            data += [found[0].state_path]
+            data += [config.config_store_path for config in (found[0], *brokers_in(found))]
+        elif not data:
+            data, secret = [found[1].directory], found[1].controller_raft_secret_file
+        for path in data:
+            assert kinds[str(Path(*path.parts[:4]))] == "claim", path
         if secret is not None:
             assert kinds[str(secret.parent)] == "secret"
             name = volume_of(each, "secret")["secret"]["secretName"]

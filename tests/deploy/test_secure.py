@@ -5,10 +5,14 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import Kind, load
 from cli.doctor.findings import Level
 from cli.doctor.security import check_security
 from keelmq.security.open_network import openings
+from tests.deploy.conftest import SECURE
 from tests.deploy.objects import (
     Object,
     Objects,
@@ -23,18 +27,33 @@ CLIENT = {"keelmq/client": "true"}
 SECURITY = "/etc/keelmq/security"
 
 
-def sets(rendered: dict[str, Objects]) -> tuple[Objects, list[Object]]:
-    return rendered["secure"], rendered["secure"].stateful_sets
+Closed = tuple[Objects, list[Object]]
 
 
-def test_every_pod_is_closed(rendered: dict[str, Objects], tmp_path: Path) -> None:
-    objects, stateful_sets = sets(rendered)
+@pytest.fixture(params=sorted(SECURE))
+def overlay(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def closed(rendered: dict[str, Objects], overlay: str) -> Closed:
+    """An overlay, and its StatefulSets."""
+    return rendered[overlay], rendered[overlay].stateful_sets
+
+
+def test_every_pod_is_closed(
+    rendered: dict[str, Objects], closed: Closed, overlay: str, tmp_path: Path
+) -> None:
+    objects, stateful_sets = closed
     assert len(stateful_sets) == 2
     for each in stateful_sets:
-        config = configs(objects, each, tmp_path)[0]
-        assert openings(config) == [] and not config.allow_open_network
-        assert config.member_credentials is not None and config.members_required
-        assert openings(configs(rendered["ha"], rendered["ha"].stateful_sets[0], tmp_path)[0])
+        (config, *others) = configs(objects, each, tmp_path)
+        for one in (config, *(other for other in others if isinstance(other, BrokerConfig))):
+            assert openings(one) == [] and not one.allow_open_network
+            assert one.member_credentials is not None and one.members_required
+    still_open = rendered[SECURE[overlay]]
+    for each in still_open.stateful_sets:
+        assert openings(configs(still_open, each, tmp_path)[0])
 
 
 def test_the_doctor_finds_nothing_in_the_secret(security_path: Path, tmp_path: Path) -> None:
@@ -46,9 +65,10 @@ def test_the_doctor_finds_nothing_in_the_secret(security_path: Path, tmp_path: P
         assert [each.line() for each in check_security([file]) if each.level is not Level.OK] == []
 
 
-def test_the_secrets(rendered: dict[str, Objects], secure_directory: Path) -> None:
+def test_the_secrets(closed: Closed, overlay: str, secure_directories: dict[str, Path]) -> None:
     """None has the key of the CA, and that of the servers has no clear token."""
-    objects, stateful_sets = sets(rendered)
+    objects, stateful_sets = closed
+    secure_directory = secure_directories[overlay]
     authority = (secure_directory / "security" / "keep-offline" / "ca.key").read_bytes()
     token = (secure_directory / "security" / "admin" / "http-administer.token").read_bytes().strip()
     for secret in objects.kind("Secret"):
@@ -69,9 +89,9 @@ def mounts(stateful_set: Object) -> list[Object]:
     return found
 
 
-def test_programs_can_read_the_secret_and_nobody_else_can(rendered: dict[str, Objects]) -> None:
+def test_programs_can_read_the_secret_and_nobody_else_can(closed: Closed) -> None:
     """The kubelet gives the files to root and to fsGroup; read_private() takes those from root only."""
-    _, stateful_sets = sets(rendered)
+    _, stateful_sets = closed
     for each in stateful_sets:
         (mount,) = [one for one in mounts(each) if one["mountPath"] == SECURITY]
         assert volume_of(each, mount["name"])["secret"]["defaultMode"] == 0o440
@@ -82,15 +102,18 @@ def test_programs_can_read_the_secret_and_nobody_else_can(rendered: dict[str, Ob
         assert context["fsGroup"] == context["runAsGroup"] and context["runAsUser"] != 0
 
 
-def test_users_of_name_servers_are_on_the_volume(rendered: dict[str, Objects], tmp_path: Path) -> None:
-    objects, _ = sets(rendered)
-    servers = objects.named("StatefulSet", "keelmq-namesrv")
-    config = configs(objects, servers, tmp_path)[0]
-    (volume,) = [
-        volume_of(servers, one["name"]) for one in mounts(servers) if one["mountPath"] == "/var/lib/keelmq"
-    ]
-    assert "claim" in volume and config.users_path.is_relative_to("/var/lib/keelmq")
-    assert config.init_user is not None  # they are empty at first
+def test_users_in_files_are_on_the_volume(closed: Closed, tmp_path: Path) -> None:
+    """Of name servers and containers; brokers replicate theirs."""
+    objects, stateful_sets = closed
+    for each in stateful_sets:
+        config = configs(objects, each, tmp_path)[0]
+        if isinstance(config, BrokerConfig):
+            continue
+        (volume,) = [
+            volume_of(each, one["name"]) for one in mounts(each) if one["mountPath"] == "/var/lib/keelmq"
+        ]
+        assert "claim" in volume and config.users_path.is_relative_to("/var/lib/keelmq")
+        assert config.init_user is not None  # they are empty at first
 
 
 def allowed(
@@ -124,35 +147,38 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
-def test_who_may_connect(rendered: dict[str, Objects], tmp_path: Path) -> None:
-    objects, stateful_sets = sets(rendered)
+def test_who_may_connect(closed: Closed, tmp_path: Path) -> None:
+    objects, stateful_sets = closed
     here = {"kubernetes.io/metadata.name": "keelmq"}
     elsewhere, monitoring = (
         {"kubernetes.io/metadata.name": "shop"},
         {"kubernetes.io/metadata.name": "monitoring"},
     )
     of = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in stateful_sets}
-    members = {"raft": "keelmq-namesrv", "ha": "keelmq-broker-a"}
+    tools = objects.named("Deployment", "keelmq-tools")["spec"]["template"]["metadata"]["labels"]
     for target in stateful_sets:
+        me = target["metadata"]["name"]
         for name, port in ports_of(configs(objects, target, tmp_path)).items():
-            is_for_clients = name in ("namesrv", "broker")
+            is_for_clients = name.startswith(("namesrv", "broker"))
+            is_for_peers = name.startswith(("raft", "ha"))
+            is_for_tools = name == "container"
             assert not allowed(objects, target, port, {}, elsewhere), name
             assert allowed(objects, target, port, CLIENT, elsewhere) == is_for_clients, name
             assert not allowed(objects, target, port, {}, here), name
             assert allowed(objects, target, port, {}, monitoring) == (name == "http"), name
             for member, labels in of.items():
-                assert allowed(objects, target, port, labels, here) == (
-                    members.get(name, member) == member
-                ), name
+                may = not is_for_tools and (member == me or not is_for_peers)
+                assert allowed(objects, target, port, labels, here) == may, name
                 assert not allowed(objects, target, port, labels, elsewhere) or is_for_clients, name
+            assert allowed(objects, target, port, tools, here) == (not is_for_peers), name
 
 
-def test_the_administrators_pod(rendered: dict[str, Objects]) -> None:
+def test_the_administrators_pod(closed: Closed) -> None:
     """It is restricted as the others, and there is none until somebody wants it."""
-    tools = rendered["secure"].named("Deployment", "keelmq-tools")
+    objects, (server, _) = closed
+    tools = objects.named("Deployment", "keelmq-tools")
     assert tools["spec"]["replicas"] == 0
     spec, only = pod_spec(tools), container(tools)
-    (server, _) = rendered["secure"].stateful_sets
     assert only["securityContext"] == container(server)["securityContext"]
     assert only["image"] == container(server)["image"]
     assert spec["securityContext"].items() <= pod_spec(server)["securityContext"].items()
@@ -160,5 +186,5 @@ def test_the_administrators_pod(rendered: dict[str, Objects]) -> None:
     (mount, _) = only["volumeMounts"]
     (named,) = [each["value"] for each in only["env"] if each["name"] == "KEELMQ_CREDENTIALS"]
     assert named == f"{mount['mountPath']}/credentials.yml"
-    secret = rendered["secure"].named("Secret", volume_of(tools, mount["name"])["secret"]["secretName"])
+    secret = objects.named("Secret", volume_of(tools, mount["name"])["secret"]["secretName"])
     assert {"credentials.yml", "ca.crt", "admin.crt", "admin.key"} <= secret["data"].keys()

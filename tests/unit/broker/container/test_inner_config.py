@@ -42,6 +42,20 @@ def test_defaults_that_differ(tmp_path: Path) -> None:
     assert inner.config.ha_stay_awake and inner.config.http_port == 8080
 
 
+def test_the_name_servers_are_known_when_the_file_is_checked(tmp_path: Path) -> None:
+    """A slave without controllers is refused if nothing leads to its master."""
+    container = container_config(tmp_path, namesrvAddr="10.0.0.1:9876")
+    given = load_inner(broker_file(tmp_path, "a", namesrvAddr="10.9.9.9:9876"), container).given
+    assert given.overrides["namesrvAddr"] == "10.0.0.1:9876"
+
+
+def test_the_address_is_the_containers_unless_the_file_has_one(tmp_path: Path) -> None:
+    container = container_config(tmp_path, brokerContainerIP="10.0.0.7")
+    assert load_inner(broker_file(tmp_path, "a"), container).config.broker_ip1 == "10.0.0.7"
+    written = broker_file(tmp_path, "b", brokerIP1="10.0.0.8")
+    assert load_inner(written, container).config.broker_ip1 == "10.0.0.8"
+
+
 def test_ports_and_directories_of_a_plan(tmp_path: Path) -> None:
     path = broker_file(tmp_path, "a", listenPort="10911", fastListenPort=None)
     plan = load_inner(path, container_config(tmp_path)).plan()
