@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,6 @@ from keelmq.security.core.users import User, UserType
 from keelmq.security.signer import signer_of
 from tests.sim.checkers import Violation
 from tests.sim.kinds import found_seeds
-from tests.sim.raft.virtual import VirtualLoop
 from tests.sim.secure.admissions import Admissions
 from tests.sim.secure.keys import MEMBER
 from tests.sim.secure.mutants import MUTANTS
@@ -86,7 +86,7 @@ class TestTheAdmissions:
     def judged(self, change: Callable[[RemotingCommand], object] = id, *, address: str = HERE) -> Admissions:
         """A request that a member signs, changed on its way, and admitted at `address`."""
         judge = Admissions()
-        self.run = Process(VirtualLoop(), "n0", "10.0.0.1")  # type: ignore[arg-type]
+        self.run = Process(SimpleNamespace(), "n0", "10.0.0.1")  # type: ignore[arg-type]
         judge.started(self.run, 0)
         command = RemotingCommand(1001, ext_fields={"brokerName": "broker-a"}, body=b"body")
         signer_of(MEMBER, proof=True)(command, self.HERE)
@@ -127,6 +127,7 @@ class TestTheAdmissions:
         with pytest.raises(Violation, match="without a proof"):
             judge.raise_problem()
         judge = Admissions()
+        judge.started(self.run, 0)
         request = AccessRequest(1001, 455, {}, b"", "10.6.6.6")
         judge.checked(self.run, request, Refused(16, "no", "unsigned"), 0)
         judge.raise_problem()
@@ -146,7 +147,7 @@ class TestTheAdmissions:
 
     def test_a_request_that_is_admitted_again_after_a_restart(self) -> None:
         judge = self.judged()
-        later = Process(VirtualLoop(), "n0", "10.0.0.1")  # type: ignore[arg-type]
+        later = Process(SimpleNamespace(), "n0", "10.0.0.1")  # type: ignore[arg-type]
         judge.started(later, self.NOW_MS)
         self.admit(judge, self.command, self.HERE, later)
         with pytest.raises(Violation, match="again after its restart"):
