@@ -192,7 +192,8 @@ def bench(
 @app.command()
 def sim(
     kind: Annotated[
-        str | None, typer.Option("--kind", help="controllers, raft, log, group or whole (default: all)")
+        str | None,
+        typer.Option("--kind", help="controllers, raft, log, group, whole or secure (default: all)"),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds")] = 2_000,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed")] = 0,

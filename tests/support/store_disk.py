@@ -16,6 +16,8 @@ from typing import Any
 from unittest import mock
 
 SECTOR_BYTES = 512
+SECRETS = ("users.json", "acls.json")
+PRIVATE_MODE = 0o600
 
 Hook = Callable[[str, Path], None]
 
@@ -155,6 +157,8 @@ class StoreDisk:
             place = lives_at.get(id(file))
             now = place.read_bytes() if place is not None and place.exists() else file.last or b""
             copy.write_bytes(_mixed(file.durable, now, random))
+            if path.name.startswith(SECRETS):
+                copy.chmod(PRIVATE_MODE)  # a power cut keeps modes, and a broker refuses these with others
         return target
 
 

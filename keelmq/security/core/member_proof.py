@@ -17,7 +17,8 @@ since forgetting one would let its requests be used again.
 
 The first request of a sender is new by the wall clocks of both machines. The later ones are new by their
 monotonic clocks, compared with the first one: a wall clock that jumps does not separate members that know
-each other."""
+each other. One that arrives after the first and has a lower number must be later than the start of the
+server by the wall clocks, too: another run of the server may have used it."""
 
 import hashlib
 import hmac
@@ -45,6 +46,7 @@ _FORM: Final = re.compile(
 _MASK: Final = (1 << NUMBERS) - 1
 OTHER_RECIPIENT: Final = "the proof of a member is for other fields, another body or another recipient"
 CLOCKS: Final = "synchronize the clocks of both machines"
+BEFORE: Final = f"the request was sent before this program began; if this goes on, {CLOCKS}"
 
 
 def digest_of(ext_fields: ExtFields, body: bytes, recipient: str) -> str:
@@ -90,14 +92,16 @@ def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Sender:
-    """The numbers of one sender that were used: bit n of `seen` is for `highest` - n. latest_ms: of its
-    requests, by its own wall clock. heard_ms: when the last one arrived, by the server's monotonic clock.
-    offset_ms: that minus the sender's monotonic clock, for the request that was on its way shortest."""
+    """The numbers of one sender that were used: bit n of `seen` is for `highest` - n. first: the number that
+    arrived first; only time tells whether lower ones were used before. latest_ms: of its requests, by its
+    own wall clock. heard_ms: when the last one arrived, by the server's monotonic clock. offset_ms: that
+    minus the sender's monotonic clock, for the request that was on its way shortest."""
 
-    __slots__ = ("heard_ms", "highest", "latest_ms", "offset_ms", "seen")
+    __slots__ = ("first", "heard_ms", "highest", "latest_ms", "offset_ms", "seen")
 
     def __init__(self, number: int, uptime_ms: int, sent_uptime_ms: int) -> None:
-        self.highest, self.seen, self.latest_ms = number, 0, 0
+        self.first = self.highest = number
+        self.seen = self.latest_ms = 0
         self.heard_ms, self.offset_ms = uptime_ms, uptime_ms - sent_uptime_ms
 
     def late_ms(self, uptime_ms: int, sent_uptime_ms: int) -> int:
@@ -193,6 +197,8 @@ class MemberProofs:
                 f"the request was {late_ms / 1000:.1f} s longer on its way than others, "
                 f"and {self.window_ms / 1000:g} s is the limit"
             )
+        if number < found.first and self._is_before(sent_ms):
+            return BEFORE
         if (why := found.use(number)) is None:
             found.heard(uptime_ms, sent_uptime_ms)
             found.latest_ms = max(found.latest_ms, sent_ms)
@@ -209,12 +215,16 @@ class MemberProofs:
             )
         # A clock that was ahead when this program began must not refuse everybody until that time.
         self._not_before_ms = min(self._not_before_ms, now_ms)
-        if sent_ms < self._not_before_ms or sent_ms <= self._forgotten_ms:
-            return f"the request was sent before this program began; if this goes on, {CLOCKS}"
+        if self._is_before(sent_ms):
+            return BEFORE
         self._sweep(now_ms)
         if len(self._senders) >= self._senders_max:
             return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
         return None
+
+    def _is_before(self, sent_ms: int) -> bool:
+        """Whether a request with this time stamp may have been used without being remembered here."""
+        return sent_ms < self._not_before_ms or sent_ms <= self._forgotten_ms
 
     def _sweep(self, now_ms: int) -> None:
         """Forgets senders that are silent and whose requests are too old by now. Remembers the time of the

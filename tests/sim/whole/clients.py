@@ -50,7 +50,11 @@ class Client:
         self.process.run(self._main)
 
     async def _main(self) -> None:
-        self.client = RemotingClient(connect_timeout_ms=500, drop_silent_ms=SEND_TIMEOUT_MS)
+        self.client = RemotingClient(
+            connect_timeout_ms=500,
+            drop_silent_ms=SEND_TIMEOUT_MS,
+            signer=self.world.signer_of(self.process.name),
+        )
         await self.live()
 
     async def live(self) -> None:

@@ -14,12 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 from broker.app.broker import Broker
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.mapped_file import MappedFile
+from keelmq.security.signer import Signer
 from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim.checkers import Violation
 from tests.sim.control.model_log import ModelLog
@@ -119,8 +120,16 @@ class WholeGroup:
     def start_controller(self, name: str) -> None:
         self.network.names[name] = self.hosts[name]
         self.controllers[name] = ControllerRun(
-            self.loop, name, self.hosts[name], self.log, self.truth, self.base
+            self.loop, name, self.hosts[name], self.log, self.truth, self.base, self.controller_settings(name)
         )
+
+    def controller_settings(self, name: str) -> dict[str, object]:
+        """What the name server of that controller has besides what all worlds have."""
+        return {}
+
+    def signer_of(self, client: str) -> Signer | None:
+        """What signs the requests of that client; None: they are not signed."""
+        return None
 
     def start_broker(self, name: str, **settings: object) -> BrokerRun:
         run = self.brokers[name] = BrokerRun(
@@ -408,6 +417,9 @@ def watched_retention(judge: Judge) -> Iterator[None]:
         yield
 
 
+World = TypeVar("World", bound=WholeGroup)
+
+
 async def seconds(count: float) -> None:
     """Of virtual time."""
     await asyncio.sleep(count)
@@ -415,23 +427,24 @@ async def seconds(count: float) -> None:
 
 def play(
     seed: int,
-    story: Callable[[WholeGroup], Any],
+    story: Callable[[World], Any],
     conditions: Conditions | None = None,
     *,
     log_level: int = logging.CRITICAL,
-) -> WholeGroup:
+    world_type: Callable[..., World] = WholeGroup,  # type: ignore[assignment]
+) -> World:
     """Runs the story (a coroutine function) in a world of its own. Violation, with what happened."""
     loop = MachineLoop(Random(seed))
     level = logging.root.manager.disable
     logging.disable(log_level)
     base = Path(tempfile.mkdtemp(prefix="keelmq-sim-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
-    world: WholeGroup | None = None
+    world: World | None = None
     try:
         with ExitStack() as stack:
             stack.enter_context(virtual_machines(loop, seed))
             stack.enter_context(watched_files())
             stack.enter_context(small_files())
-            world = WholeGroup(seed, loop, base, conditions)
+            world = world_type(seed, loop, base, conditions)
             stack.enter_context(watched_retention(world.judge))
             try:
                 loop.run_until_complete(story(world))

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import os
 import random
 import sys
 import time
@@ -194,6 +195,7 @@ def virtual_machines(loop: MachineLoop, seed: int) -> Iterator[None]:
         for name, module in sorted(sys.modules.items()):
             if name.startswith(OURS) and vars(module).get("time") is time:
                 stack.enter_context(mock.patch.object(module, "time", clock))
+        stack.enter_context(mock.patch.object(os, "urandom", Random(f"urandom {seed}").randbytes))
         stack.enter_context(mock.patch.object(keelmq.remoting.client, "_opaques", itertools.count(1)))
         stack.enter_context(mock.patch.object(keelmq.remoting.connection, "_ids", itertools.count(1)))
         for kind, number in (

@@ -37,6 +37,8 @@ class Network:
         self.names: dict[str, str] = {}
         self.ends: dict[Process, list[Transport]] = {}
         self._port = EPHEMERAL
+        self.on_path: Callable[[Transport, bytes], None] | None = None
+        """Gets what an end sends, and calls its put() with what is to arrive."""
         loop.create_server = self._create_server  # type: ignore[assignment, method-assign]
         loop.create_connection = self._create_connection  # type: ignore[assignment, method-assign]
 
@@ -165,9 +167,17 @@ class Transport(asyncio.Transport):
         protocol.connection_made(self)
 
     def write(self, data: Any) -> None:
+        on_path = self.network.on_path
+        if on_path is None or not data or self._closing or self._dead:
+            self.put(bytes(data))
+        else:
+            on_path(self, bytes(data))
+
+    def put(self, data: bytes) -> None:
+        """Sends the bytes as they are, whoever is on the path."""
         if self._closing or self._dead or not data:
             return
-        self.queue.append(bytes(data))
+        self.queue.append(data)
         self.queued_bytes += len(data)
         if self.queued_bytes > self._high and not self._writing_paused:
             self._writing_paused = True

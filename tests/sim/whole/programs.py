@@ -6,7 +6,7 @@ replicated log is a model (tests/sim/control/model_log.py): the real one has wor
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,16 @@ class ControllerRun:
     """One run of `mqnamesrv` with the controller plugin."""
 
     def __init__(
-        self, loop: MachineLoop, name: str, host: str, log: ModelLog, truth: Truth, root: Path
+        self,
+        loop: MachineLoop,
+        name: str,
+        host: str,
+        log: ModelLog,
+        truth: Truth,
+        root: Path,
+        settings: Mapping[str, object],
     ) -> None:
+        """settings: of the name server, in addition."""
         self.process = Process(loop, name, host)
         self.log = log
         self.replicator: _Replicator | None = None
@@ -98,7 +106,12 @@ class ControllerRun:
 
         plugin: Any = functools.partial(ControllerPlugin, make_replicator=make)
         settings = NamesrvConfig.model_validate(
-            {"listenPort": NAMESRV_PORT, "httpPort": -1, "kvConfigPath": root / name / "kv.json"}
+            {
+                "listenPort": NAMESRV_PORT,
+                "httpPort": -1,
+                "kvConfigPath": root / name / "kv.json",
+                **settings,
+            }
         )
         self._settings, self._choice = settings, PluginChoice(plugin, (config,))
         self.process.run(self._live)

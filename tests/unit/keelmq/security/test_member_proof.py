@@ -258,3 +258,14 @@ def test_a_sender_is_remembered_until_its_latest_request_is_too_old() -> None:
     assert proofs.check(1001, proven(sender=b"another1", sent_ms=now_ms), b"body", now_ms) is None
     assert len(proofs) == 2
     assert proofs.check(1001, proven(0), b"body", now_ms) is not None
+
+
+def test_requests_from_before_the_start_are_refused_of_a_sender_that_is_known_again() -> None:
+    """Another run of this server may have used the numbers below the first one that arrives. Overtaken ones
+    are taken, and so is everything that the sender sends after its wall clock was set back."""
+    proofs = MemberProofs(not_before_ms=NOW_MS)
+    assert proofs.check(1001, proven(100, sent_ms=NOW_MS), b"body", NOW_MS) is None
+    why = proofs.check(1001, proven(99, sent_ms=NOW_MS - 1), b"body", NOW_MS)
+    assert why is not None and "before this program began" in why
+    assert proofs.check(1001, proven(98, sent_ms=NOW_MS), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(101, sent_ms=NOW_MS - 3_600_000), b"body", NOW_MS) is None

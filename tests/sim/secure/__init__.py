@@ -1,0 +1,1 @@
+"""Whole groups with authentication and authorization on, and an attacker in their network."""
