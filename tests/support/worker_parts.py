@@ -73,6 +73,7 @@ class FakeHost:
         self.may_leave.set()
         self.families: list[Metric] = []
         self.refuses_to_close = False
+        self.die: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)
 
     async def start(self, setup: InnerSetup) -> None:
         self.calls.append(f"start {setup.identity.name}")
@@ -83,7 +84,8 @@ class FakeHost:
         if does == "bug":
             raise KeyError("a bug")
         if does == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.die()
+            await asyncio.Event().wait()
         if does == "hang":
             try:
                 await asyncio.Event().wait()
@@ -101,6 +103,11 @@ class FakeHost:
         self.calls.append(f"stop {identity.name}{' hand over' if hand_over else ''}")
         if identity.name == "sticks":
             raise BrokerRefused("its store does not close")
+        if identity.name == "hangs":
+            await asyncio.Event().wait()
+        self._drop(identity)
+
+    def _drop(self, identity: BrokerIdentity) -> None:
         if port := self.ports.pop(identity, None):
             port.close()
         self.paths.pop(identity, None)
@@ -138,7 +145,8 @@ class FakeHost:
     async def close(self) -> None:
         self.calls.append("close")
         for each in list(self.ports):
-            await self.stop(each, hand_over=False)
+            self.calls.append(f"stop {each.name}")
+            self._drop(each)
         if self.refuses_to_close:
             raise StopError("the container: could not stop c_a_0")
 

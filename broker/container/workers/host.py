@@ -232,7 +232,9 @@ class WorkerHost:
         self._set_begun("")
         again = asyncio.create_task(self._start_again(worker.link), name=f"brokers of {worker.link.name}")
         try:
-            return await worker.until_end()
+            reason = await worker.until_end()
+            await again  # it ends with the link, after it has found out which start ended the worker
+            return reason
         finally:
             self._up.clear()
             self._worker = None

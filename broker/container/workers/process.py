@@ -6,11 +6,33 @@ import os
 import signal
 import socket
 import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 COMMAND: Final = (sys.executable, "-m", "broker.container.workers.worker")
+
+
+class Process(Protocol):
+    """Of asyncio.subprocess."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class Spawn(Protocol):
+    """See spawn()."""
+
+    async def __call__(
+        self, number: int, *, command: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[Process, socket.socket]: ...
 
 
 async def spawn(

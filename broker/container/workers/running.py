@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from asyncio.subprocess import Process
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -10,7 +9,7 @@ from typing import Final, Self
 from broker.container.host import BrokerRefused
 from broker.container.workers.link import Event, Link
 from broker.container.workers.messages import Begin, Done
-from broker.container.workers.process import COMMAND, end, how_it_ended, spawn
+from broker.container.workers.process import COMMAND, Process, Spawn, end, how_it_ended, spawn
 from keelmq.remoting.config_store import Given
 from keelmq.runtime.backoff import Backoff
 
@@ -40,12 +39,13 @@ class WorkerTimes:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How a worker is started. number: its own in the container. given: where the container's configuration
-    is from."""
+    is from. spawn: as in process.py."""
 
     number: int
     given: Given
     command: tuple[str, ...] = COMMAND
     times: WorkerTimes = WorkerTimes()
+    spawn: Spawn = spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ class RunningWorker:
     async def begin(cls, launch: Launch, on_event: Callable[[Event], None]) -> Self:
         """Returns when the process has read its configuration and answers. Raises OSError or BrokerRefused,
         and leaves no process behind then."""
-        process, ours = await spawn(launch.number, command=launch.command, environ=launch.given.environ)
+        process, ours = await launch.spawn(
+            launch.number, command=launch.command, environ=launch.given.environ
+        )
         link = Link(f"worker {launch.number} (pid {process.pid})", on_event)
         given, times = launch.given, launch.times
         try:
