@@ -52,11 +52,11 @@ R = TypeVar("R", bound=Result)
 class WorkerHost:
     """See BrokerHost. open() comes first."""
 
-    def __init__(self, launch: Launch, observer: HostObserver) -> None:
+    def __init__(self, launch: Launch) -> None:
         self.number = launch.number
         self._launch, self._times = launch, launch.times
         self._tasks = TaskSet()
-        self._kept = KeptBrokers(observer)
+        self._kept = KeptBrokers()
         self._worker: RunningWorker | None = None
         """None: it is down."""
         self._up, self._gone, self._all_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -66,13 +66,15 @@ class WorkerHost:
         """Why it ended last."""
         self._is_closing = self._is_planned = False
         self._restarting = asyncio.Lock()
-        self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._begun: asyncio.Future[str] | None = None
         """Of the present process, or of the next one: why it could not begin, or empty."""
 
-    async def open(self) -> None:
-        """Returns when the worker runs, without brokers. Raises BrokerRefused: it cannot be started."""
+    async def open(self, observer: HostObserver) -> None:
+        """Returns when the worker runs, without brokers. Raises BrokerRefused: it cannot be started. Once."""
+        self._kept.observer = observer
+        begun = self._begun = asyncio.get_running_loop().create_future()
         self._tasks.start(f"worker {self.number}", self._run)
-        if reason := await asyncio.shield(self._begun):
+        if reason := await asyncio.shield(begun):
             await self.close()
             raise BrokerRefused(reason)
 
@@ -164,14 +166,14 @@ class WorkerHost:
             await self.leave()
             if link.has_ended.is_set():
                 raise BrokerRefused(f"{link.name} ended before its restart: {link.reason}")
-            self._begun = asyncio.get_running_loop().create_future()
+            begun = self._begun = asyncio.get_running_loop().create_future()
             self._is_planned = True
             try:
                 await self._ask(link, Close(), Done, purpose)
             except BrokerRefused as error:
                 logger.warning("%s", error)
                 link.give_up(f"it could not stop its brokers: {error}")
-            if reason := await asyncio.shield(self._begun):
+            if reason := await asyncio.shield(begun):
                 raise BrokerRefused(reason)
             await self._all_tried.wait()
 
@@ -252,7 +254,7 @@ class WorkerHost:
             self._all_tried.set()
 
     def _set_begun(self, reason: str) -> None:
-        if not self._begun.done():
+        if self._begun is not None and not self._begun.done():
             self._begun.set_result(reason)
 
     def _on_event(self, event: Event) -> None:

@@ -46,10 +46,10 @@ class Kept:
 
 
 class KeptBrokers:
-    """By identity. Everything that a broker does on its own is told to the observer."""
+    """By identity. What a broker does on its own is told to `observer`, if there is one."""
 
-    def __init__(self, observer: HostObserver) -> None:
-        self._observer = observer
+    def __init__(self, observer: HostObserver | None = None) -> None:
+        self.observer = observer
         self._kept: dict[BrokerIdentity, Kept] = {}
         self._starting: tuple[BrokerIdentity, asyncio.Task[None]] | None = None
 
@@ -89,7 +89,7 @@ class KeptBrokers:
             kept.is_up = False
             if not kept.is_reported:
                 kept.is_reported = True
-                self._observer.broker_failed(identity, reason)
+                self._tell_failed(identity, reason)
 
     def restarted(self, identity: BrokerIdentity) -> None:
         """Reports a broker that had failed and serves again."""
@@ -98,7 +98,8 @@ class KeptBrokers:
             kept.is_up, kept.blamed = True, 0
             if kept.is_reported:
                 kept.is_reported = False
-                self._observer.broker_restarted(identity)
+                if self.observer is not None:
+                    self.observer.broker_restarted(identity)
 
     async def start_again(
         self, start: Callable[[InnerSetup], Awaitable[None]], has_ended: Callable[[], bool]
@@ -159,4 +160,8 @@ class KeptBrokers:
     def _drop(self, kept: Kept, reason: str) -> None:
         """Reported in any case: the reason differs from that of the worker's end."""
         del self._kept[kept.setup.identity]
-        self._observer.broker_failed(kept.setup.identity, reason)
+        self._tell_failed(kept.setup.identity, reason)
+
+    def _tell_failed(self, identity: BrokerIdentity, reason: str) -> None:
+        if self.observer is not None:
+            self.observer.broker_failed(identity, reason)

@@ -109,7 +109,7 @@ class Stage:
 
     def host(self, times: WorkerTimes = TIMES, **overrides: str) -> WorkerHost:
         launch = Launch(1, Given(None, {}, overrides), times=times, spawn=self.spawn)
-        return WorkerHost(launch, self.observed)
+        return WorkerHost(launch)
 
     @property
     def calls(self) -> list[list[str]]:
@@ -137,7 +137,7 @@ async def stage() -> AsyncIterator[Stage]:
 @asynccontextmanager
 async def opened(stage: Stage, *names: str) -> AsyncIterator[WorkerHost]:
     host = stage.host()
-    await host.open()
+    await host.open(stage.observed)
     try:
         for name in names:
             await host.start(setup(name))
@@ -245,12 +245,12 @@ async def test_a_worker_that_hangs_is_killed(stage: Stage) -> None:
 async def test_a_worker_that_cannot_begin(stage: Stage) -> None:
     stage.ways = ["fails"]
     with pytest.raises(BrokerRefused, match=r"cannot start: worker 1 \(pid 1000\) exited with code 1"):
-        await stage.host().open()
+        await stage.host().open(stage.observed)
     stage.ways = ["no process"]
     with pytest.raises(BrokerRefused, match="Resource temporarily unavailable"):
-        await stage.host().open()
+        await stage.host().open(stage.observed)
     with pytest.raises(BrokerRefused, match="cannot start: a bad key"):
-        await stage.host(bad="a bad key").open()
+        await stage.host(bad="a bad key").open(stage.observed)
     assert [process.returncode for process in stage.processes] == [1, 0]
 
 
@@ -268,7 +268,7 @@ async def test_while_a_worker_is_down(stage: Stage) -> None:
     stage.ways = ["works", "no process"]
     times = with_changes(TIMES, up=1, restart=Backoff(first_ms=60_000, max_ms=60_000))
     host = stage.host(times)
-    await host.open()
+    await host.open(stage.observed)
     for name in "ab":
         await host.start(setup(name))
     stage.processes[0].die()
@@ -361,7 +361,7 @@ async def test_what_a_host_says_on_its_own_goes_on(stage: Stage) -> None:
 async def test_a_stop_that_failed_is_told(stage: Stage) -> None:
     stage.ways = ["sticks"]
     host = stage.host()
-    await host.open()
+    await host.open(stage.observed)
     with pytest.raises(StopError, match=r"worker 1: .*could not stop c_a_0"):
         await host.close()
     assert stage.processes[0].returncode is not None
@@ -370,7 +370,7 @@ async def test_a_stop_that_failed_is_told(stage: Stage) -> None:
 async def test_a_close_in_the_middle_of_everything(stage: Stage) -> None:
     """No process is left, and no request hangs."""
     host = stage.host()
-    await host.open()
+    await host.open(stage.observed)
     await host.start(setup("a"))
     starting = asyncio.create_task(host.start(setup("b", "hang")))
     await until(lambda: "start b" in stage.calls[0])
@@ -386,7 +386,7 @@ async def test_a_close_in_the_middle_of_everything(stage: Stage) -> None:
 async def test_a_close_that_is_cancelled_leaves_no_process(stage: Stage) -> None:
     stage.ways = ["hangs"]
     host = stage.host(with_changes(TIMES, silent_pings=100_000))
-    await host.open()
+    await host.open(stage.observed)
     closing = asyncio.create_task(host.close())
     await asyncio.sleep(0)
     closing.cancel()
