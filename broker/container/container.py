@@ -20,6 +20,7 @@ from broker.container.core.plan import BrokerPlan, problems_of
 from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.container.membership_file import MembershipFile
+from broker.container.workers.move import MoveRefused, move
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations.container import (
@@ -186,16 +187,17 @@ class Container:
             raise _refused(f"{member.name} is {member.state}: only a broker that serves can be moved")
         if member.worker == worker:
             return
-        before = member.worker
-        await self._stop(member)
-        member.worker = worker
-        await self._start(member)
-        if member.state is not BrokerState.SERVING:
-            reason, member.worker = member.reason, before
-            await self._start(member)
-            raise _refused(
-                f"worker {worker} cannot start {member.name}: {reason}; it is at worker {before} again"
-            )
+        assert member.plan is not None
+        setup, before = InnerSetup(member.plan.identity, member.path), member.worker
+        member.state = BrokerState.STOPPING
+        try:
+            await move(setup, self._hosts[before], self._hosts[worker])
+        except MoveRefused as error:
+            member.state = BrokerState.SERVING
+            if not error.is_serving:
+                self._quarantine(member, str(error))
+            raise _refused(str(error)) from error
+        member.state, member.worker = BrokerState.SERVING, worker
         try:
             await self._keep(lambda kept: kept.with_added(str(member.path), worker))
         except CommandError as error:  # it serves, and the place of a broker is not worth another stop

@@ -4,7 +4,7 @@ It never blocks and never grows without bound: an end that does not read is give
 """
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 from pydantic import BaseModel
 
@@ -60,8 +60,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

@@ -59,6 +59,8 @@ class WorkerHost:
         self._kept = KeptBrokers()
         self._worker: RunningWorker | None = None
         """None: it is down."""
+        self._next: RunningWorker | None = None
+        """It takes over when the present one has ended."""
         self._up, self._gone, self._all_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._gone.set()
         self._restarts = 0
@@ -157,17 +159,26 @@ class WorkerHost:
             logger.warning("%s", error)
 
     async def restart(self) -> None:
-        """See BrokerHost. Brokers that cannot start again are reported to the observer. Raises BrokerRefused:
-        the worker is down already, or the new process cannot begin; it is started again then, too."""
+        """See BrokerHost. The new process is there before the old one stops: brokers are not down while it
+        imports and reads its configuration. Brokers that cannot start again are reported to the observer.
+        Raises BrokerRefused, and nothing was stopped: the worker is down, or no new one can begin."""
         purpose = "the restart"
         async with self._restarting:
             link = self._link(purpose)
             logger.info("%s: restarting on request", link.name)
-            await self.leave()
-            if link.has_ended.is_set():
-                raise BrokerRefused(f"{link.name} ended before its restart: {link.reason}")
+            try:
+                self._next = await RunningWorker.begin(self._launch, self._on_event)
+            except OSError as error:
+                raise BrokerRefused(f"no process for {purpose}: {error}") from error
+            try:
+                await self.leave()
+                if self._is_closing or link.has_ended.is_set():
+                    raise BrokerRefused(f"{link.name} ended before its restart: {link.reason or CLOSING}")
+                self._is_planned = True
+            finally:
+                if not self._is_planned and (self._is_closing or not link.has_ended.is_set()):
+                    await self._end_next()  # else _run() takes it
             begun = self._begun = asyncio.get_running_loop().create_future()
-            self._is_planned = True
             try:
                 await self._ask(link, Close(), Done, purpose)
             except BrokerRefused as error:
@@ -176,6 +187,12 @@ class WorkerHost:
             if reason := await asyncio.shield(begun):
                 raise BrokerRefused(reason)
             await self._all_tried.wait()
+
+    async def _end_next(self) -> None:
+        worker, self._next = self._next, None
+        if worker is not None:
+            worker.link.give_up("it is not needed")
+            await worker.until_end()
 
     async def close(self) -> None:
         """See BrokerHost. Afterwards there is no process."""
@@ -190,6 +207,7 @@ class WorkerHost:
             failed = str(error) or "its process did not end"
         finally:
             await self._tasks.stop()
+            await self._end_next()
             self._set_begun(CLOSING)
         if failed:
             raise StopError(f"worker {self.number}: {failed}")
@@ -219,7 +237,12 @@ class WorkerHost:
         """Returns why it has ended, or could not begin."""
         self._gone.clear()
         try:
-            worker = await RunningWorker.begin(self._launch, self._on_event)
+            worker, self._next = self._next, None
+            if worker is not None and worker.link.has_ended.is_set():
+                logger.error("%s", await worker.until_end())
+                worker = None
+            if worker is None:
+                worker = await RunningWorker.begin(self._launch, self._on_event)
         except (OSError, BrokerRefused) as error:
             self._gone.set()
             reason = f"worker {self.number} cannot start: {error}"

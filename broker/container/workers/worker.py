@@ -18,6 +18,8 @@ from broker.container.workers.server import MakeHost, WorkerServer
 from keelmq.runtime import program
 from keelmq.runtime.stop_steps import StopError
 
+logger = logging.getLogger("broker.container.workers.worker")  # __main__ says nothing
+
 PROGRAM: Final = "mqbrokercontainer worker"
 STOP_S: Final = 150
 """How long the brokers may stop, for a worker whose supervisor is not there to end it."""
@@ -44,7 +46,7 @@ async def serve(number: int, end: socket.socket, make_host: MakeHost) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, server.signalled)
     await server.serve(end)
-    logging.getLogger(__name__).info("worker %d: its brokers are stopped", number)
+    logger.info("worker %d: its brokers are stopped", number)
 
 
 def run(argv: list[str], make_host: MakeHost) -> int:

@@ -5,7 +5,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from pathlib import Path
@@ -70,7 +70,8 @@ class FakeProcess:
     def die(self, code: int = -signal.SIGSEGV) -> None:
         """As by a signal: the supervisor reads the end of the stream."""
         self._exit(code)
-        self._end.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # the task may have closed it
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
         self.was_killed = True
@@ -327,13 +328,62 @@ async def test_a_restart_on_request(stage: Stage, tmp_path: Path) -> None:
         assert (worker.restarts, worker.reason) == (1, "it was restarted on request")
 
 
-async def test_a_restart_of_a_worker_that_cannot_stop_or_begin(stage: Stage) -> None:
-    stage.ways = ["sticks", "fails"]
+async def test_a_restart_without_a_new_process_stops_nothing(stage: Stage) -> None:
+    stage.ways = ["works", "fails", "no process"]
     async with opened(stage, "a") as host:
-        with pytest.raises(BrokerRefused, match=r"cannot start: .* exited with code 1"):
+        with pytest.raises(BrokerRefused, match="exited with code 1"):
             await host.restart()
+        with pytest.raises(BrokerRefused, match="no process for the restart"):
+            await host.restart()
+        assert stage.calls == [["start a"]]
+        assert [each.broker_name for each in await host.brokers()] == ["a"]
+
+
+async def test_a_restart_of_a_worker_that_cannot_stop(stage: Stage) -> None:
+    """It is killed; the new process has its brokers then."""
+    stage.ways = ["sticks"]
+    async with opened(stage, "a") as host:
+        await host.restart()
+        assert stage.processes[0].returncode is not None
+        assert stage.calls[1] == ["start a"]
+        assert stage.observed == Observed()
+
+
+async def test_the_new_process_of_a_restart_dies_before_its_turn(stage: Stage) -> None:
+    async with opened(stage, "a") as host:
+        stage.processes[0].host.may_leave.clear()
+        restarting = asyncio.create_task(host.restart())
+        await stage.processes[0].host.is_leaving.wait()
+        stage.processes[1].die()
+        stage.processes[0].host.may_leave.set()
+        await restarting
+        assert stage.calls[2:] == [["start a"]]
+        assert stage.observed == Observed()
+
+
+async def test_a_worker_that_dies_before_its_restart_uses_the_new_process(stage: Stage) -> None:
+    async with opened(stage, "a") as host:
+        stage.processes[0].host.may_leave.clear()
+        restarting = asyncio.create_task(host.restart())
+        await stage.processes[0].host.is_leaving.wait()
+        stage.processes[0].die()
+        with pytest.raises(BrokerRefused, match="ended before its restart"):
+            await restarting
         await until(lambda: stage.restarted == ["a"])
-        assert stage.failed == ["a"]
+        assert (stage.failed, len(stage.processes)) == (["a"], 2)
+
+
+async def test_a_close_during_a_restart(stage: Stage) -> None:
+    host = stage.host()
+    await host.open(stage.observed)
+    await host.start(setup("a"))
+    stage.processes[0].host.may_leave.clear()
+    restarting = asyncio.create_task(host.restart())
+    await stage.processes[0].host.is_leaving.wait()
+    await host.close()
+    with pytest.raises(BrokerRefused):
+        await restarting
+    assert [process.returncode is not None for process in stage.processes] == [True, True]
 
 
 async def test_a_restart_that_is_given_up_in_time_stops_nothing(stage: Stage) -> None:
@@ -345,7 +395,7 @@ async def test_a_restart_that_is_given_up_in_time_stops_nothing(stage: Stage) ->
         await asyncio.wait([restarting])
         await host.start(setup("b"))
         assert [each.broker_name for each in await host.brokers()] == ["a", "b"]
-        assert len(stage.processes) == 1
+        assert stage.processes[1].returncode is not None
 
 
 async def test_what_a_host_says_on_its_own_goes_on(stage: Stage) -> None:
