@@ -16,6 +16,7 @@ from typing import Final
 from broker.container.workers.local import local_host
 from broker.container.workers.server import MakeHost, WorkerServer
 from keelmq.runtime import program
+from keelmq.runtime.log_context import log_context
 from keelmq.runtime.stop_steps import StopError
 
 logger = logging.getLogger("broker.container.workers.worker")  # __main__ says nothing
@@ -55,18 +56,14 @@ def run(argv: list[str], make_host: MakeHost) -> int:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     arguments = make_parser().parse_args(argv)
-    logging.basicConfig(
-        level=arguments.log_level,
-        format=program.LOG_FORMAT,
-        datefmt=program.LOG_TIME_FORMAT,
-        stream=sys.stderr,
-    )
+    program.log_to_stderr(arguments.log_level)
     end = socket.socket(fileno=arguments.fd)
     end.set_inheritable(False)
     end.setblocking(False)
     program.raise_open_files_limit()
     try:
-        with program.runner() as runner:
+        # What is about no broker of the worker is about the worker.
+        with log_context(f"worker {arguments.number}"), program.runner() as runner:
             runner.run(serve(arguments.number, end, make_host))
     except StopError as error:
         return program.refuse(PROGRAM, error)
