@@ -16,9 +16,11 @@ from broker.app.process import make_process_parts
 from broker.config.detected_address import detect_address
 from broker.container.config import ContainerConfig
 from broker.container.container import Container
-from broker.container.host import BrokerHost
+from broker.container.host import BrokerHost, BrokerRefused
 from broker.container.local_host import LocalHost
 from broker.container.requests import ContainerRequests
+from broker.container.workers.host import WorkerHost
+from broker.container.workers.running import Launch
 from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.config_store import ConfigStore, Given
 from keelmq.remoting.operation import OperationTable
@@ -26,6 +28,7 @@ from keelmq.remoting.operations.container import BrokerState
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.tcp import TcpServer
+from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.security.audit.log import make_audit
@@ -65,7 +68,8 @@ class ContainerServer:
             poll_users=None if self._users is None else self._users.poll,
         )
         self._audit = make_audit(config, PROGRAM)
-        self.hosts = self._make_hosts()
+        self._workers = self._make_workers()
+        self.hosts: list[BrokerHost] = [*self._workers] or [self._make_local_host()]
         self.container = Container(
             config, self.hosts, config_file=self._given.path, own_ports=own_ports(config)
         )
@@ -75,8 +79,13 @@ class ContainerServer:
         self._http: LateHttp | None = None
         self._is_serving = False
 
-    def _make_hosts(self) -> list[BrokerHost]:
-        return [LocalHost(self.config, self.process, accesses=[self._security.access], audits=[self._audit])]
+    def _make_workers(self) -> list[WorkerHost]:
+        """Returns none if the brokers are in this process."""
+        count = self.config.container_processes
+        return [WorkerHost(Launch(number, self._given)) for number in range(count if count > 1 else 0)]
+
+    def _make_local_host(self) -> LocalHost:
+        return LocalHost(self.config, self.process, accesses=[self._security.access], audits=[self._audit])
 
     def _make_table(self) -> OperationTable:
         table = OperationTable()
@@ -134,8 +143,16 @@ class ContainerServer:
         self._tasks.start("accounts", self._security.run)
         if self._http is not None:
             self._tasks.start("HTTP server", self._http.serve)
+        await self._open_workers()
         await self.container.start_all()
         self._is_serving = True
+
+    async def _open_workers(self) -> None:
+        """Raises ConfigError: a process cannot start, although it has the configuration of this one."""
+        try:
+            await asyncio.gather(*(worker.open(self.container) for worker in self._workers))
+        except BrokerRefused as error:
+            raise ConfigError(str(error)) from error
 
     def _bind_http(self) -> None:
         config = self.config

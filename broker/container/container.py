@@ -15,11 +15,13 @@ from typing import Final
 from broker.container.config import ContainerConfig
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 from broker.container.core.members import Members
+from broker.container.core.placement import Placed, choose_worker
 from broker.container.core.plan import BrokerPlan, problems_of
 from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.container.membership_file import MembershipFile
-from keelmq.remoting.codes import ResponseCode
+from broker.container.workers.move import MoveRefused, move
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations.container import (
     BrokerState,
@@ -185,16 +187,17 @@ class Container:
             raise _refused(f"{member.name} is {member.state}: only a broker that serves can be moved")
         if member.worker == worker:
             return
-        before = member.worker
-        await self._stop(member)
-        member.worker = worker
-        await self._start(member)
-        if member.state is not BrokerState.SERVING:
-            reason, member.worker = member.reason, before
-            await self._start(member)
-            raise _refused(
-                f"worker {worker} cannot start {member.name}: {reason}; it is at worker {before} again"
-            )
+        assert member.plan is not None
+        setup, before = InnerSetup(member.plan.identity, member.path), member.worker
+        member.state = BrokerState.STOPPING
+        try:
+            await move(setup, self._hosts[before], self._hosts[worker])
+        except MoveRefused as error:
+            member.state = BrokerState.SERVING
+            if not error.is_serving:
+                self._quarantine(member, str(error))
+            raise _refused(str(error)) from error
+        member.state, member.worker = BrokerState.SERVING, worker
         try:
             await self._keep(lambda kept: kept.with_added(str(member.path), worker))
         except CommandError as error:  # it serves, and the place of a broker is not worth another stop
@@ -293,19 +296,24 @@ class Container:
         ]
 
     def _place(self, plan: BrokerPlan, path: Path) -> int:
-        """Returns the process for a broker: the one that it had, or that with the fewest brokers."""
-        kept = self._kept.added.get(str(path))
-        if kept is not None and 0 <= kept < len(self._hosts):
-            return kept
-        counts = [0] * len(self._hosts)
-        for member in self._members.values():
-            if member.path != path and member.state is not BrokerState.QUARANTINED:
-                counts[member.worker] += 1
-        return counts.index(min(counts))
+        """Returns the process for a broker: the one that it had, or the one that placement.py chooses."""
+        placed = [
+            Placed(member.plan.identity, member.worker, is_master=_may_lead(member.plan))
+            for member in self._members.values()
+            if member.plan is not None and member.path != path and member.state is not BrokerState.QUARANTINED
+        ]
+        return choose_worker(
+            plan.identity,
+            placed,
+            range(len(self._hosts)),
+            is_master=_may_lead(plan),
+            remembered=self._kept.added.get(str(path)),
+        )
 
     async def _stop(self, member: Member) -> None:
-        if member.plan is None or member.state is BrokerState.QUARANTINED:
+        if member.plan is None:
             return
+        # A quarantined broker, too: its worker may have ended, and be about to start it again.
         member.state = BrokerState.STOPPING
         try:
             await self._hosts[member.worker].stop(member.plan.identity, hand_over=True)
@@ -375,6 +383,11 @@ def _described(member: Member) -> InnerBroker:
         store_path=member.plan.directories["storePathRootDir"] if member.plan else "",
         worker=member.worker,
     )
+
+
+def _may_lead(plan: BrokerPlan) -> bool:
+    """Whether the broker is a master, or may become one at its start: in controller mode, any may."""
+    return plan.identity.broker_id in (MASTER_ID, NOT_APPLIED)
 
 
 def _refused(remark: str) -> CommandError:

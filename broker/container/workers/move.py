@@ -1,0 +1,38 @@
+"""Moves a broker from one host to another: stop there, with a hand-over, then start here. Its store is one
+directory, so it is down in between; in controller mode another replica is the master by then."""
+
+from typing import NoReturn
+
+from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
+
+
+class MoveRefused(BrokerRefused):
+    """The broker was not moved. is_serving: it serves where it was; else it serves nowhere."""
+
+    def __init__(self, text: str, *, is_serving: bool) -> None:
+        super().__init__(text)
+        self.is_serving = is_serving
+
+
+async def move(setup: InnerSetup, source: BrokerHost, target: BrokerHost) -> None:
+    """Returns when the broker serves at the target. Raises MoveRefused, after it was started at the source
+    again, if that was possible. Do not cancel it: the broker may be nowhere then."""
+    name = setup.identity.canonical_name
+    try:
+        await source.stop(setup.identity, hand_over=True)
+    except BrokerRefused as error:
+        # What is left of it (a port, its store's lock) would be in the way at the target, too.
+        await _roll_back(setup, source, f"{name} was not moved, since it did not stop as it should: {error}")
+    try:
+        await target.start(setup)
+    except BrokerRefused as error:
+        await _roll_back(setup, source, f"{name} was not moved, since the target cannot start it: {error}")
+
+
+async def _roll_back(setup: InnerSetup, source: BrokerHost, why: str) -> NoReturn:
+    """Raises MoveRefused in any case."""
+    try:
+        await source.start(setup)
+    except BrokerRefused as error:
+        raise MoveRefused(f"{why}; nor can it go back: {error}", is_serving=False) from error
+    raise MoveRefused(f"{why}; it serves where it was", is_serving=True)

@@ -1,0 +1,79 @@
+"""The program of a worker: `python -m broker.container.workers.worker`, which only a supervisor starts.
+
+It has the settings of every server program (event loop, open files, garbage collector), reads the same
+configuration as its supervisor, and logs to the same stderr.
+"""
+
+import argparse
+import asyncio
+import faulthandler
+import logging
+import signal
+import socket
+import sys
+from typing import Final
+
+from broker.container.workers.local import local_host
+from broker.container.workers.server import MakeHost, WorkerServer
+from keelmq.runtime import program
+from keelmq.runtime.log_context import log_context
+from keelmq.runtime.stop_steps import StopError
+
+logger = logging.getLogger("broker.container.workers.worker")  # __main__ says nothing
+
+PROGRAM: Final = "mqbrokercontainer worker"
+STOP_S: Final = 150
+"""How long the brokers may stop, for a worker whose supervisor is not there to end it."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of what process.spawn() passes."""
+    parser = program.Parser(prog=PROGRAM, description="A process of mqbrokercontainer, which starts it.")
+    parser.add_argument("--number", type=int, required=True, help="of this worker in its container")
+    parser.add_argument("--fd", type=int, required=True, help="end of the socket pair to the supervisor")
+    parser.add_argument("--log-level", default="INFO")
+    return parser
+
+
+def exit_at_last() -> None:
+    """Ends the process if it is still there in STOP_S, with the stacks of all threads on stderr: a thread
+    that hangs would keep it, and its brokers' ports, for ever."""
+    faulthandler.dump_traceback_later(STOP_S, exit=True)
+
+
+async def serve(number: int, end: socket.socket, make_host: MakeHost) -> None:
+    """Runs until the supervisor closes the worker or is gone. Raises StopError."""
+    server = WorkerServer(make_host, on_stopping=exit_at_last)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, server.signalled)
+    await server.serve(end)
+    logger.info("worker %d: its brokers are stopped", number)
+
+
+def run(argv: list[str], make_host: MakeHost) -> int:
+    """Returns the exit code."""
+    # Until serve() has handlers: a signal to the group must not end what the supervisor is about to stop.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
+    arguments = make_parser().parse_args(argv)
+    program.log_to_stderr(arguments.log_level)
+    end = socket.socket(fileno=arguments.fd)
+    end.set_inheritable(False)
+    end.setblocking(False)
+    program.raise_open_files_limit()
+    try:
+        # What is about no broker of the worker is about the worker.
+        with log_context(f"worker {arguments.number}"), program.runner() as runner:
+            runner.run(serve(arguments.number, end, make_host))
+    except StopError as error:
+        return program.refuse(PROGRAM, error)
+    return 0
+
+
+def main() -> None:
+    """Runs a worker with this process's arguments, and exits with its status."""
+    sys.exit(run(sys.argv[1:], local_host))
+
+
+if __name__ == "__main__":
+    main()
