@@ -254,10 +254,12 @@ def _security(config: BrokerConfig) -> HaSecurity:
     """Returns who may replicate. Where clients must prove who they are, a slave must, too, unless its address
     is in haPlainSlaves or haAuthenticationRequired=false: the HA port has all messages."""
     found = ha_security(config)
-    if config.ha_authentication_required is None and config.authentication_enabled and not found.required:
-        logger.warning(
-            "authenticationEnabled, and no slave can prove its membership: only addresses of haPlainSlaves "
-            "may replicate (innerClientAuthenticationCredentials gives slaves a proof)"
-        )
+    checks_clients = config.authentication_enabled or config.acl_enable
+    if checks_clients and config.ha_authentication_required is None and not found.required:
+        if config.serves_plain_slaves:
+            logger.warning(
+                "clients must prove who they are, and no slave can: only addresses of haPlainSlaves may "
+                "replicate (innerClientAuthenticationCredentials gives slaves a proof)"
+            )
         return replace(found, required=True)
     return found

@@ -150,6 +150,7 @@ async def test_a_slave_has_the_masters_log_and_metadata(group: Group) -> None:
     """Messages over several files, topics, consumer offsets; and what both tell about themselves."""
     slave = await group.start("s", 1)  # before its master: it waits
     master = await group.start("m", 0)
+    await until(lambda: connected(slave), "the slave is linked")
     await group.send_many(master, 60)
     commit = UpdateConsumerOffsetRequest(consumer_group="g", topic="T", queue_id=0, commit_offset=7)
     await group.client.call(master.address, UPDATE_CONSUMER_OFFSET, commit)
@@ -290,3 +291,45 @@ async def test_a_broker_whose_file_says_nothing_has_no_ha_port(group: Group) -> 
     )  # fmt: skip
     async with Broker(config) as broker:
         assert broker.plain is None and not broker.ha_address
+
+
+async def test_a_slave_that_comes_late_has_the_last_file(group: Group) -> None:
+    master = await group.start("m", 0)
+    await group.send_many(master, 60)
+    slave = await group.start("s", 1)
+    await until(lambda: has_all(slave, master), "the slave has the last file")
+    start = slave.store.commit_log.min_offset
+    assert start == end_of(master) - end_of(master) % FILE_BYTES > FILE_BYTES
+    assert group.log("m").endswith(group.log("s"))
+    await group.stop(slave)
+    await group.send_many(master, 5)
+    slave = await group.start("s", 1)
+    await until(lambda: has_all(slave, master), "it goes on where it was")
+    assert slave.store.commit_log.min_offset == start and group.log("m").endswith(group.log("s"))
+
+
+async def test_ha_master_address_without_name_servers(group: Group) -> None:
+    """An empty slave copies. One with messages cannot compare them: nobody says where the broker port is."""
+    master = await group.start("m", 0)
+    there = {"haMasterAddress": master.ha_address, "namesrvAddr": ""}
+    slave = await group.start("s", 1, **there)
+    await group.send_many(master, 3)
+    await until(lambda: has_all(slave, master), "the slave has the log")
+    await group.stop(slave)
+    slave = await group.start("s", 1, **there)
+    assert slave.plain is not None and not fault_of(slave)
+    ha = slave.plain.ha
+    await until(lambda: ha.client is not None and "no name server" in ha.client.last_reason, "it says why")
+    assert not connected(slave)
+
+
+@pytest.mark.parametrize("key", ["authenticationEnabled", "aclEnable"])
+async def test_where_clients_prove_who_they_are_slaves_must_too(group: Group, key: str) -> None:
+    master = await group.start("m", 0, **{key: True, "aclPath": group.directory / "acl"})
+    host, port = master.ha_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(bytes(8))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await reader.read() == b""
+    writer.close()
+    assert master.plain is not None and master.plain.ha.refused["no_credentials"] == 1
