@@ -107,7 +107,7 @@ class BrokerTelemetry:
         only together with the epoch in which they were written."""
         ha = self._ha
         if ha is None:
-            return self._plain_role, role.epoch, (MASTER_ID,), 0
+            return self._plain_role, role.epoch, (MASTER_ID,) if self._plain_role == "master" else (), 0
         if ha.mastership is not None:
             agreed = ha.mastership.sync_state_set_manager.agreed
             return "master", ha.mastership.epoch, tuple(sorted(agreed.members)), agreed.epoch
