@@ -14,6 +14,7 @@ from broker.admin.http_app import health_of
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
+from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok
@@ -186,6 +187,10 @@ async def test_a_slave_refuses_messages_and_serves_reads_while_its_master_is_awa
     await until(lambda: not connected(slave), "the link has ended")
     found = await group.pull(slave)
     assert isinstance(found, Ok) and found.header.max_offset == 3
+    async with PullConsumer(group.namesrv_address, "g") as consumer:  # finds the slave by the route
+        queue = (await consumer.fetch_queues("T"))[0]
+        result = await consumer.pull(queue, 0)
+        assert len(result.messages) == 3 and await consumer.max_offset(queue) == 3
     beyond = await group.pull(slave, 3)
     assert isinstance(beyond, Failed) and beyond.code != ResponseCode.PULL_OFFSET_MOVED
     refused = await group.send(slave, b"x")
