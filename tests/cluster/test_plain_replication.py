@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.lab.cluster import Cluster, Program, write_config
+from cli.lab.cluster import Cluster, Program
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Ok
 from keelmq.remoting.operations.broker import (
@@ -54,7 +54,8 @@ class Pair:
         }
         directory = self.cluster.directory
         program = Program(name, "broker", directory, settings, f"127.0.0.1:{port}")
-        self.cluster.brokers.append(write_config(program))
+        program.write()
+        self.cluster.brokers.append(program)
         return program
 
     async def linked(self) -> None:
