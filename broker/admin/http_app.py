@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from fastapi import FastAPI, Response
 
 from broker.core.readiness import BrokerReadiness, not_ready, not_writable
-from broker.ha.report import runtime_info
-from broker.ha.service import HaService
 from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.remoting.servers.health import add_health
@@ -26,10 +24,13 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 
 
 def make_app(
-    *, health: Callable[[], dict[str, object]], scrapes: Callable[[], Iterable[Scrape]], ha: HaService | None
+    *,
+    health: Callable[[], dict[str, object]],
+    scrapes: Callable[[], Iterable[Scrape]],
+    ha_status: Callable[[], HaRuntimeInfo | None],
 ) -> FastAPI:
-    """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha: None without
-    controller mode."""
+    """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha_status: None if this
+    broker neither serves slaves nor is one."""
     app = new_app("KeelMQ broker")
     add_docs(app, openapi_extra=needs(Role.READ))
     add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
@@ -42,10 +43,11 @@ def make_app(
         openapi_extra=needs(Role.READ),
     )
     @refused_as_statuses
-    async def ha_status() -> Response:
-        if ha is None:
-            raise NotFound("a stand-alone broker replicates nothing: see enableControllerMode")
-        return as_json(runtime_info(ha))
+    async def get_ha_status() -> Response:
+        status = ha_status()
+        if status is None:
+            raise NotFound("a stand-alone broker replicates nothing: see enableControllerMode, brokerRole")
+        return as_json(status)
 
     return app
 

@@ -96,7 +96,7 @@ class LiveSettings:
         self._groups.auto_create = now.auto_create_subscription_group
         self._topics.default_queue_nums = now.default_topic_queue_nums
         self._topics.auto_create = now.auto_create_topic_enable
-        if now.enable_controller_mode:
+        if now.has_ha_port:
             self._gate.min_in_sync = now.min_in_sync_replicas
         self._handlers.configure(
             message_bytes_max=now.max_message_size,

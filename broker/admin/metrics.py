@@ -7,7 +7,7 @@ consumer lag, so that a sum over all brokers counts nothing twice (stats/message
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -21,6 +21,8 @@ from broker.core.readiness import BrokerReadiness
 from broker.ha.report import status_of
 from broker.message.record import decode
 from broker.metadata.service import Metadata
+from broker.plain_ha.report import status_of as plain_status_of
+from broker.plain_ha.service import PlainHaService
 from broker.pop.consumption import PopConsumption
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
@@ -153,6 +155,10 @@ TABLE = Table(
             "another file size), else 0",
         ),
         Metric(
+            "rocketmq_ha_in_sync_copies",
+            "of a master without controllers: copies that are in sync (haMaxGapNotInSync), its own included",
+        ),
+        Metric(
             "rocketmq_ha_refused_total",
             "connections to the replication port that were refused: no proof of membership, or TLS failed",
             ("reason",),
@@ -186,8 +192,9 @@ TABLE = Table(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
     """The sources of the metrics. write_buffers, limits: None if several brokers share them, which a sum over
-    brokers would count several times. controlled: None without controller mode. telemetry: None if it is off.
-    task_deaths: how often each background task has ended by an error."""
+    brokers would count several times. controlled: None without controller mode. plain: the replication
+    without controllers; None: there is none. telemetry: None if it is off. task_deaths: how often each
+    background task has ended by an error."""
 
     config: BrokerConfig
     store: MessageStore
@@ -202,6 +209,7 @@ class MetricSources:
     write_buffers: WriteBuffers | None
     limits: PeerLimits | None
     controlled: ControllerMode | None
+    plain: PlainHaService | None
     telemetry: TelemetryWriter | None
     readiness: Callable[[], BrokerReadiness]
     connection_count: Callable[[], int]
@@ -238,9 +246,9 @@ def scrape(sources: MetricSources) -> Scrape:
     _add_role(made, sources.config, readiness, controlled)
     add_telemetry(made, sources.telemetry)
     if controlled is not None:
-        _add_replication(made, status_of(controlled.ha))
-        for reason, count in sorted(controlled.ha.refused.items()):
-            made.add("rocketmq_ha_refused_total", count, reason)
+        _add_replication(made, status_of(controlled.ha), controlled.ha.refused)
+    if sources.plain is not None:
+        _add_replication(made, plain_status_of(sources.plain), sources.plain.refused)
     return made
 
 
@@ -318,22 +326,30 @@ def _add_role(
     made.add("rocketmq_min_in_sync_replicas", config.min_in_sync_replicas)
 
 
-def _add_replication(made: Scrape, status: dict[str, object]) -> None:
-    """status: status_of(ha)."""
+def _add_replication(made: Scrape, status: dict[str, object], refused: Mapping[str, int]) -> None:
+    """status: status_of(ha), of either kind of replication."""
+    for reason, count in sorted(refused.items()):
+        made.add("rocketmq_ha_refused_total", count, reason)
     made.add("rocketmq_ha_fault", status["fault"] is not None)
     if status["role"] == "slave":
         made.add("rocketmq_ha_bytes_behind", cast(int, status["bytesBehind"]))
         made.add("rocketmq_ha_connected", bool(status["connected"]))
     if status["role"] != "master":
         return
-    members = cast(list[int], status["syncStateSet"])
-    made.add("rocketmq_syncstateset_size", len(members))
-    made.add("rocketmq_syncstateset_epoch", cast(int, status["syncStateSetEpoch"]))
-    for member in members:
-        made.add("rocketmq_syncstateset_member", 1, str(member))
+    if "syncStateSet" in status:
+        members = cast(list[int], status["syncStateSet"])
+        made.add("rocketmq_syncstateset_size", len(members))
+        made.add("rocketmq_syncstateset_epoch", cast(int, status["syncStateSetEpoch"]))
+        for member in members:
+            made.add("rocketmq_syncstateset_member", 1, str(member))
+    else:
+        made.add("rocketmq_ha_in_sync_copies", cast(int, status["inSync"]))
     end = cast(int, status["maxOffset"])
     for replica in cast(Iterable[dict[str, Any]], status["replicas"]):
-        name = str(replica["brokerId"])
+        known = (
+            replica["brokerId"] > 0
+        )  # else the peer of RocketMQ's classic protocol is known by its address
+        name = str(replica["brokerId"] if known else replica["address"])
         made.add("rocketmq_ha_replica_lag_bytes", max(end - max(replica["ackOffset"], 0), 0), name)
         made.add("rocketmq_ha_replica_lag_seconds", replica["lastCaughtUpTimeMs"] / 1_000, name)
         made.add("rocketmq_ha_transfer_bytes_total", replica["sentBytes"], name)

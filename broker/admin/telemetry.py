@@ -38,8 +38,11 @@ class BrokerTelemetry:
         node: str,
         ha: HaService | None,
         role: Callable[[], Role],
+        plain_role: RoleName = "master",
     ) -> None:
-        """node: part of the files' names. ha: None without controller mode. role: the last finished one."""
+        """node: part of the files' names. ha: None without controller mode. role: the last finished one.
+        plain_role: without controller mode."""
+        self._plain_role = plain_role
         self.writer = TelemetryWriter(
             config.telemetry_path,
             node=node,
@@ -104,7 +107,7 @@ class BrokerTelemetry:
         only together with the epoch in which they were written."""
         ha = self._ha
         if ha is None:
-            return "master", role.epoch, (MASTER_ID,), 0
+            return self._plain_role, role.epoch, (MASTER_ID,) if self._plain_role == "master" else (), 0
         if ha.mastership is not None:
             agreed = ha.mastership.sync_state_set_manager.agreed
             return "master", ha.mastership.epoch, tuple(sorted(agreed.members)), agreed.epoch

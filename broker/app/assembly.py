@@ -85,7 +85,7 @@ def make_metadata(config: BrokerConfig, topics: TopicTable, gate: SendGate, stor
         gate,
         StoreQueues(store),
         auto_create_groups=config.auto_create_subscription_group,
-        waits=config.waits_for_replicas,
+        waits=config.enable_controller_mode and config.waits_for_replicas,
         timeout_ms=config.slave_timeout,
         flush_period_ms=config.flush_consumer_offset_interval,
     )

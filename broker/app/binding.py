@@ -17,6 +17,7 @@ from broker.admission.send_gate import SendGate
 from broker.app.assembly import cached_bytes
 from broker.app.background_services import BackgroundServices, make_transactions
 from broker.app.handlers import BrokerHandlers, bind_broker_operations
+from broker.app.plain_replication import PlainReplication
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
 from broker.clients.consume_stats import ConsumeStats
@@ -47,10 +48,10 @@ from keelmq.security.user_requests import UserRequests
 class ServedParts:
     """The parts of a broker that its operations work on.
 
-    given: where the configuration came from. controlled: None without controller mode. end_of_tick: called
-    once per loop iteration in which something was put. find_route: asks the name servers. neighbour: see
-    HandlerContext. address: host:port that clients are told. detected_settings: keys whose value was detected
-    or chosen. ha_info: the answer to 906.
+    given: where the configuration came from. controlled: None without controller mode. plain: None without
+    slaves, and in controller mode. end_of_tick: called once per loop iteration in which something was put.
+    find_route: asks the name servers. neighbour: see HandlerContext. address: host:port that clients are
+    told. detected_settings: keys whose value was detected or chosen. ha_info: the answer to 906.
     """
 
     config: BrokerConfig
@@ -65,6 +66,7 @@ class ServedParts:
     stats: BrokerStats
     retention: RetentionService
     controlled: ControllerMode | None
+    plain: PlainReplication | None
     end_of_tick: Callable[[], None]
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     neighbour: Callable[[], RetryStore | None]
@@ -113,7 +115,7 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
 def _handler_context(
     parts: ServedParts, transactions: TransactionService, timers: TimerService
 ) -> HandlerContext:
-    config, metadata, controlled = parts.config, parts.metadata, parts.controlled
+    config, metadata, replication = parts.config, parts.metadata, parts.controlled or parts.plain
     return HandlerContext(
         store=parts.store,
         topics=metadata.topics,
@@ -125,15 +127,15 @@ def _handler_context(
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
-        runtime_info=dict if controlled is None else controlled.runtime_info,
+        runtime_info=dict if replication is None else replication.runtime_info,
         readable=bool(config.broker_permission & PERM_READ),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,
         registry=parts.clients.registry,
         locks=parts.clients.locks,
-        sends_to_master=_never if controlled is None else controlled.sends_to_master,
+        sends_to_master=_never if replication is None else replication.sends_to_master,
         resets=metadata.resets,
-        forward_to_master=no_other_master if controlled is None else controlled.forward_to_master,
+        forward_to_master=no_other_master if replication is None else replication.forward_to_master,
         find_route=parts.find_route,
         neighbour=parts.neighbour,
         settings=config,
@@ -192,7 +194,7 @@ def _bind_admin(
     Notifications(
         config.broker_name, hint=None if controlled is None else controlled.hint, ha_info=parts.ha_info
     ).bind(table)
-    if controlled is not None:
-        controlled.bind(table)
+    if (replication := controlled or parts.plain) is not None:
+        replication.bind(table)
     else:
         statistics.bind_alone(table)

@@ -7,6 +7,7 @@ message before it is master: at once without controller mode, else when the cont
 
 import asyncio
 import logging
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,7 @@ from broker.admission.send_gate import STOPPING
 from broker.app.assembly import flush_forever, store_host
 from broker.app.binding import ServedParts, bind_operations
 from broker.app.parts import BrokerParts
+from broker.app.plain_replication import PlainReplication
 from broker.app.stopping import GROUP_COMMIT, REPLICATION, TASKS, end_store
 from broker.controller_mode.service import ControllerMode
 from broker.core.durability import guarantees
@@ -63,8 +65,9 @@ class Broker(BrokerParts):
         await finished_in_thread(self._open_disk)  # long after a crash: other brokers of the process go on
         for line in (*guarantees(self.config.durability), *self.config.warnings(), f"data path: {report()}"):
             logger.info("%s", line)
-        if self._controlled is not None:
-            await self._controlled.listen()
+        replication = self._controlled or self._plain
+        if replication is not None:
+            await replication.listen()
         self.security.tell_super_users(self.users.users())
         await self.listeners.start(self._bind_operations())
         self._start_audit()
@@ -93,8 +96,9 @@ class Broker(BrokerParts):
         steps.add(TASKS, self._tasks.stop)
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
-        if self._controlled is not None:
-            steps.add(REPLICATION, self._controlled.stop)
+        replication = self._controlled or self._plain
+        if replication is not None:
+            steps.add(REPLICATION, replication.stop)
         for server in self.listeners.servers:
             steps.add(server.name, server.close)
         steps.add("connections to others", self._client.close)
@@ -145,6 +149,7 @@ class Broker(BrokerParts):
                 stats=self.stats,
                 retention=self.retention,
                 controlled=self._controlled,
+                plain=self._plain,
                 end_of_tick=self._controlled.ha.appended if self._controlled else self._stand_alone.appended,
                 find_route=self._routes.find,
                 neighbour=self._neighbour,
@@ -194,7 +199,7 @@ class Broker(BrokerParts):
                     [self.operations.access], [self.audit], self.process.tls, self.process.client_tls
                 ),
             ],
-            ha=None if controlled is None else controlled.ha,
+            ha_status=self.status.ha_status,
         )
 
     def _start_telemetry(self) -> None:
@@ -202,18 +207,23 @@ class Broker(BrokerParts):
         if not self.config.telemetry_enable:
             return
         controlled = self._controlled
+        alone = replace(ALONE, broker_id=self.config.broker_id)
         self._telemetry = BrokerTelemetry(
             self.config,
             self.store,
             node=f"{self.config.broker_name}-{self.address}",
             ha=controlled.ha if controlled is not None else None,
-            role=lambda: controlled.role if controlled is not None else ALONE,
+            role=lambda: controlled.role if controlled is not None else alone,
+            plain_role=self.status.role_name,
         )
         self._telemetry.start(self._tasks)
 
     async def _serve_alone(self) -> None:
         await self._stand_alone.serve()
-        self._role_changed(Role(broker_id=0), ALONE, 0)
+        if self._plain is not None:
+            self._plain.start(self._tasks)
+        if self.status.role_name == "master":
+            self._role_changed(Role(broker_id=0), ALONE, 0)
 
     def _start_background(self) -> None:
         assert self._services is not None
@@ -245,13 +255,18 @@ class Broker(BrokerParts):
 
     @property
     def ha_address(self) -> str:
-        """host:port that slaves are told; empty without controller mode."""
+        """host:port that slaves are told; empty: no slave can connect here."""
         return self.status.ha_address
 
     @property
     def controlled(self) -> ControllerMode | None:
         """None without controller mode."""
         return self._controlled
+
+    @property
+    def plain(self) -> PlainReplication | None:
+        """The master/slave mode without controllers; None: there are controllers, or no slaves."""
+        return self._plain
 
     @property
     def role_name(self) -> RoleName:
@@ -285,6 +300,7 @@ class Broker(BrokerParts):
             write_buffers=self.process.write_buffers if self._is_alone else None,
             limits=self.process.limits if self._is_alone else None,
             controlled=self._controlled,
+            plain=None if self._plain is None else self._plain.ha,
             telemetry=None if self._telemetry is None else self._telemetry.writer,
             readiness=lambda: self.readiness,
             connection_count=lambda: self.listeners.connection_count,

@@ -18,6 +18,7 @@ from broker.app.assembly import make_metadata, make_store, make_topics
 from broker.app.background_services import BackgroundServices
 from broker.app.handlers import BrokerHandlers
 from broker.app.listeners import Listeners
+from broker.app.plain_replication import PlainParts, PlainReplication
 from broker.app.process import ProcessParts, make_process_parts
 from broker.app.stand_alone import StandAlone
 from broker.app.status import BrokerStatus
@@ -79,6 +80,7 @@ class BrokerParts:
             broker_name=config.broker_name,
         )
         self._controlled: ControllerMode | None = None
+        self._plain: PlainReplication | None = None
         self._make_connections()
         self._make_storage()
         self._make_services()
@@ -94,6 +96,7 @@ class BrokerParts:
             disk_fault=self.disk_fault,
             routes=self._routes,
             controlled=self._controlled,
+            plain=self._plain,
             tasks=self._tasks,
             is_serving=lambda: self._serving,
             refusal=lambda: "the broker is starting" if self._handlers is None else self._handlers.refusal,
@@ -137,7 +140,7 @@ class BrokerParts:
             wait=config.waits_for_replicas or config.sync_flush,
             permits_write=bool(config.broker_permission & PERM_WRITE),
             accept_from_ms=config.start_accept_send_request_time_stamp,
-            min_in_sync=config.min_in_sync_replicas if has_replicas else 1,
+            min_in_sync=config.min_in_sync_replicas if config.has_ha_port else 1,
             lease=self._lease_is_over if has_replicas and config.isolation_lease_enable else None,
             hold_or_forward=self._hold_or_forward if has_replicas and config.forward_late_sends else None,
         )
@@ -178,7 +181,9 @@ class BrokerParts:
             held_offset=self._held_offset,
             on_emptied=self.metadata.remember_ends,
         )
-        self._stand_alone = StandAlone(
+        if config.is_plain_slave or config.serves_plain_slaves:
+            self._plain = self._make_plain_replication()
+        self._stand_alone: StandAlone | PlainReplication = self._plain or StandAlone(
             gate=self.gate,
             store=self.store,
             commit=self.commit,
@@ -206,13 +211,27 @@ class BrokerParts:
         )
         return ControllerMode(self.config, parts, self._meta_files)
 
+    def _make_plain_replication(self) -> PlainReplication:
+        parts = PlainParts(
+            client=self._client,
+            gate=self.gate,
+            pending=self.pending,
+            store=self.store,
+            commit=self.commit,
+            metadata=self.metadata,
+            messages_in=self.stats.messages_in,
+            announce=self._routes.trigger,
+        )
+        return PlainReplication(self.config, parts)
+
     # -- for parts that are made before those that they call ---------------------------------------------
 
     def _replicated_queue(self, topic: str, queue_id: int) -> None:
         """The store has a record of a new queue: its topic exists, and the master knows its settings."""
         self.topics.ensure_replicated(topic, queue_id, self.store.dispatch_offset)
-        if self._controlled is not None:
-            self._controlled.slave_sync.unknown_topic()
+        replication = self._controlled or self._plain
+        if replication is not None:
+            replication.slave_sync.unknown_topic()
 
     def _flushed(self) -> None:
         """A round of the group commit is over."""
@@ -240,11 +259,8 @@ class BrokerParts:
     async def _forward_to_master(
         self, operation: Operation[Any, Any], header: Wire, body: Wire | None
     ) -> Outcome[Any] | None:
-        return (
-            None
-            if self._controlled is None
-            else await self._controlled.forward_to_master(operation, header, body)
-        )
+        replication = self._controlled or self._plain
+        return None if replication is None else await replication.forward_to_master(operation, header, body)
 
     def _send_here(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
         return self.handlers.send.send(command, body, peer)
@@ -254,13 +270,16 @@ class BrokerParts:
 
     def _held_offset(self) -> int:
         """Connected replicas have everything below it."""
-        links = self._controlled.ha.links.values() if self._controlled is not None else ()
+        replication = self._controlled or self._plain
+        links = replication.ha.links.values() if replication is not None else ()
         return min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
 
     def _registered(self, answer: RegisterBrokerResponse) -> None:
         """A name server answers a registration with the HA address of the master that it knows."""
         if self._controlled is not None and answer.master_addr and answer.ha_server_addr:
             self._controlled.slave_sync.route_ha_address = (answer.master_addr, answer.ha_server_addr)
+        if self._plain is not None:
+            self._plain.registered(answer)
 
     def _connection_lost(self, address: str) -> None:
         """A connection that this broker opened was closed."""

@@ -1,4 +1,4 @@
-"""A broker without controllers: it is master for good, and nobody copies from it."""
+"""A broker without controllers and slaves: it is master for good, and nobody copies from it."""
 
 import asyncio
 

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping
 
 from broker.admission.disk_fault import DiskFault
 from broker.app.listeners import Listeners
+from broker.app.plain_replication import PlainReplication
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
 from broker.core.readiness import BrokerReadiness, RoleName
+from broker.ha.report import runtime_info
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_WRITE
 from broker.naming.registration import RegisteredBroker, registration_of, unregistration_of
 from broker.naming.route_registration import Registration, RouteRegistration
+from broker.plain_ha.report import runtime_info as plain_runtime_info
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operations.broker import HaRuntimeInfo
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import UnregisterBrokerRequest
 from keelmq.runtime.tasks import TaskSet
@@ -35,31 +39,39 @@ class BrokerStatus:
         disk_fault: DiskFault,
         routes: RouteRegistration,
         controlled: ControllerMode | None,
+        plain: PlainReplication | None,
         tasks: TaskSet,
         is_serving: Callable[[], bool],
         refusal: Callable[[], str],
     ) -> None:
         """host: what clients are told. http_address: None without an HTTP port. controlled: None without
-        controller mode. is_serving: started and not stopping. refusal: why sends are refused; empty: they are
-        not."""
+        controller mode. plain: None without slaves, and in controller mode. is_serving: started and not
+        stopping. refusal: why sends are refused; empty: they are not."""
         self._config, self._host, self._listeners = config, host, listeners
         self._http_address = http_address
         self._store, self._metadata, self._disk_fault = store, metadata, disk_fault
-        self._routes, self._controlled, self._tasks = routes, controlled, tasks
+        self._routes, self._controlled, self._plain, self._tasks = routes, controlled, plain, tasks
         self._is_serving, self._refusal = is_serving, refusal
 
     # -- addresses ---------------------------------------------------------------------------------------
 
     @property
     def ha_address(self) -> str:
-        """host:port that slaves are told; empty without controller mode."""
-        if self._controlled is None:
-            return ""
-        return f"{self._config.broker_ip2 or self._host}:{self._controlled.ha_port}"
+        """host:port that slaves are told; empty: no slave can connect here."""
+        port = self._ha_port
+        return f"{self._config.broker_ip2 or self._host}:{port}" if port else ""
+
+    @property
+    def _ha_port(self) -> int:
+        if self._controlled is not None:
+            return self._controlled.ha_port
+        return 0 if self._plain is None else self._plain.ha.port
 
     def describe(self) -> str:
         """Returns the line that the program prints when it is ready."""
-        mode = f"replication on {self.ha_address}" if self._controlled else "stand-alone"
+        mode = f"replication on {self.ha_address}" if self._ha_port else "stand-alone"
+        if self._plain is not None and self._plain.is_slave:
+            mode = f"slave {self._config.broker_id}"
         http = self._http_address()
         http_text = "" if http is None else f"http on {http[0]}:{http[1]}"
         where = f"{self._config.broker_name} listening on {self._listeners.address}"
@@ -73,8 +85,8 @@ class BrokerStatus:
             "brokerIP2": self._config.broker_ip2 or self._host,
             "listenPort": str(self._listeners.port),
         }
-        if self._controlled is not None:
-            detected["haListenPort"] = str(self._controlled.ha_port)
+        if self._ha_port:
+            detected["haListenPort"] = str(self._ha_port)
         http = self._http_address()
         if http is not None:
             detected["httpPort"] = str(http[1])
@@ -85,13 +97,16 @@ class BrokerStatus:
     @property
     def role_name(self) -> RoleName:
         """ "none": no role yet, or a change of it is under way."""
-        return "master" if self._controlled is None else self._controlled.role_name
+        replication = self._controlled or self._plain
+        return "master" if replication is None else replication.role_name
 
     @property
     def registered_id(self) -> int:
         """The broker id that name servers know: 0 of a master."""
-        role = self._controlled.role if self._controlled is not None else None
-        return MASTER_ID if role is None or role.is_master else role.broker_id
+        if self._controlled is None:
+            return self._config.broker_id
+        role = self._controlled.role
+        return MASTER_ID if role.is_master else role.broker_id
 
     def ha_info(self) -> ExchangeHaInfo:
         """Returns the answer to 906: of a master where it is copied from, of a slave nothing."""
@@ -102,6 +117,12 @@ class BrokerStatus:
             master_flush_offset=self._store.commit_log.flushed_offset,
             master_address=self._listeners.address,
         )
+
+    def ha_status(self) -> HaRuntimeInfo | None:
+        """Returns the answer to 907; None: this broker neither serves slaves nor is one."""
+        if self._controlled is not None:
+            return runtime_info(self._controlled.ha)
+        return None if self._plain is None else plain_runtime_info(self._plain.ha)
 
     # -- registration ------------------------------------------------------------------------------------
 
@@ -135,13 +156,13 @@ class BrokerStatus:
     @property
     def task_deaths(self) -> Counter[str]:
         """How often each background task has ended by an error."""
-        ha = self._controlled.ha.task_deaths if self._controlled is not None else Counter[str]()
-        return self._tasks.deaths + ha
+        replication = self._controlled or self._plain
+        return self._tasks.deaths + (Counter[str]() if replication is None else replication.ha.task_deaths)
 
     @property
     def readiness(self) -> BrokerReadiness:
         """The facts that readiness is decided by (core/readiness.py)."""
-        controlled, store = self._controlled, self._store
+        controlled, store, replication = self._controlled, self._store, self._controlled or self._plain
         return BrokerReadiness(
             serving=self._is_serving(),
             role=self.role_name,
@@ -152,7 +173,7 @@ class BrokerStatus:
             or store.commit_log.write_fault
             or store.dispatch_fault
             or self._metadata.fault,
-            ha_fault=(controlled.ha.fault or "") if controlled is not None else "",
+            ha_fault=(replication.ha.fault or "") if replication is not None else "",
             refusal=self._refusal(),
             permits_write=bool(self._config.broker_permission & PERM_WRITE),
         )

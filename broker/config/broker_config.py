@@ -13,9 +13,10 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.config.client_settings import ClientSettings
 from broker.config.creation_limits import CreationLimits
-from broker.config.ha_settings import HaSecuritySettings
+from broker.config.ha_settings import HaLinkSettings, HaSecuritySettings
 from broker.config.ignored_keys import look_up
 from broker.config.log_settings import LogSettings
+from broker.config.master_slave_settings import MasterSlaveSettings
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
@@ -75,7 +76,15 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 class BrokerConfig(
-    StoredConfig, ClientSettings, StoreSettings, CreationLimits, LogSettings, HaSecuritySettings, ServerConfig
+    StoredConfig,
+    ClientSettings,
+    StoreSettings,
+    CreationLimits,
+    LogSettings,
+    MasterSlaveSettings,
+    HaLinkSettings,
+    HaSecuritySettings,
+    ServerConfig,
 ):
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
@@ -95,7 +104,7 @@ class BrokerConfig(
     broker_id: int = Field(
         0,
         ge=-1,
-        description="only without controller mode, and then only 0; the controller gives ids otherwise",
+        description="0 of a master, above 0 of a slave; the controllers give ids in controller mode",
     )
     namesrv_addr: str = Field("", alias="namesrvAddr", description="name servers, host:port;host:port")
     bind_address: str = Field("0.0.0.0", description="interface for all listening ports")
@@ -140,9 +149,6 @@ class BrokerConfig(
         5_000, gt=0, description="ms until a message that waits for the disk is answered with code 10"
     )
     flush_interval_commit_log: int = Field(500, gt=0, description="ms between two flushes to disk")
-    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = Field(
-        "ASYNC_MASTER", description="ignored in controller mode; SLAVE needs controller mode"
-    )
 
     enable_controller_mode: bool = Field(False, description="let the controllers decide who is master")
     controller_addr: str = Field(
@@ -181,10 +187,6 @@ class BrokerConfig(
     all_ack_in_sync_state_set: bool = Field(
         False, description="acknowledge a message when every member of the SyncStateSet has it"
     )
-    in_sync_replicas: int = Field(1, ge=1, description="copies before a message is acknowledged")
-    min_in_sync_replicas: int = Field(
-        1, ge=1, description="members of the SyncStateSet below which messages are refused"
-    )
     slave_timeout: int = Field(
         3_000, gt=0, description="ms until a message that waits for replicas is answered with code 12"
     )
@@ -217,33 +219,6 @@ class BrokerConfig(
         "wait for them",
     )
 
-    ha_send_heartbeat_interval: int = Field(
-        1_000, gt=0, description="ms of silence before one; RocketMQ: 5000"
-    )
-    ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
-    ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")
-    ha_flow_control_enable: bool = Field(
-        False, description="limit what a master sends to each slave: maxHaTransferByteInSecond"
-    )
-    max_ha_transfer_byte_in_second: int = Field(
-        104_857_600,
-        ge=65_536,
-        description="bytes per second to one slave: always, with haFlowControlEnable (below what producers "
-        "write, a slave leaves the SyncStateSet and never returns); without it only to one that is far "
-        "behind while producers write, less on a busy machine, but always more than they write",
-    )
-    ha_catch_up_threads: int = Field(
-        4,
-        ge=0,
-        le=64,
-        description="slaves that are far behind and served by threads (sendfile) at the same time; 0: the "
-        "event loop serves them all, packet by packet",
-    )
-    ha_stay_awake: bool = Field(
-        True,
-        description="while one message waits for its replicas, the master does not sleep for some 250 us: "
-        "their acks find it awake. false: where CPU time is counted, and a fast answer is not needed",
-    )
     ha_max_time_slave_not_catchup: int = Field(
         2_000,
         gt=0,
@@ -284,16 +259,16 @@ class BrokerConfig(
     def _check_combinations(self) -> Self:
         if self.enable_controller_mode and not self.controllers:
             raise ValueError("enableControllerMode needs controllerAddr")
-        if not self.enable_controller_mode and (self.broker_role == "SLAVE" or self.broker_id != 0):
-            raise ValueError(
-                "a slave needs enableControllerMode=true; without it brokerId is 0, a lone master"
-            )
+        if self.enable_controller_mode:
+            self.check_controlled()
+        else:
+            self.check_plain(self.broker_id, knows_name_servers=bool(self.name_servers))
         for name, addresses in (("controllerAddr", self.controllers), ("namesrvAddr", self.name_servers)):
             for address in addresses:
                 host, _, port = address.rpartition(":")
                 if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
                     raise ValueError(f"{name}: {address!r} is not host:port")
-        if self.enable_controller_mode and not self.ha_listen_port and self.listen_port == PORT_MAX:
+        if self.has_ha_port and not self.ha_listen_port and self.listen_port == PORT_MAX:
             raise ValueError(f"haListenPort would be {PORT_MAX + 1} (listenPort + 1): set it")
         if self.check_sync_state_set_period >= self.ha_max_time_slave_not_catchup:
             raise ValueError("checkSyncStateSetPeriod must be below haMaxTimeSlaveNotCatchup")
@@ -346,7 +321,32 @@ class BrokerConfig(
     @property
     def waits_for_replicas(self) -> bool:
         """Whether replies wait until replicas have the message."""
-        return self.enable_controller_mode and (self.all_ack_in_sync_state_set or self.in_sync_replicas > 1)
+        if not self.enable_controller_mode:
+            return self.copy_rules.waits
+        return self.all_ack_in_sync_state_set or self.in_sync_replicas > 1
+
+    @property
+    def is_plain_slave(self) -> bool:
+        """Whether this broker is a slave without controllers, for good."""
+        return not self.enable_controller_mode and self.broker_role == "SLAVE"
+
+    @property
+    def serves_plain_slaves(self) -> bool:
+        """Whether slaves may copy from this master without controllers. A broker whose file says nothing
+        about replication opens no port for it."""
+        if self.enable_controller_mode or self.is_plain_slave:
+            return False
+        return bool({"broker_role", "total_replicas", "ha_listen_port"} & self.model_fields_set)
+
+    @property
+    def has_ha_port(self) -> bool:
+        """Whether slaves can connect to this broker."""
+        return self.enable_controller_mode or self.serves_plain_slaves
+
+    @property
+    def ha_port(self) -> int:
+        """The port to listen on for slaves; 0: any free one."""
+        return self.ha_listen_port or (self.listen_port + 1 if self.listen_port else 0)
 
     @property
     def sync_flush(self) -> bool:
@@ -366,6 +366,7 @@ class BrokerConfig(
             heartbeat_timeout_ms=self.controller_heart_beat_timeout_mills,
             hands_over=bool(self.shutdown_hand_over_timeout),
             forward_ms=self.shutdown_forward_timeout if self.forward_late_sends else 0,
+            plain_role="" if not (self.is_plain_slave or self.serves_plain_slaves) else self.broker_role,
         )
 
     def promise(self) -> str:
@@ -374,7 +375,7 @@ class BrokerConfig(
 
     def warnings(self) -> list[str]:
         """Returns texts about settings that are legal and probably a mistake."""
-        found = []
+        found = [] if self.enable_controller_mode else self.plain_warnings()
         if not self.name_servers:
             found.append("namesrvAddr is empty: no client will find this broker")
         if self.timer_wheel_enable and self.timer_max_delay_sec > self.file_reserved_time * 3_600:

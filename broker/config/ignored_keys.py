@@ -17,7 +17,7 @@ _MAPPED: Final = "there is one way in which files are written"
 _PATHS: Final = "RocketMQ does not read it either: everything is below storePathRootDir"
 _REGISTER: Final = "a registration is always whole, and made when something has changed"
 _PULL: Final = "a pull gets as much as it asks for, at most 1 MiB"
-_HA: Final = "replicas belong to the SyncStateSet that the controllers keep"
+_HA: Final = "replicas are in sync by the SyncStateSet, or without controllers by haMaxGapNotInSync"
 _METRICS: Final = "httpPort has /metrics"
 _RECOVERY: Final = "recovery begins at the checkpoint"
 _DLEDGER: Final = "there is no DLedger log; enableControllerMode is the way to a fail-over"
@@ -39,7 +39,7 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"sendHeartbeatTimeoutMillis|brokerNotActiveTimeoutMillis|compatibleWithOldNameSrv", _REGISTER),
     (r"maxTransfer(Bytes|Count)OnMessageIn(Memory|Disk)|pullBatchMaxMessageCount", _PULL),
     (r"maxFilterMessageSize|bitMapLengthConsumeQueueExt|maxLmqConsumeQueueNum", _PULL),
-    (r"haMaxGapNotInSync|haSlaveFallbehindMax|maxSlaveResendLength|totalReplicas", _HA),
+    (r"haSlaveFallbehindMax|maxSlaveResendLength", _HA),
     (r"syncMasterFlushOffsetWhenStartup|syncControllerMetadataPeriod|syncBrokerMemberGroupPeriod", _HA),
     (r"consumerOffsetUpdateVersionStep|delayOffsetUpdateVersionStep|forwardTimeout|skipPreOnline", _HA),
     (r"metrics\w+|metric(GrpcExporter|LoggingExporter)\w+", _METRICS),
@@ -63,7 +63,6 @@ ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
     "enableLmq": ("false", "there are no lightweight queues"),
     "enableSlaveActingMaster": ("false", "a slave becomes master, with enableControllerMode, or it does not"),
     "enableRemoteEscape": ("false", "a slave becomes master, with enableControllerMode, or it does not"),
-    "enableAutoInSyncReplicas": ("false", "minInSyncReplicas and the SyncStateSet decide"),
     "lockInStrictMode": ("false", "queues are locked by the master; the locks end with its term"),
     "offsetCheckInSlave": ("false", "a slave moves no consumer"),
     "readUnCommitted": ("false", "consumers see what is confirmed"),
@@ -91,7 +90,6 @@ ONE_VALUE: Final[dict[str, tuple[str, str]]] = {
 """Keys with the only value that is possible here; any other one asks for a missing feature."""
 
 UNSUPPORTED: Final[dict[str, str]] = {
-    "haMasterAddress": "a slave needs enableControllerMode=true; it asks the controllers for its master",
     "readOnlyCommitLogStorePaths": "there is one directory of the CommitLog",
 }
 

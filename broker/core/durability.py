@@ -19,7 +19,8 @@ KILLED_MS = 300
 class Durability:
     """The settings that decide. copies: inSyncReplicas. min_in_sync: minInSyncReplicas. hands_over: at
     SIGTERM the mastership is handed over. forward_ms: how long a broker then serves clients that still use
-    the old route."""
+    the old route. plain_role: brokerRole of a master with slaves, or of a slave, without controllers; empty:
+    there are none."""
 
     controlled: bool
     all_ack: bool = False
@@ -30,6 +31,7 @@ class Durability:
     heartbeat_timeout_ms: int = 3_000
     hands_over: bool = True
     forward_ms: int = 40_000
+    plain_role: str = ""
 
     @property
     def failures(self) -> int:
@@ -49,7 +51,7 @@ def guarantees(settings: Durability) -> Iterator[str]:
 def rpo(settings: Durability) -> str:
     """Returns what a lost replica costs."""
     if not settings.controlled:
-        return "stand-alone master: a dead disk loses messages, nothing else does"
+        return _rpo_without_controllers(settings)
     if settings.all_ack and settings.failures:
         several = "replica is" if settings.failures == 1 else "replicas are"
         return (
@@ -67,6 +69,21 @@ def rpo(settings: Durability) -> str:
             "may lack the last ones (allAckInSyncStateSet=true does not allow that)"
         )
     return "replication is asynchronous: a lost master loses the last acknowledged messages"
+
+
+def _rpo_without_controllers(settings: Durability) -> str:
+    match settings.plain_role:
+        case "":
+            return "stand-alone master: a dead disk loses messages, nothing else does"
+        case "SLAVE":
+            return "slave without controllers: its master acknowledges messages, and this broker copies them"
+        case "SYNC_MASTER" if settings.copies > 1:
+            return (
+                f"an acknowledged message is on {settings.copies} brokers, the master among them "
+                "(with enableAutoInSyncReplicas on as many as are in sync)"
+            )
+        case _:
+            return "replication is asynchronous: a lost master loses the last acknowledged messages"
 
 
 def _power_lost(settings: Durability) -> str:

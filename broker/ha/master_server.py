@@ -212,8 +212,11 @@ class MasterServer:
         on_links_changed: Callable[[], None],
         catch_up_threads: int,
         security: HaSecurity,
+        new_link: Callable[[MasterLog, LinkSettings, int], MasterLink] | None = None,
     ) -> None:
+        """new_link: makes the link of a connection at a time in ms; None: one of controller mode."""
         self.log = log
+        self._new_link = new_link or _new_link
         self.security = security
         self.settings = settings
         self.clock = clock
@@ -308,7 +311,7 @@ class MasterServer:
         if len(self._protocols) >= LINKS_MAX and not self._make_room():
             self._tell(self._refused_log, protocol, f"{LINKS_MAX} are open")
             return None
-        link = MasterLink(self.state, self.settings, now_ms=self.clock())
+        link = self._new_link(self.state, self.settings, self.clock())
         self._protocols[link] = protocol
         return link
 
@@ -370,3 +373,7 @@ class MasterServer:
         """Returns "host:port" of the slave's connection; empty if it is closed."""
         protocol = self._protocols.get(link)
         return protocol.address if protocol is not None else ""
+
+
+def _new_link(log: MasterLog, settings: LinkSettings, now_ms: int) -> MasterLink:
+    return MasterLink(log, settings, now_ms=now_ms)

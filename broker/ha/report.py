@@ -1,14 +1,34 @@
 """Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907),
 and replica_samples() for telemetry. They change nothing."""
 
+from typing import Protocol
+
 from broker.ha.core.master_link import MasterLink
 from broker.ha.core.progress import ReplicationProgress
 from broker.ha.mastership import Mastership
+from broker.ha.ports import ReplicatedStore
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
 from keelmq.remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.remoting.records import ReplicaSample
 from keelmq.runtime.clock import wall_ms
+
+
+class Replication(Protocol):
+    """What HaService and PlainHaService have in common for reports."""
+
+    @property
+    def store(self) -> ReplicatedStore:
+        """The store of this broker."""
+        ...
+
+    def now_ms(self) -> int:
+        """Returns the monotonic time of the links, in ms."""
+        ...
+
+    def address_of(self, link: MasterLink) -> str:
+        """Returns "host:port" of a slave's connection."""
+        ...
 
 
 def status_of(ha: HaService) -> dict[str, object]:
@@ -26,10 +46,11 @@ def status_of(ha: HaService) -> dict[str, object]:
         return common | {"role": "master"} | _master(ha, ha.mastership)
     if ha.client is None:
         return common | {"role": "none"}
-    return common | {"role": "slave"} | _slave(ha.client)
+    return common | {"role": "slave"} | slave_status(ha.client)
 
 
-def _slave(client: SlaveClient) -> dict[str, object]:
+def slave_status(client: SlaveClient) -> dict[str, object]:
+    """Returns the state of a slave's link as JSON values."""
     link = client.protocol.link if client.protocol is not None else None
     return {
         "masterHaAddress": ":".join(map(str, client.address)),
@@ -50,21 +71,26 @@ def _progress(progress: ReplicationProgress) -> dict[str, object]:
     }
 
 
+def replica_status(ha: Replication, link: MasterLink, *, broker_id: int, in_sync: bool) -> dict[str, object]:
+    """Returns the state of the link of one slave as JSON values."""
+    now = ha.now_ms()
+    return {
+        "brokerId": broker_id,
+        "address": ha.address_of(link),
+        "ackOffset": link.ack_offset,
+        "transferFromWhere": link.position,
+        "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
+        "inSync": in_sync,
+        "learner": link.learner,
+        "sentBytes": link.sent_bytes,
+        "restartedFrom": link.restarted_from,
+    } | _progress(link.progress)
+
+
 def _master(ha: HaService, mastership: Mastership) -> dict[str, object]:
-    now, manager = ha.now_ms(), mastership.sync_state_set_manager
+    manager = mastership.sync_state_set_manager
     replicas = [
-        {
-            "brokerId": slave_id,
-            "address": ha.address_of(link),
-            "ackOffset": link.ack_offset,
-            "transferFromWhere": link.position,
-            "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
-            "inSync": slave_id in manager.agreed.members,
-            "learner": link.learner,
-            "sentBytes": link.sent_bytes,
-            "restartedFrom": link.restarted_from,
-        }
-        | _progress(link.progress)
+        replica_status(ha, link, broker_id=slave_id, in_sync=slave_id in manager.agreed.members)
         for slave_id, link in sorted(ha.links.items())
     ]
     return {
@@ -96,7 +122,7 @@ def runtime_info(ha: HaService) -> HaRuntimeInfo:
     """Returns the body of 907. `fault`, which RocketMQ's tools skip, says why a replica copies nothing."""
     mastership = ha.mastership
     if mastership is None:
-        client = _client(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()
+        client = client_info(ha, ha.client) if ha.client is not None else HaClientRuntimeInfo()
         return HaRuntimeInfo(master=False, ha_client_runtime_info=client, fault=ha.fault)
     members = mastership.sync_state_set_manager.agreed.members
     links = sorted(ha.links.items())
@@ -104,28 +130,33 @@ def runtime_info(ha: HaService) -> HaRuntimeInfo:
         master=True,
         master_commit_log_max_offset=ha.store.commit_log.max_offset,
         in_sync_slave_nums=len(members) - 1,
-        ha_connection_info=[_connection(ha, members, slave_id, link) for slave_id, link in links],
+        ha_connection_info=[
+            connection_info(ha, link, broker_id=slave_id, in_sync=slave_id in members)
+            for slave_id, link in links
+        ],
         fault=ha.fault,
     )
 
 
-def _connection(
-    ha: HaService, members: frozenset[int], slave_id: int, link: MasterLink
+def connection_info(
+    ha: Replication, link: MasterLink, *, broker_id: int | None, in_sync: bool
 ) -> HaConnectionRuntimeInfo:
+    """Returns one slave for 907. broker_id None: it is not known."""
     ack = max(link.ack_offset, 0)
     return HaConnectionRuntimeInfo(
         addr=ha.address_of(link),
         slave_ack_offset=ack,
         diff=max(ha.store.commit_log.max_offset - ack, 0),
-        in_sync=slave_id in members,
+        in_sync=in_sync,
         transferred_byte_in_second=link.progress.bytes_per_second,
         transfer_from_where=max(link.began_at, 0),
-        broker_id=slave_id,
+        broker_id=broker_id,
         eta_millis=link.progress.eta_ms,
     )
 
 
-def _client(ha: HaService, client: SlaveClient) -> HaClientRuntimeInfo:
+def client_info(ha: Replication, client: SlaveClient) -> HaClientRuntimeInfo:
+    """Returns a slave's own link for 907."""
     link = client.protocol.link if client.protocol is not None else None
     since = ha.now_ms() - wall_ms()  # RocketMQ reports wall-clock times
     return HaClientRuntimeInfo(

@@ -154,9 +154,9 @@ class SlaveClient:
         if epochs != log_epochs.now:
             await log_epochs.save(epochs)
 
-    def _new_protocol(self) -> SlaveProtocol:
+    def _new_link(self) -> SlaveLink:
         log = self._store.commit_log
-        link = SlaveLink(
+        return SlaveLink(
             self.broker_id,
             self._settings,
             epochs=self._owner.log_epochs.now,
@@ -164,6 +164,9 @@ class SlaveClient:
             max_offset=log.max_offset,
             now_ms=self._clock(),
         )
+
+    def _new_protocol(self) -> SlaveProtocol:
+        link = self._new_link()
         # kept at once: a round of the group commit may end before create_connection() returns
         self.protocol = SlaveProtocol(
             link, self._store, self._owner, self._clock, self._commit, self._hello_factory()

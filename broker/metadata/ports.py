@@ -57,3 +57,13 @@ class Replicas(Protocol):
     def metadata_caught_up(self, slave_id: int) -> None:
         """Called when this replica has all metadata."""
         ...
+
+
+class NoReplicas:
+    """Replicas of a master without controllers: slaves copy its metadata, and no change waits for them."""
+
+    def metadata_members(self, epoch: int) -> Collection[int] | None:
+        return ()
+
+    def metadata_caught_up(self, slave_id: int) -> None:
+        """Nothing depends on it."""

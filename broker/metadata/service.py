@@ -21,7 +21,7 @@ from broker.metadata.groups import Group, GroupTable, illegal_group
 from broker.metadata.notifier import Notifier
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.persistence import Persistence
-from broker.metadata.ports import LocalQueues, Replicas
+from broker.metadata.ports import LocalQueues, NoReplicas, Replicas
 from broker.metadata.queue_ends import Ends, QueueEndTable
 from broker.metadata.request_modes import RequestModeTable
 from broker.metadata.store import JournaledStore, MetadataStore, version_of
@@ -141,6 +141,9 @@ class Metadata:
         self._end()
         for store in self.stores.values():
             store.begin_term(epoch)
+        self._begin(epoch, replicas, on_released)
+
+    def _begin(self, epoch: int, replicas: Replicas, on_released: Callable[[], None]) -> None:
         for topic, queue_id, end in self.queue_ends.each():
             self._queues.go_on_from(topic, queue_id, end)
         self.queue_ends.remember(self._queues.emptied())
@@ -153,13 +156,12 @@ class Metadata:
         self._changed_notifier.notify_all()
 
     def begin_alone(self) -> None:
-        """Begins to serve as master without controllers and replicas: no other broker has a newer version."""
+        """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions go on."""
         try:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start does it again
             logger.error("cannot write %s: %s", self.topics.path, error)
-        create_first(self.first_users, self.users, self.acls)
-        self._clamp()
+        self._begin(0, NoReplicas(), _nothing_held)
 
     def end_term(self) -> None:
         """Ends the term: this broker is no longer master.

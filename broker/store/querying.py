@@ -24,6 +24,32 @@ def record_at(store: MessageStore, offset: int) -> memoryview | None:
     return view[: parsed[0]] if parsed is not None and parsed[1] else None
 
 
+def last_record(store: MessageStore) -> tuple[int, bytes] | None:
+    """Returns offset and bytes of the last message of the log; None: there is none. It reads on from the
+    newest message that a queue knows, so it reads little."""
+    log = store.commit_log
+    newest = max(store.queues.each(), key=lambda queue: queue.log_end_offset(), default=None)
+    starts = log.file_starts()
+    if newest is not None and log.min_offset < newest.log_end_offset() <= log.max_offset:
+        starts.append(newest.unit(newest.max_offset - 1)[0])
+    for start in reversed(starts):
+        found, offset = None, start
+        while view := log.view(offset, log.file_bytes):
+            pos = 0
+            while (parsed := parse(view, pos, len(view), offset=offset + pos)) is not None and parsed[0]:
+                if parsed[1]:
+                    found = offset + pos, bytes(view[pos : pos + parsed[0]])
+                pos += parsed[0]
+                if pos >= len(view):
+                    break
+            if not pos:
+                break
+            offset += pos
+        if found is not None:
+            return found
+    return None
+
+
 def find_by_key(
     store: MessageStore, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
 ) -> list[memoryview]:

@@ -99,8 +99,8 @@ def ports_of(file: ConfigFile) -> list[Port]:
         host, listen = file.broker.bind_address, file.broker.listen_port
         found.append(Port("broker", host, listen))
         found.append(Port("fast", host, max(file.broker.fast_listen_port, 0)))
-        if file.broker.enable_controller_mode and listen:
-            found.append(Port("HA", host, file.broker.ha_listen_port or listen + 1))
+        if file.broker.has_ha_port and listen:
+            found.append(Port("HA", host, file.broker.ha_port))
         http = http_listen_port(file.broker.http_port, listen_port=listen, bound_port=listen)
         found.append(Port("http", file.broker.http_bind_address or host, http or 0))
     if file.container is not None:

@@ -225,7 +225,8 @@ def _bracketed(host: str) -> str:
 def _broker_timeouts(name: str, broker: BrokerConfig) -> Iterator[Finding]:
     """Timeouts that the broker's configuration model accepts, but that hurt in operation."""
     found = []
-    if broker.waits_for_replicas and broker.ha_max_time_slave_not_catchup >= broker.slave_timeout:
+    controlled = broker.enable_controller_mode and broker.waits_for_replicas
+    if controlled and broker.ha_max_time_slave_not_catchup >= broker.slave_timeout:
         text = (
             f"haMaxTimeSlaveNotCatchup={broker.ha_max_time_slave_not_catchup} is not below "
             f"slaveTimeout={broker.slave_timeout}: messages fail before a hung replica leaves the set"

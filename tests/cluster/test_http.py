@@ -118,6 +118,7 @@ WITH_WHAT_THEY_COUNT = {
     "rocketmq_controller_raft_refused_connections_total",
     "rocketmq_controller_unread_connections_total",
     "rocketmq_given_up_messages_total",
+    "rocketmq_ha_in_sync_copies",
     "rocketmq_ha_refused_total",
     "rocketmq_ha_replica_eta_seconds",
     "rocketmq_messages_out_total",

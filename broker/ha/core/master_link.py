@@ -323,14 +323,18 @@ class MasterLink:
     def _packet(self, entry: EpochEntry, body_bytes: int, now_ms: int) -> Send:
         log = self._log
         position, confirm_offset = self.position, log.confirm_offset
-        header = encode_transfer(body_bytes, position, entry.epoch, entry.start_offset, confirm_offset)
-        send = Send(header, position, body_bytes)
+        send = Send(self._header(entry, position, body_bytes), position, body_bytes)
         self.position = position + body_bytes
         self.sent_bytes += body_bytes
         self._sent_all = self.position >= log.max_offset
         self._throttle.spend(body_bytes)
         self._sent_ms, self._sent_epoch, self._sent_confirm_offset = now_ms, entry.epoch, confirm_offset
         return send
+
+    def _header(self, entry: EpochEntry, position: int, body_bytes: int) -> bytes:
+        """Returns the header of a packet."""
+        confirm_offset = self._log.confirm_offset
+        return encode_transfer(body_bytes, position, entry.epoch, entry.start_offset, confirm_offset)
 
     def _file_end(self) -> int:
         return self.position - self.position % self._log.file_bytes + self._log.file_bytes

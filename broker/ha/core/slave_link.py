@@ -171,7 +171,11 @@ class SlaveLink:
 
     def _new_ack(self, now_ms: int) -> SendBytes:
         self.sent_ms, self._acked_offset = now_ms, self._ack
-        return SendBytes(frames.encode_ack(self._acked_offset))
+        return SendBytes(self._report(self._acked_offset))
+
+    def _report(self, offset: int) -> bytes:
+        """Returns the packet that acknowledges the bytes below `offset`."""
+        return frames.encode_ack(offset)
 
     def _close(self, reason: str, *, fatal: bool = False) -> None:
         if not self.closed:

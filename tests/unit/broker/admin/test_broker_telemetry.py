@@ -101,7 +101,7 @@ async def test_master_and_slave_as_they_see_themselves(tmp_path: Path) -> None:
         roles = {1: Role(1), 2: Role(2)}
         views = {
             broker.broker_id: BrokerTelemetry(
-                config(tmp_path, min_in_sync_replicas=2),
+                config(tmp_path, min_in_sync_replicas=2, in_sync_replicas=2, total_replicas=2),
                 broker.store,
                 node="n",
                 ha=broker.service,

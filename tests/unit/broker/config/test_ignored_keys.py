@@ -51,7 +51,7 @@ def test_what_changes_nothing_may_stay_and_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("haMasterAddress=a:10912", "a slave needs enableControllerMode=true"),
+        ("readOnlyCommitLogStorePaths=a", "one directory of the CommitLog"),
         ("storeType=defaultRocksDB", "no RocksDB"),
         ("enableDLegerCommitLog=true", "enableControllerMode is the way"),
         ("readOnlyCommitLogStorePaths=/a", "one directory of the CommitLog"),

@@ -30,7 +30,7 @@ def broker(_: Path) -> fastapi.FastAPI:
     return broker_app.make_app(
         health=lambda: {"ready": True, "reasons": []},
         scrapes=lambda: [Scrape(Table("", (), ()), ())],
-        ha=None,
+        ha_status=lambda: None,
     )
 
 
