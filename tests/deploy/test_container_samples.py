@@ -20,7 +20,7 @@ from tests.deploy.conftest import ROOT
 SAMPLES = ROOT / "deploy" / "container"
 INSTALLED = Path("/etc/keelmq")
 """Where the files of a node are on the node, by docs/container.md."""
-PEER_TO_PEER = ["2-nodes", "3-nodes"]
+PEER_TO_PEER = ["2-nodes", "2-nodes-plain", "3-nodes"]
 WITH_CONTROLLERS = ["2-nodes", "3-nodes"]
 OUTGOING_PORT_MIN = 32_768
 
@@ -106,6 +106,8 @@ def test_ports_and_stores_are_apart_on_a_node(layout: str) -> None:
         assert [port for port, count in Counter(ports).items() if count > 1] == []
         assert max(ports) < OUTGOING_PORT_MIN
         stores = [config.store_path_root_dir for config in node.brokers.values()]
+        for config in node.brokers.values():
+            assert config.replicas_per_disk_partition == len(stores)
         for path in (*stores, *kept):
             assert not any(path.is_relative_to(other) for other in stores if other is not path)
 
