@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.container.core.identity import BrokerIdentity
@@ -49,6 +50,14 @@ CLOSING: Final = "the container stops"
 R = TypeVar("R", bound=Result)
 
 
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """A start. link: of the worker that was asked. is_alone: no other start was going on meanwhile."""
+
+    link: Link | None = None
+    is_alone: bool = True
+
+
 class WorkerHost:
     """See BrokerHost. open() comes first."""
 
@@ -67,7 +76,8 @@ class WorkerHost:
         self._reason = ""
         """Why it ended last."""
         self._is_closing = self._is_planned = False
-        self._restarting = asyncio.Lock()
+        self._restarting, self._alone = asyncio.Lock(), asyncio.Lock()
+        self._starts: set[_Attempt] = set()
         self._begun: asyncio.Future[str] | None = None
         """Of the present process, or of the next one: why it could not begin, or empty."""
 
@@ -83,12 +93,31 @@ class WorkerHost:
     # -- BrokerHost ----------------------------------------------------------------------------------------
 
     async def start(self, setup: InnerSetup) -> None:
-        """See BrokerHost. Waits for a worker that is just started again."""
+        """See BrokerHost. Waits for a worker that is just started again. If it ends in several starts at
+        once, as when the container starts, each is tried again alone: only one broker is to blame."""
+        attempt = _Attempt()
+        self._starts.add(attempt)
+        if len(self._starts) > 1:
+            for each in self._starts:
+                each.is_alone = False
+        try:
+            await self._try_to_start(setup, attempt)
+        except BrokerRefused:
+            if attempt.is_alone or attempt.link is None or not attempt.link.has_ended.is_set():
+                raise
+        else:
+            return
+        finally:
+            self._starts.discard(attempt)
+        async with self._alone:
+            await self._try_to_start(setup, _Attempt())
+
+    async def _try_to_start(self, setup: InnerSetup, attempt: "_Attempt") -> None:
         purpose = f"starting {setup.identity.canonical_name}"
         with suppress(TimeoutError):
             async with asyncio.timeout(self._times.up / 1000):
-                await self._up.wait()
-        link = self._link(purpose)
+                await self._until_up()
+        link = attempt.link = self._link(purpose)
         kept = self._kept.get(setup.identity)
         if kept is not None and kept.is_up:
             raise BrokerRefused(f"{purpose}: it runs in {link.name} already, from {kept.setup.config_path}")
@@ -97,6 +126,13 @@ class WorkerHost:
         if link.has_ended.is_set():  # after its answer; nobody else reports this broker
             raise BrokerRefused(f"{purpose}: {link.name} ended right after it: {link.reason}")
         self._kept.add(setup)
+
+    async def _until_up(self) -> None:
+        while True:
+            await self._up.wait()
+            if self._worker is not None and not self._worker.link.has_ended.is_set():
+                return
+            await self._gone.wait()  # it has just ended
 
     async def stop(self, identity: BrokerIdentity, *, hand_over: bool) -> None:
         """See BrokerHost. Whatever the outcome, the broker is not started again."""

@@ -222,6 +222,19 @@ async def test_a_worker_that_dies_during_a_request_fails_it(stage: Stage) -> Non
         await leaving  # only logged: close() comes next
 
 
+async def test_a_worker_that_ends_in_many_starts_at_once(stage: Stage) -> None:
+    """As at the start of a container: the one that ends it is refused, and the others serve."""
+    async with opened(stage) as host:
+        wanted = [setup("a"), setup("b", "die"), setup("d"), setup("e")]
+        outcomes = await asyncio.gather(*map(host.start, wanted), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [type(None), BrokerRefused, type(None), type(None)]
+        await until(lambda: len(stage.processes) == 3)
+        await until(lambda: stage.calls[-1].count("start a") == 1)
+        await host.start(setup("f"))
+        assert sorted(each.broker_name for each in await host.brokers()) == ["a", "d", "e", "f"]
+        assert "b" not in stage.failed
+
+
 async def test_a_stop_that_the_worker_does_not_survive(stage: Stage) -> None:
     async with opened(stage, "a", "hangs") as host:
         stopping = asyncio.create_task(host.stop(identity("hangs"), hand_over=False))
