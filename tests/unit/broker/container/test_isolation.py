@@ -5,14 +5,17 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from broker.container import bounded_stop
+from broker.store import recovery
+from broker.store.log.commit_log import CommitLog
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from keelmq.remoting.operations.container import BrokerState
@@ -244,3 +247,45 @@ async def test_the_container_ends_though_brokers_hang(
     assert time.monotonic() - begun < 10
     assert not (tmp_path / "store-a" / "abort").exists(), "a clean exit"
     free.set()
+
+
+async def test_a_hand_over_that_fails_does_not_end_those_of_others(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker = await two(tmp_path, start)
+    failed, done = asyncio.Event(), list[str]()
+
+    async def fails() -> None:
+        failed.set()
+        raise RuntimeError("no slave takes over")
+
+    async def succeeds() -> None:
+        await failed.wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        done.append("a")
+
+    monkeypatch.setattr(inner_broker(asker.server, "b"), "leave", fails)
+    monkeypatch.setattr(inner_broker(asker.server, "a"), "leave", succeeds)
+    await asker.server.leave()
+    assert done == ["a"]
+    assert "c1_b_0: the hand-over failed: RuntimeError('no slave takes over')" in caplog.text
+    assert isinstance(await asker.remove("b"), Ok), "it is stopped all the same"
+
+
+async def test_a_log_is_not_read_on_the_event_loop(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker = await two(tmp_path, start)
+    await asker.send((await asker.brokers())["c1_b_0"].address, b"x")
+    assert isinstance(await asker.remove("b"), Ok)
+    readers = set[int]()
+    each_record = recovery.each_record
+
+    def seen(log: CommitLog, first: int) -> Iterator[recovery.Indexed]:
+        readers.add(threading.get_ident())
+        return each_record(log, first)
+
+    monkeypatch.setattr(recovery, "each_record", seen)
+    assert isinstance(await asker.add(tmp_path / "b.conf"), Ok)
+    assert readers and threading.get_ident() not in readers
