@@ -128,11 +128,21 @@ class Broker(BrokerParts):
             root.mkdir(parents=True, exist_ok=True)
             self._meta_files.load()  # without controller mode, too: a store keeps its broker's name
             self.metadata.load()
-            self.store.load()
+            self._load_store()
         except OSError as error:
             where = error.filename or root
             raise ConfigError(f"storePathRootDir: cannot use {where}: {error.strerror or error}") from error
         self._loaded = True
+
+    def _load_store(self) -> None:
+        """A store that cannot be loaded is not kept open and locked: a container tries again."""
+        try:
+            self.store.load()
+            if self._controlled is None:
+                self._stand_alone.recover()
+        except BaseException:
+            self.store.close(clean=False)
+            raise
 
     def _bind_operations(self) -> OperationTable:
         self.operations, self._handlers, self._services = bind_operations(

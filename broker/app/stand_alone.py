@@ -27,9 +27,17 @@ class StandAlone:
         self._gate, self._store, self._commit = gate, store, commit
         self._metadata, self._messages_in = metadata, messages_in
 
+    def recover(self) -> None:
+        """Makes all messages of a store that was just loaded visible; any thread. With SYNC_FLUSH, serve()
+        does it, after a flush."""
+        self._store.become_master(is_whole=True)
+        if self._commit is None:
+            self._store.set_confirm_offset(self._store.commit_log.max_offset)
+            while self._store.dispatch(DISPATCH_RECORDS):
+                pass
+
     async def serve(self) -> None:
-        """Takes messages when it returns. Called once."""
-        self._store.become_master()
+        """Takes messages when it returns. Called once, after recover()."""
         self.appended()
         is_behind = True
         while is_behind:

@@ -108,6 +108,7 @@ def run(argv: list[str]) -> int:
             return 0
         _tell(config, given)
         program.raise_open_files_limit()
+        program.let_the_loop_in()
         with program.runner() as runner:
             runner.run(serve(ContainerServer(config, given)))
     except (ConfigError, StopError) as error:

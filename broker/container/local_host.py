@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from broker.app.process import ProcessParts
+from broker.container.bounded_stop import bounded_stop
 from broker.container.config import ContainerConfig
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity, canonical_name
 from broker.container.host import BrokerRefused, InnerSetup
@@ -112,9 +113,13 @@ class LocalHost:
             return
         running.state = BrokerState.STOPPING
         try:
-            if hand_over:
-                await _leave(running)
-            await _end(running)
+            config = running.inner.config
+            leave_ms = config.shutdown_hand_over_timeout + config.shutdown_forward_timeout
+            await bounded_stop(
+                identity.canonical_name,
+                _stop(running, hand_over=hand_over),
+                more_s=leave_ms / 1_000 if hand_over and running.broker.controlled else 0,
+            )
         except StopError as error:
             raise BrokerRefused(str(error)) from error
         finally:
@@ -140,7 +145,10 @@ class LocalHost:
         serving = [each.broker for each in self._running.values() if each.state is BrokerState.SERVING]
         found: list[Metric] = []
         for broker in serving:
-            found += scrape(broker.metric_sources())
+            try:
+                found += scrape(broker.metric_sources())
+            except Exception:
+                logger.exception("%s: no metrics", broker.config.broker_name)
         accesses = [*self._accesses, *(broker.operations.access for broker in serving)]
         audits = [*self._audits, *(broker.audit for broker in serving)]
         found += security_scrape(accesses, audits, self._process.tls, self._process.client_tls)
@@ -154,17 +162,23 @@ class LocalHost:
 
     async def leave(self) -> None:
         """See BrokerHost. All hand over at the same time."""
-        await asyncio.gather(*(_leave(each) for each in self._running.values()))
+        names, leaving = list(self._running), [_leave(each) for each in self._running.values()]
+        for identity, result in zip(
+            names, await asyncio.gather(*leaving, return_exceptions=True), strict=True
+        ):
+            if isinstance(result, Exception):
+                logger.error("%s: the hand-over failed: %r", identity.canonical_name, result)
 
     async def close(self) -> None:
-        """See BrokerHost."""
+        """See BrokerHost. Ends in bounded time, whatever one of them does."""
         running = dict(self._running)
         for each in running.values():
             each.state = BrokerState.STOPPING
         steps = StopSteps("the container")
         slaves_first = sorted(running.items(), key=lambda item: item[1].broker.role_name == "master")
         for identity, each in slaves_first:
-            steps.add(identity.canonical_name, partial(_end, each))
+            name = identity.canonical_name
+            steps.add(name, partial(_bounded_end, name, each))
         try:
             await steps.run()
         finally:
@@ -221,6 +235,19 @@ class LocalHost:
 async def _leave(running: _Running) -> None:
     with log_context(running.log):
         await running.broker.leave()
+
+
+async def _stop(running: _Running, *, hand_over: bool) -> None:
+    if hand_over:
+        try:
+            await _leave(running)
+        except Exception:
+            logger.exception("the hand-over failed; the stop goes on")
+    await _end(running)
+
+
+async def _bounded_end(name: str, running: _Running) -> None:
+    await bounded_stop(name, _end(running))
 
 
 async def _end(running: _Running) -> None:

@@ -229,10 +229,12 @@ class MessageStore(DispatchingStore):
         self._queued_in_requests = 0
         self._queued_from = self.commit_log.max_offset if self.is_master else _NEVER
 
-    def become_master(self) -> None:
-        """Allows put() from now on. Truncates an incomplete record at the log's end first."""
-        self.truncate_half_message()
-        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
+    def become_master(self, *, is_whole: bool = False) -> None:
+        """Allows put() from now on. Truncates an incomplete record at the log's end first. is_whole: nothing
+        has happened since load(), which has read the log to its end already."""
+        if not is_whole:
+            self.truncate_half_message()
+            rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
         self.is_master = True
         self._forget_queued()
 

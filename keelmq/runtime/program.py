@@ -18,6 +18,7 @@ from keelmq.runtime.log_context import ContextFormatter
 
 DISTRIBUTION = "keelmq"
 OPEN_FILES_WANTED = 65_536
+SWITCH_S = 0.0005
 YOUNG_OBJECTS_MAX = 20_000
 """Net new objects after which the collector looks for cycles among them (Python's default: 700)."""
 
@@ -96,6 +97,12 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ContextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def let_the_loop_in() -> None:
+    """For a process in which one broker's thread may work for seconds while the loop serves others: the loop
+    gets Python's lock within SWITCH_S, and not within 5 ms, after each of its waits."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 def raise_open_files_limit() -> None:

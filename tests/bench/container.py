@@ -23,6 +23,7 @@ from cli.lab.two_machines import MACHINES, TwoMachines
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Ok
 from keelmq.remoting.operations.container import CONTAINER_STATUS, ContainerStatus
+from tests.bench.container_isolation import neighbours
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results, alternate
 from tests.bench.resident import own_kib
@@ -38,7 +39,7 @@ RATE = 500
 
 
 def run() -> Results:
-    return {**_idle(), **_throughput(), **asyncio.run(_gaps())}
+    return {**_idle(), **_throughput(), **neighbours(), **asyncio.run(_gaps())}
 
 
 # -- idle --------------------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ def run() -> Results:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keelmq-bench-")))
         broker = stack.enter_context(lone_broker(directory))
         for name, queues in QUEUES.items():
-            _fill(broker.port, name, queues)
+            fill_queues(broker.port, name, queues)
         adjacent, scattered, raw = alternate(
-            lambda: _rate(broker, "adjacent"),
-            lambda: _rate(broker, "scattered"),
+            lambda: pull_rate(broker, "adjacent"),
+            lambda: pull_rate(broker, "scattered"),
             lambda: _loopback(directory),
         )
     return {
@@ -52,7 +52,7 @@ def _frame(code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
 
-def _fill(port: int, topic: str, queues: int) -> None:
+def fill_queues(port: int, topic: str, queues: int) -> None:
     """MESSAGES for each queue, in turn."""
     body = b"x" * BODY_BYTES
     frames = [
@@ -70,7 +70,7 @@ def _fill(port: int, topic: str, queues: int) -> None:
             left -= count
 
 
-def _rate(broker: Server, topic: str) -> float:
+def pull_rate(broker: Server, topic: str) -> float:
     frame = _frame(
         11,
         {

@@ -7,9 +7,12 @@ that, so these are no methods. Everything else is tested through public names (t
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from broker.app.broker import Broker
+from broker.container.app import ContainerServer
+from broker.container.local_host import LocalHost
 from broker.ha.service import HaService
 from broker.store.log.group_commit import GroupCommit
 from keelmq.client.blocking import BlockingPushConsumer
@@ -88,3 +91,15 @@ def library_part(core: Any, name: str) -> Any:
 def forget_file(journal: Journal) -> None:
     """The process is gone: close() writes nothing any more."""
     journal._file = -1
+
+
+def inner_broker(server: ContainerServer, name: str) -> Broker:
+    """The broker of this brokerName in a container, to break it."""
+    (host,) = server._hosts
+    assert isinstance(host, LocalHost)
+    return next(each.broker for identity, each in host._running.items() if identity.name == name)
+
+
+def hang_in_stop(broker: Broker, wait: Callable[[], Awaitable[Any]]) -> None:
+    """Its stop waits for this, in one of its first steps."""
+    broker._drain = wait  # type: ignore[method-assign,assignment]
