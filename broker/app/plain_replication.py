@@ -116,15 +116,19 @@ class PlainReplication:
                 f"haListenPort: cannot listen on {config.bind_address}:{config.ha_port}: {why_refused(error)}"
             ) from error
 
+    def recover(self) -> None:
+        """Prepares a store that was just loaded for its role; any thread."""
+        if not self.is_slave:
+            self._parts.store.become_master(is_whole=True)
+
     async def serve(self) -> None:
-        """Has the role when it returns. Called once."""
+        """Has the role when it returns. Called once, after recover()."""
         parts = self._parts
         if self.is_slave:
             parts.store.become_slave()
             self.ha.confirm_all()
             self._tell_gate()
             return
-        parts.store.become_master()
         self.ha.confirm_own()
         is_behind = True
         while is_behind:

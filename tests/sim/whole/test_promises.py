@@ -432,7 +432,7 @@ def test_s8_nobody_is_elected_who_died_with_the_master(power: bool) -> None:
     is the whole SyncStateSet then, and the group waits for it."""
     conditions = Conditions(power=power, settings={"flushDiskType": "SYNC_FLUSH"})
     kept(all_die_at_once(power=power), conditions, seeds=2)
-    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, conditions, seeds=3)
+    assert broken(all_die_at_once(power=power), the_dying_count_as_alive, conditions, seeds=8)
 
 
 async def the_elected_one_dies_too(world: WholeGroup) -> None:
