@@ -95,7 +95,7 @@ def forget_file(journal: Journal) -> None:
 
 def inner_broker(server: ContainerServer, name: str) -> Broker:
     """The broker of this brokerName in a container, to break it."""
-    (host,) = server._hosts
+    (host,) = server.hosts
     assert isinstance(host, LocalHost)
     return next(each.broker for identity, each in host._running.items() if identity.name == name)
 
