@@ -61,6 +61,7 @@ def run(argv: list[str], make_host: MakeHost) -> int:
     end.set_inheritable(False)
     end.setblocking(False)
     program.raise_open_files_limit()
+    program.let_the_loop_in()
     try:
         # What is about no broker of the worker is about the worker.
         with log_context(f"worker {arguments.number}"), program.runner() as runner:
