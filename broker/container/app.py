@@ -145,6 +145,7 @@ class ContainerServer:
             self._tasks.start("HTTP server", self._http.serve)
         await self._open_workers()
         await self.container.start_all()
+        self._tasks.start("retries", self.container.retry_refused)
         self._is_serving = True
 
     async def _open_workers(self) -> None:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +18,10 @@ from broker.container.core.placement import Placed, choose_worker
 from broker.container.core.plan import BrokerPlan, problems_of
 from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
+from broker.container.member import Member, described, may_lead
 from broker.container.membership_file import MembershipFile
 from broker.container.workers.move import MoveRefused, move
-from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
 from keelmq.remoting.operations.container import (
     BrokerState,
@@ -36,24 +36,10 @@ logger = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 1_000
 NOT_EXIST: Final = "Broker not exist"
+RETRIES: Final = 6
+RETRY_FIRST_S: Final = 2.0
+RETRY_MAX_S: Final = 30.0
 BUSY: Final = frozenset({BrokerState.STARTING, BrokerState.STOPPING})
-
-
-@dataclass(slots=True)
-class Member:
-    """A broker of this container, or one that should be. plan: None if its file could not be read. reason:
-    why it is quarantined."""
-
-    path: Path
-    plan: BrokerPlan | None
-    worker: int
-    state: BrokerState
-    reason: str = ""
-
-    @property
-    def name(self) -> str:
-        """The canonical name, or the file of a broker that could not be read."""
-        return str(self.path) if self.plan is None else self.plan.identity.canonical_name
 
 
 class Container:
@@ -95,7 +81,34 @@ class Container:
                 self._file.path,
             )
         wanted = [self._admit(Path(path)) for path in self._kept.to_start(configured)]
+        for member in wanted:
+            member.retries = RETRIES
         await asyncio.gather(*(self._start(member) for member in wanted if member.state in BUSY))
+
+    async def retry_refused(self) -> None:
+        """Tries those again that could not start with the container: their ports may still be those of an
+        earlier run that was killed, and a disk may be mounted late. Not those that requests add: they have
+        their answer."""
+        pause_s = RETRY_FIRST_S
+        while any(member.retries for member in self._members.values()):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            await asyncio.gather(
+                *(self._retry(each) for each in list(self._members.values()) if each.retries)
+            )
+
+    async def _retry(self, member: Member) -> None:
+        member.retries -= 1
+        if self._members.get(member.path) is not member or member.state is not BrokerState.QUARANTINED:
+            member.retries = 0  # it serves, or a request has taken care of it
+            return
+        again = self._admit(member.path)
+        again.retries = member.retries
+        if again.state is BrokerState.STARTING:
+            await self._start(again)
+        if again.state is BrokerState.SERVING:
+            again.retries = 0
+            logger.info("%s serves now", again.name)
 
     def _admit(self, path: Path) -> Member:
         """Lists a file's broker: about to start, or quarantined."""
@@ -242,7 +255,7 @@ class Container:
     async def status(self) -> ContainerStatus:
         """Returns the brokers, in the order in which they were listed, and the processes (29031)."""
         running = await self._running()
-        brokers = [running.get(member.path) or _described(member) for member in self._members.values()]
+        brokers = [running.get(member.path) or described(member) for member in self._members.values()]
         workers = [await host.worker() for host in self._hosts]
         return ContainerStatus(address=self.address, brokers=brokers, workers=workers)
 
@@ -298,7 +311,7 @@ class Container:
     def _place(self, plan: BrokerPlan, path: Path) -> int:
         """Returns the process for a broker: the one that it had, or the one that placement.py chooses."""
         placed = [
-            Placed(member.plan.identity, member.worker, is_master=_may_lead(member.plan))
+            Placed(member.plan.identity, member.worker, is_master=may_lead(member.plan))
             for member in self._members.values()
             if member.plan is not None and member.path != path and member.state is not BrokerState.QUARANTINED
         ]
@@ -306,7 +319,7 @@ class Container:
             plan.identity,
             placed,
             range(len(self._hosts)),
-            is_master=_may_lead(plan),
+            is_master=may_lead(plan),
             remembered=self._kept.added.get(str(path)),
         )
 
@@ -354,6 +367,9 @@ class Container:
             for member in self._members.values()
             if member.plan is not None and member.plan.identity[:2] == (cluster, name)
         ]
+        unread = [each for each in self._members.values() if each.plan is None and each.name == name]
+        if unread:  # its file names nobody, so it is named by its file
+            return unread[0]
         exact = [each for each in group if each.plan and each.plan.identity.broker_id == broker_id]
         if not exact and any(each.plan and each.plan.identity.broker_id == NOT_APPLIED for each in group):
             running = await self._running()
@@ -367,27 +383,6 @@ class Container:
             hint = f"; of this group there is {names}" if group else ""
             raise CommandError(ResponseCode.BROKER_NOT_EXIST, NOT_EXIST + hint)
         return exact[0]
-
-
-def _described(member: Member) -> InnerBroker:
-    """Returns a broker of which no host knows."""
-    identity = member.plan.identity if member.plan else BrokerIdentity("", "", NOT_APPLIED)
-    return InnerBroker(
-        broker_cluster_name=identity.cluster,
-        broker_name=identity.name,
-        broker_id=identity.broker_id,
-        canonical_name=member.name,
-        state=member.state,
-        reason=member.reason,
-        config_path=str(member.path),
-        store_path=member.plan.directories["storePathRootDir"] if member.plan else "",
-        worker=member.worker,
-    )
-
-
-def _may_lead(plan: BrokerPlan) -> bool:
-    """Whether the broker is a master, or may become one at its start: in controller mode, any may."""
-    return plan.identity.broker_id in (MASTER_ID, NOT_APPLIED)
 
 
 def _refused(remark: str) -> CommandError:

@@ -183,7 +183,10 @@ async def test_add_and_remove_while_others_serve(tmp_path: Path, start: Starter)
     assert isinstance(outcome, Ok) and outcome.header.offset == 1, "its store stayed"
 
 
-async def test_a_bad_broker_is_quarantined_and_the_others_serve(tmp_path: Path, start: Starter) -> None:
+async def test_a_bad_broker_is_quarantined_and_the_others_serve(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.container.container.RETRIES", 0)
     blocked = socket.create_server(("127.0.0.1", 0))
     port = blocked.getsockname()[1]
     (tmp_path / "file").write_text("")
@@ -210,6 +213,23 @@ async def test_a_bad_broker_is_quarantined_and_the_others_serve(tmp_path: Path, 
     assert isinstance(still, Failed) and "did you mean 'listenPort'" in still.remark
     assert isinstance(await asker.remove("store"), Ok), "a quarantined broker can be removed"
     assert "c1_store_0" not in await asker.brokers()
+    missing = str(tmp_path / "missing.conf")
+    assert isinstance(await asker.remove(missing), Ok), "also one of which only the file is known"
+    assert missing not in await asker.brokers()
+
+
+async def test_what_could_not_start_with_the_container_is_tried_again(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier run that was killed may have the ports for a moment."""
+    monkeypatch.setattr("broker.container.container.RETRY_FIRST_S", 0.02)
+    monkeypatch.setattr("broker.container.container.RETRIES", 1_000)
+    with socket.create_server(("127.0.0.1", 0)) as blocked:
+        path = broker_file(tmp_path, "a", listenPort=blocked.getsockname()[1])
+        asker = await start(container_config(tmp_path, path))
+        before = (await asker.brokers())["c1_a_0"]
+    assert before.state is BrokerState.QUARANTINED and "Address already in use" in before.reason
+    await asker.ready("c1_a_0")
 
 
 @pytest.mark.parametrize(
