@@ -18,7 +18,6 @@ from broker.app.assembly import flush_forever, store_host
 from broker.app.binding import ServedParts, bind_operations
 from broker.app.parts import BrokerParts
 from broker.app.plain_replication import PlainReplication
-from broker.app.stand_alone import StandAlone
 from broker.app.stopping import GROUP_COMMIT, REPLICATION, TASKS, end_store
 from broker.controller_mode.service import ControllerMode
 from broker.core.durability import guarantees
@@ -139,7 +138,7 @@ class Broker(BrokerParts):
         """A store that cannot be loaded is not kept open and locked: a container tries again."""
         try:
             self.store.load()
-            if self._controlled is None and isinstance(self._stand_alone, StandAlone):
+            if self._controlled is None:
                 self._stand_alone.recover()
         except BaseException:
             self.store.close(clean=False)

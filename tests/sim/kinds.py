@@ -71,12 +71,20 @@ def _secure(seed: int) -> Run:
     return Run(world.faults.total() + hostile, len(world.judge.acked) + world.users.acknowledged, world.notes)
 
 
+def _container(seed: int) -> Run:
+    from tests.sim.container.world import run_seed
+
+    world = run_seed(seed)
+    return Run(world.faults.total(), len(world.judge.acked), world.notes)
+
+
 KINDS = {
     "controllers": Kind("whole controllers over a model of the log", 0.85, _controllers),
     "raft": Kind("whole controllers over the real pysyncobj", 0.15, _raft),
     "log": Kind("pysyncobj with our guard, journal and disks, alone", 0.1, _log),
     "whole": Kind("mqbroker and mqnamesrv as they ship, with producers and consumers", 0.1, _whole),
     "secure": Kind("the same with users, ACLs and members' proofs, and an attacker", 0.05, _secure),
+    "container": Kind("the worlds of whole, each broker in a container beside another one", 0.05, _container),
     "group": Kind("controllers, replicas and producers: is an acknowledged message lost?", 0.1, _group),
 }
 

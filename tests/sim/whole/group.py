@@ -71,6 +71,8 @@ class Conditions:
 class WholeGroup:
     """`async with` starts everything; then faults, by seed or by hand."""
 
+    run_type: type[BrokerRun] = BrokerRun
+
     def __init__(
         self, seed: int, loop: MachineLoop, base: Path, conditions: Conditions | None = None
     ) -> None:
@@ -132,7 +134,7 @@ class WholeGroup:
         return None
 
     def start_broker(self, name: str, **settings: object) -> BrokerRun:
-        run = self.brokers[name] = BrokerRun(
+        run = self.brokers[name] = self.run_type(
             self.loop, name, self.hosts[name], self.disks[name], {**self.conditions.settings, **settings}
         )
         return run

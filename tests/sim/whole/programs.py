@@ -151,33 +151,32 @@ class BrokerRun:
         self.is_stopping = False
         self.failure: BaseException | None = None
         root = disk.mount()
-        self._config = BrokerConfig.model_validate(
-            {
-                "brokerClusterName": CLUSTER,
-                "brokerName": GROUP,
-                "brokerIP1": host,
-                "listenPort": BROKER_PORT,
-                "httpPort": -1,
-                "storePathRootDir": root,
-                "namesrvAddr": ";".join(f"{each}:{NAMESRV_PORT}" for each in CONTROLLERS),
-                "enableControllerMode": True,
-                "controllerAddr": ";".join(f"{each}:{CONTROLLER_PORT}" for each in CONTROLLERS),
-                "telemetryEnable": False,
-                "mappedFileSizeCommitLog": COMMIT_LOG_BYTES,
-                "mappedFileSizeConsumeQueue": 4_000,
-                "defaultTopicQueueNums": 2,
-                "controllerHeartBeatTimeoutMills": HEARTBEAT_TIMEOUT_MS,
-                "brokerHeartbeatInterval": HEARTBEAT_MS,
-                "haSendHeartbeatInterval": 400,
-                "haHousekeepingInterval": 6_000,
-                "haMaxTimeSlaveNotCatchup": 900,
-                "checkSyncStateSetPeriod": 300,
-                "slaveTimeout": 1_200,
-                "syncBrokerMetadataPeriod": 700,
-                "allAckInSyncStateSet": True,
-                **settings,
-            }
-        )
+        self.settings: dict[str, object] = {
+            "brokerClusterName": CLUSTER,
+            "brokerName": GROUP,
+            "brokerIP1": host,
+            "listenPort": BROKER_PORT,
+            "httpPort": -1,
+            "storePathRootDir": root,
+            "namesrvAddr": ";".join(f"{each}:{NAMESRV_PORT}" for each in CONTROLLERS),
+            "enableControllerMode": True,
+            "controllerAddr": ";".join(f"{each}:{CONTROLLER_PORT}" for each in CONTROLLERS),
+            "telemetryEnable": False,
+            "mappedFileSizeCommitLog": COMMIT_LOG_BYTES,
+            "mappedFileSizeConsumeQueue": 4_000,
+            "defaultTopicQueueNums": 2,
+            "controllerHeartBeatTimeoutMills": HEARTBEAT_TIMEOUT_MS,
+            "brokerHeartbeatInterval": HEARTBEAT_MS,
+            "haSendHeartbeatInterval": 400,
+            "haHousekeepingInterval": 6_000,
+            "haMaxTimeSlaveNotCatchup": 900,
+            "checkSyncStateSetPeriod": 300,
+            "slaveTimeout": 1_200,
+            "syncBrokerMetadataPeriod": 700,
+            "allAckInSyncStateSet": True,
+            **settings,
+        }
+        self._config = BrokerConfig.model_validate(self.settings)
         self.process.disk = disk
         self.process.run(self._live)
 
