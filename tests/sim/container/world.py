@@ -44,10 +44,10 @@ class ContainerRun(BrokerRun):
     def _write_files(self) -> ContainerConfig:
         root = Path(str(self.settings["storePathRootDir"]))
         place = root.with_name(f"{root.name}-files")
-        place.mkdir()
+        place.mkdir(exist_ok=True)  # it is there after a stop in order
         store = root.with_name(f"{root.name}-neighbour")
         earlier = _runs_before(root)
-        if earlier:
+        if earlier and not store.exists():
             shutil.copytree(earlier[-1], store)
         theirs = {"brokerName": NEIGHBOUR, "listenPort": NEIGHBOUR_PORT, "storePathRootDir": store}
         files = []
