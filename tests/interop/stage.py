@@ -146,9 +146,15 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def staged(
-    directory: Path, *, brokers: int = 1, name_servers: int = 1, more: dict[str, str] | None = None
+    directory: Path,
+    *,
+    brokers: int = 1,
+    name_servers: int = 1,
+    more: dict[str, str] | None = None,
+    containers: bool = False,
 ) -> AsyncIterator[Stage]:
-    """One broker, or a group of them that acknowledges what all of them have. more: broker settings."""
+    """One broker, or a group of them that acknowledges what all of them have. more: broker settings.
+    containers: see Harness."""
     settings = {
         "messageDelayLevel": LEVELS,
         "mappedFileSizeCommitLog": "16777216",
@@ -158,7 +164,11 @@ async def staged(
         settings |= SAFE
     settings |= more or {}
     async with Harness(
-        directory / "cluster", name_servers=name_servers, brokers=brokers, broker_settings=settings
+        directory / "cluster",
+        name_servers=name_servers,
+        brokers=brokers,
+        broker_settings=settings,
+        containers=containers,
     ) as running:
         client = RemotingClient()
         try:

@@ -11,6 +11,7 @@ from typing import Self
 
 from cli.lab.ack_log import AckLog, Report
 from cli.lab.cluster import Cluster, Program
+from cli.lab.container_cluster import ContainerCluster
 from cli.lab.observer import Picture, Watcher
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
@@ -39,16 +40,33 @@ class Harness:
         rate: int = 500,
         http: bool = False,
         credentials: Credentials | None = None,
+        containers: bool = False,
     ) -> None:
-        """credentials: of an administrator, for all clients here, where requests must be signed."""
-        self.cluster = Cluster(
-            directory,
-            name_servers=name_servers,
-            brokers=brokers,
-            broker_settings=SAFE if broker_settings is None else broker_settings,
-            namesrv_settings=namesrv_settings,
-            http=http,
-        )
+        """credentials: of an administrator, for all clients here, where requests must be signed. containers:
+        each broker is in one, beside a broker of another group."""
+        settings = SAFE if broker_settings is None else broker_settings
+        self.cluster: Cluster
+        if containers:
+            self.cluster = ContainerCluster(
+                directory,
+                groups=("broker-a", "broker-n"),
+                containers=brokers,
+                name_servers=name_servers,
+                broker_settings=settings,
+                namesrv_settings=namesrv_settings,
+                # Topics are to be where the tests look for them.
+                other_settings={"autoCreateTopicEnable": "false"},
+                http=http,
+            )
+        else:
+            self.cluster = Cluster(
+                directory,
+                name_servers=name_servers,
+                brokers=brokers,
+                broker_settings=settings,
+                namesrv_settings=namesrv_settings,
+                http=http,
+            )
         self.ack_log = AckLog()
         self._traffic: Traffic | None = None
         self._rate, self._credentials = rate, credentials
