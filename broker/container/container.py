@@ -6,6 +6,7 @@ request tries it again. RocketMQ's container ends instead, with every healthy br
 
 import asyncio
 import logging
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from keelmq.remoting.operations.container import (
     InnerBroker,
     PlannedBroker,
 )
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.config import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -37,8 +39,7 @@ logger = logging.getLogger(__name__)
 BROKERS_MAX: Final = 1_000
 NOT_EXIST: Final = "Broker not exist"
 RETRIES: Final = 6
-RETRY_FIRST_S: Final = 2.0
-RETRY_MAX_S: Final = 30.0
+RETRY: Final = Backoff(first_ms=2_000, max_ms=30_000)
 BUSY: Final = frozenset({BrokerState.STARTING, BrokerState.STOPPING})
 
 
@@ -89,10 +90,10 @@ class Container:
         """Tries those again that could not start with the container: their ports may still be those of an
         earlier run that was killed, and a disk may be mounted late. Not those that requests add: they have
         their answer."""
-        pause_s = RETRY_FIRST_S
+        failures = 0
         while any(member.retries for member in self._members.values()):
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            failures += 1
+            await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1_000)
             await asyncio.gather(
                 *(self._retry(each) for each in list(self._members.values()) if each.retries)
             )

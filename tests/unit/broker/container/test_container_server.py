@@ -50,6 +50,7 @@ from keelmq.remoting.operations.container import (
     RemoveBrokerRequest,
     RestartWorkerRequest,
 )
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.log_context import ContextFormatter
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
@@ -222,7 +223,7 @@ async def test_what_could_not_start_with_the_container_is_tried_again(
     tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier run that was killed may have the ports for a moment."""
-    monkeypatch.setattr("broker.container.container.RETRY_FIRST_S", 0.02)
+    monkeypatch.setattr("broker.container.container.RETRY", Backoff(first_ms=20, max_ms=20))
     monkeypatch.setattr("broker.container.container.RETRIES", 1_000)
     with socket.create_server(("127.0.0.1", 0)) as blocked:
         path = broker_file(tmp_path, "a", listenPort=blocked.getsockname()[1])
