@@ -82,9 +82,9 @@ class Container:
                 self._file.path,
             )
         wanted = [self._admit(Path(path)) for path in self._kept.to_start(configured)]
-        for member in wanted:
-            member.retries = RETRIES
         await asyncio.gather(*(self._start(member) for member in wanted if member.state in BUSY))
+        for member in wanted:
+            member.retries = RETRIES if member.state is BrokerState.QUARANTINED else 0
 
     async def retry_refused(self) -> None:
         """Tries those again that could not start with the container: their ports may still be those of an
