@@ -20,6 +20,7 @@ from broker.container.app import ContainerServer
 from broker.container.config import ContainerConfig
 from broker.container.core.identity import BrokerIdentity
 from broker.container.local_host import LocalHost
+from broker.container.metrics import TABLE
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.config_store import Given
@@ -359,7 +360,8 @@ async def test_http_of_a_container(tmp_path: Path, start: Starter) -> None:
         assert len(roles) == 2 and len(set(roles)) == 2
         heads = [line for line in text.splitlines() if line.startswith("# TYPE")]
         assert len(heads) == len(set(heads)), "one head for each name"
-        assert "rocketmq_container_brokers{node_id=" in text
+        own = {metric.name for metric in TABLE.metrics} - {"rocketmq_container_unread_connections_total"}
+        assert all(f"\n{name}{{" in text for name in own), "every metric of a container"
         assert f'config_path="{bad}"' in text
         gone = await http.post(
             "/v1/removeBroker", json={"brokerClusterName": "c1", "brokerName": "b", "brokerId": 0}
