@@ -1,46 +1,59 @@
-"""The job: telemetry in, Parquet tables and dashboard.json out. Only this module reads and writes.
+"""The job: telemetry in, Parquet tables and pages out. Only this module ties the steps together (ADR 35).
 
-    OUT/run=<ms>/<table>/*.parquet     the newest RUNS_KEPT runs
-    OUT/dashboard.json                 renamed into place when all tables are there
+    OUT/compacted/   OUT/rollup/     what is new is added; see analytics.compaction and analytics.rollup
+    OUT/tables/run=<ms>/<table>/*.parquet     what needs the whole history; the newest RUNS_KEPT runs
+    OUT/pages/, OUT/current.json              see keelmq.web.page_files
 
-A run that fails leaves the dashboard.json of the run before. Each table is computed once, by its write; what
-the dashboard shows is read back from the files.
+A run that fails leaves the pages of the run before.
 """
 
-import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F
 
-from analytics import sync_state_set as sss
-from analytics.dashboard import CHANGES_MAX, Dashboard, Parts, Row, Rows, assemble_groups
+from analytics.compaction.compactor import compact
+from analytics.compaction.manifest import read_manifests
+from analytics.compaction.scan import NotRead, find_sources
 from analytics.errors import AnalyticsError
-from analytics.failover import failovers
-from analytics.inputs import Inputs, find_inputs, good, local_url, read_records
-from analytics.lag import confirm_offset_lag, lag_histogram, min_in_sync_replicas, replica_lag
-from analytics.quality import data_quality
-from analytics.schema import GROUP
+from analytics.events import EventFrames, run_tables
+from analytics.pages.grid import FILLED
+from analytics.pages.writer import write_pages
+from analytics.quality import READ, READ_SCHEMA
+from analytics.reading import as_pattern, no_rows, read_table
+from analytics.retention import prune
+from analytics.rollup.events import EVENT_TABLES
+from analytics.rollup.replicas import replica_lag_filled
+from analytics.rollup.run import paths_of, roll_up
+from analytics.rollup.store import RollupStore
+from analytics.rollup.tables import TABLES, union
 from analytics.session import spark_session
-from analytics.windows import POINTS_MAX, choose_window_ms, points
-from keelmq.remoting.records import RECORDS, ControllerEvent, HaSample, RoleChange, SendGap
+from analytics.span import HOUR_MS, MINUTE_MS, Span, fine_window_ms, span_of
+from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
 from keelmq.runtime.clock import wall_ms
 
 __all__ = ["AnalyticsError", "run"]
 
-DASHBOARD = "dashboard.json"
 RUN = "run="
 RUNS_KEPT = 3
-QUICK_BYTES_MAX = 64 << 20
+MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
+"""Pages show minutes of the last three days, hours of all."""
+QUICK_ROWS_MAX = 500_000
 """Below, the start costs more than the rows: see analytics/session.py."""
 
-FILE_IS_GONE = "FILE_NOT_EXIST"
-"""Spark's error class for a file that was listed but does not exist when it is read."""
+EMPTY = {
+    "minimum": "min_in_sync_replicas int",
+    "lag": "max_offset bigint, stale_master bigint, above_max bigint",
+    "replica_lag": "broker_id bigint, samples bigint, bytes_max bigint, ms_max bigint, "
+    "samples_out bigint, last_ack_offset bigint, last_ts bigint",
+}
+"""What is used of a roll-up that no hour has."""
 
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 """ConnectionError: its Java process is gone, killed or out of memory."""
@@ -53,106 +66,160 @@ def run(
     output: str,
     *,
     window_ms: int | None = None,
+    from_ts: int | None = None,
+    to_ts: int | None = None,
+    interval_ms: int | None = None,
+    keep_days: int | None = None,
     progress: Progress = lambda _: None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     wall_clock: Callable[[], int] = wall_ms,
 ) -> Path:
-    """Runs the job; returns the path of dashboard.json. Raises AnalyticsError, one line for the user.
+    """Runs the job; returns the path of current.json. Raises AnalyticsError, one line for the user.
 
-    `window_ms` None: as fine as fits on a page. `master`, `conf`: of a Spark cluster.
+    `window_ms`: windows besides minutes and hours; None: finer ones if the span is short. `interval_ms`: how
+    often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
+    `master`, `conf`: of a Spark cluster.
     """
-    inputs = find_inputs(input)
-    out = _writable(output)
-    progress(str(inputs))
-    quick = master is None and inputs.size_bytes is not None and inputs.size_bytes <= QUICK_BYTES_MAX
-    generated_ts = max([wall_clock(), *(ts + 1 for ts in _runs(out))])
-    directory = out / f"{RUN}{generated_ts}"
-    try:
-        with spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
-            job = _Job(spark, inputs, directory, progress)
-            dashboard = job.again_if_a_file_went(lambda: job.dashboard(generated_ts, window_ms))
-        _rename_into_place(msgspec.json.encode(dashboard), out / DASHBOARD)
-    except BaseException as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        if isinstance(error, ConnectionError):
-            raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
-        if isinstance(error, SPARK_ERRORS):
-            raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
-        if isinstance(error, OSError):
-            raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
-        raise
-    for old in _runs(out)[:-RUNS_KEPT]:
-        shutil.rmtree(out / f"{RUN}{old}", ignore_errors=True)
-    return out / DASHBOARD
+    if "://" in output:
+        raise AnalyticsError(
+            f"{output}: the output must be a local or mounted directory; only --input may be a URL"
+        )
+    out = Path(output).absolute()
+    sources = find_sources([input])
+    compact(sources, str(out), progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
+    manifests = read_manifests(str(out))
+    if keep_days is not None:
+        kept_ts = prune(out, manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
+        manifests = [each for each in manifests if each.hour_ts >= kept_ts]
+    span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
+    quick = master is None and span.rows <= QUICK_ROWS_MAX
+    generated_ts = max([wall_clock(), *(ts + 1 for ts in _runs(out / "tables"))])
+    with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
+        roll_up(
+            spark,
+            str(out),
+            span.hours,
+            base_ms=window_ms or fine_window_ms(span),
+            tables={**TABLES, **EVENT_TABLES},
+            ends=span.ends,
+            progress=progress,
+        )
+        _Run(spark, out, span, progress).write(out / "tables" / f"{RUN}{generated_ts}", sources.not_read)
+    for old in _runs(out / "tables")[:-RUNS_KEPT]:
+        shutil.rmtree(out / "tables" / f"{RUN}{old}", ignore_errors=True)
+    return write_pages(
+        out, inputs=sources.roots, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
+    )
 
 
-class _Job:
-    """One run: the order of the computations; each table is written once."""
+class _Run:
+    """The tables of one run, each written once."""
 
-    def __init__(self, spark: SparkSession, inputs: Inputs, directory: Path, progress: Progress) -> None:
-        self._spark, self._inputs, self._directory, self._progress = spark, inputs, directory, progress
+    def __init__(self, spark: SparkSession, out: Path, span: Span, progress: Progress) -> None:
+        self._spark, self._span, self._progress = spark, span, progress
+        self._store = RollupStore(str(out))
 
-    def again_if_a_file_went(self, compute: Callable[[], Dashboard]) -> Dashboard:
-        """Retries if a growing file got its final name, at the end of its hour, between listing and
-        reading."""
-        try:
-            return compute()
-        except SPARK_ERRORS as error:
-            if FILE_IS_GONE not in str(error):
-                raise
-        self._progress("a file was renamed while it was read: once more")
+    def write(self, directory: Path, not_read: Sequence[NotRead]) -> None:
+        """Writes them below `directory`, which is complete when it gets its name."""
+        self._progress("computing membership, fail-overs and totals")
+        for left in directory.parent.glob(f".{RUN}*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        aside = directory.with_name(f".{directory.name}")
+        read = self._spark.createDataFrame(_read_rows(self._span, not_read), READ_SCHEMA)
+        frames = EventFrames(
+            controller_event=self._compacted(CONTROLLER_EVENT),
+            role_change=self._compacted(ROLE_CHANGE),
+            send_gap=self._compacted(SEND_GAP),
+            clock_sample=self._compacted(CLOCK_SAMPLE),
+            samples=self._rolled("minimum", HOUR_MS).select(
+                "cluster_name", "broker_name", F.col("window_ts").alias("ts"), F.lit(0).alias("broker_id"),
+                "min_in_sync_replicas",
+            ),
+        )  # fmt: skip
+        span = self._span
+        lag = self._rolled("lag", HOUR_MS)
+        for name, frame in run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts).items():
+            _write(frame, aside / name)
+        filled = [
+            replica_lag_filled(
+                self._rolled("lag", window_ms), self._rolled("replica_lag", window_ms), window_ms
+            ).withColumn("window", F.lit(window_ms))
+            for window_ms in self._windows()
+        ]
+        _write_hours(union(filled), aside / FILLED)
         self._spark.catalog.clearCache()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        return compute()
+        aside.rename(directory)
 
-    def dashboard(self, generated_ts: int, window_ms: int | None) -> Dashboard:
-        lines = {
-            record: read_records(self._spark, self._inputs.roots, record).persist() for record in RECORDS
-        }
-        history = sss.group_history(good(lines[ControllerEvent])).persist()
-        quality = _rows(self._table("data_quality", data_quality(lines, history)))
-        rows = _count(quality)
-        from_ts, to_ts = _range(quality, rows, self._inputs)
-        window_ms = checked_window_ms(window_ms, from_ts, to_ts)
-        self._progress(f"{rows}, {(to_ts - from_ts) / 1000:.0f} s in windows of {window_ms / 1000:g} s")
-        return Dashboard(
-            generated_ts=generated_ts,
-            from_ts=from_ts,
-            to_ts=to_ts,
-            window_ms=window_ms,
-            inputs=list(self._inputs.roots),
-            rows=rows,
-            groups=assemble_groups(self._parts(lines, history, window_ms, to_ts)),
-        )
+    def _windows(self) -> list[int]:
+        first = self._store.read(self._span.hours[-1].hour_ts)
+        return first.windows if first is not None else [MINUTE_MS, HOUR_MS]
 
-    def _parts(
-        self, lines: Mapping[type, DataFrame], history: DataFrame, window_ms: int, until_ts: int
-    ) -> Parts:
-        samples = good(lines[HaSample])
-        histogram = self._table("lag_histogram", lag_histogram(samples, window_ms))
-        changes = self._table("sync_state_set_changes", sss.sync_state_set_changes(history))
-        intervals = sss.intervals(history, F.lit(until_ts))
-        membership = self._table("membership", sss.membership(intervals))
-        out = self._table("replica_out_of_sync", sss.replica_out_of_sync(membership, window_ms))
-        totals = sss.group_totals(history, intervals, min_in_sync_replicas(samples))
-        found = failovers(history, good(lines[RoleChange]), good(lines[SendGap]))
-        return Parts(
-            lag=_rows(self._table("confirm_offset_lag", confirm_offset_lag(histogram))),
-            replica_lag=_rows(self._table("replica_lag", replica_lag(samples, window_ms))),
-            members=_rows(_newest(membership, "from_ts", POINTS_MAX, "broker_id")),
-            out_of_sync=_rows(out.groupBy(*GROUP, "broker_id").agg(F.sum("out_ms").alias("out_ms"))),
-            totals=_rows(self._table("group_totals", totals)),
-            changes=_rows(_newest(changes, "event_id", CHANGES_MAX)),
-            failovers=_rows(_newest(self._table("failovers", found), "event_id", CHANGES_MAX)),
-        )
+    def _compacted(self, table: Table) -> DataFrame:
+        return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)
 
-    def _table(self, name: str, frame: DataFrame) -> DataFrame:
-        """Writes a table, sorted so that equal runs give equal files; returns a DataFrame that reads it."""
-        path = self._directory / name
-        order = [*GROUP, *(each for each in frame.columns if each not in GROUP)]
-        frame.sortWithinPartitions(*order).write.parquet(f"file://{path}")
-        return self._spark.read.schema(frame.schema).parquet(local_url(path))
+    def _rolled(self, name: str, window_ms: int) -> DataFrame:
+        """Returns a roll-up table of the run's hours; of minutes and finer windows only the last days."""
+        oldest = self._span.to_ts - MINUTES_KEPT_MS if window_ms < HOUR_MS else 0
+        hours = [each for each in self._span.hours if each.hour_ts + HOUR_MS > oldest]
+        paths = self._store.paths(name, window_ms, [each.hour_ts for each in hours])
+        if not paths:
+            return no_rows(self._spark, _columns(EMPTY[name]))
+        return self._spark.read.parquet(*map(as_pattern, paths))
+
+
+def _columns(ddl: str) -> types.StructType:
+    found = types.StructType.fromDDL(f"cluster_name string, broker_name string, window_ts bigint, {ddl}")
+    assert isinstance(found, types.StructType)
+    return found
+
+
+def _write(frame: DataFrame, path: Path) -> None:
+    """Writes a table in an order, so that equal runs give equal files."""
+    head = [name for name in ("cluster_name", "broker_name") if name in frame.columns]
+    order = [*head, *(each for each in frame.columns if each not in head and each != "elections_by_reason")]
+    frame.coalesce(1).sortWithinPartitions(*order).write.parquet(f"file://{path}")
+
+
+def _write_hours(frame: DataFrame, path: Path) -> None:
+    """Writes a table of windows as roll-ups are, in a folder for each width and hour."""
+    at = F.timestamp_millis("window_ts")
+    columns = {"dt": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
+    folders = ("window", *columns)
+    order = (*folders, "cluster_name", "broker_name", "window_ts", "broker_id")
+    rows = frame.withColumns(columns).coalesce(1).sortWithinPartitions(*order)
+    rows.write.partitionBy(*folders).parquet(f"file://{path}")
+
+
+def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ...]]:
+    """Returns what compaction counted, in the columns of READ_SCHEMA."""
+    counts: dict[str, Counter[str]] = {}
+    for hours, is_outlier in ((span.hours, False), (span.outliers, True)):
+        for manifest in hours:
+            for kind, of in manifest.counts.items():
+                count = counts.setdefault(kind, Counter())
+                count["outliers" if is_outlier else "rows"] += of.rows
+                count["duplicates"] += of.duplicates
+                count["bad_lines"] += sum(of.bad_lines.values())
+    for each in not_read:
+        for kind in (kind for kind in counts if f"/{kind}/" in each.path):
+            counts[kind]["unread_files"] += 1
+    return [
+        (kind, *(count[name] for name in READ), span.from_ts, span.to_ts)
+        for kind, count in sorted(counts.items())
+    ]
+
+
+@contextmanager
+def _one_line(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
+    except SPARK_ERRORS as error:
+        raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
+    except OSError as error:
+        raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 def spark_error(error: Exception) -> str:
@@ -164,77 +231,6 @@ def spark_error(error: Exception) -> str:
     return " <- ".join(dict.fromkeys([lines[0].lstrip(": "), *causes[-1:]]))
 
 
-def _rows(frame: DataFrame) -> Sequence[Row]:
-    return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-def _newest(frame: DataFrame, order: str, count: int, *within: str) -> DataFrame:
-    """Returns the last `count` rows of each group."""
-    newest_first = Window.partitionBy(*GROUP, *within).orderBy(F.desc(order))
-    return frame.withColumn("_n", F.row_number().over(newest_first)).where(F.col("_n") <= count).drop("_n")
-
-
-def _count(quality: Sequence[Row]) -> Rows:
-    counts = dict.fromkeys(Rows.__struct_fields__, 0)
-    for row in quality:
-        counts[row["record"]] += row["rows"]
-        for name in ("corrupt", "confirm_above_max", "epoch_gaps"):
-            counts[name] += row[name]
-    return Rows(**counts)
-
-
-def _range(quality: Sequence[Row], rows: Rows, inputs: Inputs) -> tuple[int, int]:
-    known = [row for row in quality if row["from_ts"] is not None]
-    if not known:
-        raise AnalyticsError(
-            f"no record in {', '.join(inputs.roots)} could be read: {rows.corrupt} corrupt lines"
-        )
-    return min(row["from_ts"] for row in known), max(row["to_ts"] for row in known)
-
-
-def checked_window_ms(wanted: int | None, from_ts: int, to_ts: int) -> int:
-    """Returns the wanted window, or the finest one that a page takes. AnalyticsError: it is too fine."""
-    finest = choose_window_ms(from_ts, to_ts)
-    if wanted is None:
-        return finest
-    count = points(from_ts, to_ts, wanted)
-    if count > POINTS_MAX:
-        raise AnalyticsError(
-            f"windows of {wanted} ms make {count} points of {(to_ts - from_ts) / 1000:.0f} s; "
-            f"a page takes {POINTS_MAX}: ask for {finest} ms or more"
-        )
-    return wanted
-
-
-def _writable(output: str) -> Path:
-    """Returns the output directory. Checks that it is writable before a minute of work."""
-    if "://" in output:
-        raise AnalyticsError(
-            f"{output}: the output must be a directory; name servers read dashboard.json there"
-        )
-    out = Path(output).absolute()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / f".{os.getpid()}.probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise AnalyticsError(f"cannot write {out}: {error.strerror}") from error
-    return out
-
-
-def _runs(out: Path) -> list[int]:
-    found = [path.name.removeprefix(RUN) for path in out.glob(f"{RUN}*")]
+def _runs(directory: Path) -> list[int]:
+    found = [path.name.removeprefix(RUN) for path in directory.glob(f"{RUN}*")]
     return sorted(int(ts) for ts in found if ts.isdigit())
-
-
-def _rename_into_place(content: bytes, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

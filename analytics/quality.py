@@ -1,54 +1,110 @@
 """Counts of what was read and what was wrong with it, so that a page with gaps can explain them."""
 
-from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.inputs import BAD
-from analytics.lag import is_above_max
-from analytics.schema import GROUP
-from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of
+from analytics.skew import SKEW_MAX_MS
+from analytics.tables import GROUP
 
-COUNTS = ("rows", "corrupt", "confirm_above_max", "epoch_gaps")
+_EVER = 1 << 53
+
+READ = ("rows", "duplicates", "bad_lines", "outliers", "unread_files")
+"""Counts of compaction, per kind of record."""
+READ_SCHEMA = f"record string, {', '.join(f'{name} bigint' for name in READ)}, from_ts bigint, to_ts bigint"
+"""What job.py passes, summed up from the manifests of the run's hours; outliers: rows of left-out hours."""
+FOUND = (
+    "stale_master", "confirm_above_max", "epoch_gaps", "logs", "unknown_ms", "skew_max_ms", "skew_unknown",
+)  # fmt: skip
+"""What was found per group."""
 
 
-def data_quality(lines: Mapping[type[Record], DataFrame], history: DataFrame) -> DataFrame:
-    """One row per record kind and group: COUNTS, and the time of the first and the last record.
+def data_quality(
+    read: DataFrame,
+    lag: DataFrame,
+    history: DataFrame,
+    spans: DataFrame,
+    skew: DataFrame,
+    stale_roles: DataFrame,
+) -> DataFrame:
+    """Returns one row per kind of record with what compaction counted (group NULL), and one per kind and
+    group with what was found in it. A count that a row is not about is NULL.
 
-    corrupt: lines that are no record; their group is not known. epoch_gaps: places in a group's history where
-    an event is missing, or the controllers' log began anew.
+    ha_sample: stale_master and confirm_above_max, samples that were left out, by hours of the roll-up `lag`.
+    role_change: stale_master. controller_event: epoch_gaps (places where events are missing), logs (1: the
+    controllers were never built anew), unknown_ms. clock_sample: skew_max_ms, the largest offset, and
+    skew_unknown, brokers whose role changes contradict the controllers' clock by an unknown offset.
     """
-    frames = [_counted(record, frame) for record, frame in lines.items()]
-    gaps = history.where("is_gap").select(*_columns(name_of(ControllerEvent), epoch_gaps=F.lit(1)))
-    return (
-        reduce(DataFrame.unionByName, [*frames, gaps])
-        .groupBy("record", *GROUP)
-        .agg(
-            *(F.sum(name).alias(name) for name in COUNTS),
-            F.min("ts").alias("from_ts"),
-            F.max("ts").alias("to_ts"),
-        )
-    )
-
-
-def _counted(record: type[Record], lines: DataFrame) -> DataFrame:
-    is_good = ~F.col(BAD)
-    above = F.when(is_good & is_above_max(), 1).otherwise(0) if record is HaSample else F.lit(0)
-    rows, corrupt = F.when(is_good, 1).otherwise(0), F.when(is_good, 0).otherwise(1)
-    return lines.select(
-        *_columns(name_of(record), is_good, rows=rows, corrupt=corrupt, confirm_above_max=above)
-    )
-
-
-def _columns(record: str, is_good: Column | None = None, **counts: Column) -> list[Column]:
-    """`is_good` None: the row only adds to a count, and has no time."""
-    of_good = F.lit(True) if is_good is None else is_good
-    known = F.lit(False) if is_good is None else is_good
-    return [
-        F.lit(record).alias("record"),
-        *(F.when(of_good, F.col(name)).alias(name) for name in GROUP),
-        F.when(known, F.col("ts")).alias("ts"),
-        *(counts.get(name, F.lit(0)).alias(name) for name in COUNTS),
+    frames = [
+        read.select("record", *READ, "from_ts", "to_ts"),
+        _found(lag, "ha_sample", stale_master=F.sum("stale_master"), confirm_above_max=F.sum("above_max")),
+        _found(stale_roles, "role_change", stale_master=F.count("*")),
+        _found(
+            history,
+            "controller_event",
+            epoch_gaps=F.count_if("is_gap"),
+            logs=F.count_if("is_restart") + 1,
+            from_ts=F.min("ts"),
+            to_ts=F.max("ts"),
+        ),
+        _found(
+            spans.where("view IS NULL"),
+            "controller_event",
+            unknown_ms=F.sum(F.col("to_ts") - F.col("from_ts")),
+        ),
+        _found(
+            skew,
+            "clock_sample",
+            skew_max_ms=F.max(F.abs("offset_ms")),
+            skew_unknown=F.count_distinct(F.when(_is_contradiction(), F.col("broker_id"))),
+        ),
     ]
+    together = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+    return together.groupBy("record", *GROUP).agg(
+        *(F.sum(name).alias(name) for name in (*READ, *FOUND)),
+        F.min("from_ts").alias("from_ts"),
+        F.max("to_ts").alias("to_ts"),
+    )
+
+
+def stale_role_changes(elected: DataFrame, role_changes: DataFrame) -> DataFrame:
+    """Returns role changes to master of an epoch of the group in which that broker was not, or no longer, its
+    master: those of a master that was cut off.
+
+    `elected`: see failover.elections().
+    """
+    ts = F.col("_ts")
+    of_epoch = elected.select(*GROUP, "master_epoch").distinct()
+    masters = role_changes.where("role = 'master'").withColumnRenamed("ts", "_ts")
+    reigns = elected.select(
+        *GROUP,
+        "master_epoch",
+        F.col("master_broker_id").alias("broker_id"),
+        F.coalesce(F.col("until_ts") + SKEW_MAX_MS, F.lit(_EVER)).alias("_until_ts"),
+    )
+    last = reigns.groupBy(*GROUP, "master_epoch", "broker_id").agg(F.max("_until_ts").alias("_until_ts"))
+    return (
+        masters.join(of_epoch, [*GROUP, "master_epoch"], "left_semi")
+        .join(last, [*GROUP, "master_epoch", "broker_id"], "left")
+        .where(F.col("_until_ts").isNull() | (ts > F.col("_until_ts")))
+        .drop("_until_ts")
+        .withColumnRenamed("_ts", "ts")
+    )
+
+
+def _is_contradiction() -> Column:
+    """Returns whether the limits of an unknown offset exclude 0."""
+    return (
+        (F.col("source") == "bounds")
+        & F.col("offset_ms").isNull()
+        & ((F.col("least_ms") > 0) | (F.col("most_ms") < 0))
+    )
+
+
+def _found(rows: DataFrame, record: str, **counts: Column) -> DataFrame:
+    return (
+        rows.groupBy(*GROUP)
+        .agg(*(each.alias(name) for name, each in counts.items()))
+        .withColumn("record", F.lit(record))
+    )

@@ -2,6 +2,9 @@
 
 `quick` is for the few megabytes of a demo or a test: there the time goes into starting, not into rows, so the
 JVM skips its optimizing compiler and Spark its code generation. A large job must not be quick.
+
+Under spark-submit, in a notebook, or wherever a session is there already, that session decides: where it
+runs, its memory and its places are never changed.
 """
 
 import os
@@ -18,8 +21,12 @@ from pyspark.sql import SparkSession
 
 from analytics.errors import AnalyticsError
 from analytics.java import cache_directory, find_java, wrapped_home
+from analytics.kept import SHORT_PLANS
 
 LOOPBACK = "127.0.0.1"
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the Python program that it runs."""
+
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -32,11 +39,13 @@ QUICK = {
     # planning is what costs: nothing is adapted, and filters are not derived from other filters
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.constraintPropagation.enabled": "false",
+    SHORT_PLANS: "true",
 }
 LARGE = {
     "spark.master": "local[*]",
     "spark.sql.shuffle.partitions": "8",
-    "spark.driver.memory": "4g",
+    # with the JVM's own memory and Python, less than 4 GiB; what does not fit is sorted on disk
+    "spark.driver.memory": "2g",
 }
 LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 """On a cluster the executors must reach the driver."""
@@ -66,6 +75,9 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Yields a session; stops it and removes its files at the end. `conf` overrides. Raises
     AnalyticsError."""
+    if is_submitted():
+        yield from _given_session(master, conf or {}, progress)
+        return
     java = find_java()
     progress(str(java))
     environ = {
@@ -88,6 +100,41 @@ def spark_session(
             yield spark
         finally:
             _stop(spark, progress)
+
+
+def is_submitted() -> bool:
+    """Whether this process is spark-submit's, or has a session: only one Spark can be in it."""
+    return GATEWAY_PORT in os.environ or SparkSession.getActiveSession() is not None
+
+
+def _given_session(
+    master: str | None, conf: Mapping[str, str], progress: Callable[[str], None]
+) -> Iterator[SparkSession]:
+    """Yields the session that is there, with our settings of queries in it; puts them back at the end."""
+    if master is not None:
+        raise AnalyticsError(f"--master {master}: Spark is started already; give --master to spark-submit")
+    active = SparkSession.getActiveSession()
+    spark = active or _start({})
+    progress(f"the Spark session that is there, master {spark.conf.get('spark.master')}")
+    for name in conf:
+        if not spark.conf.isModifiable(name):
+            raise AnalyticsError(f"--conf {name}: Spark is started already; give it to spark-submit")
+    settings = {name: value for name, value in COMMON.items() if spark.conf.isModifiable(name)} | dict(conf)
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield spark
+    finally:
+        _give_back(spark, before) if active else _stop(spark, progress)
+
+
+def _give_back(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 @contextmanager

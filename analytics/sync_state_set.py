@@ -1,61 +1,25 @@
-"""SyncStateSet over time: from the controllers' events to changes, membership spans and totals.
+"""SyncStateSet over time: from a history (analytics/event_log.py) to changes, spans, membership and counts.
 
-group_history() puts the events in order once; everything else starts from it.
+A group is there from its first master on, because before that nobody could be in sync, until all of its
+replicas were cleaned. What is not known is not 0:
 
-Order is event_id, never ts: controllers' clocks differ. So that time never runs backwards, an event counts
-from `from_ts`, the latest ts up to and including it. A "snapshot" only says how a group is: it begins a
-history whose older files are gone, and otherwise counts only when it shows that events are missing.
+* an hour (UTC) without a record of the group is unknown: controllers write a snapshot at the start of each;
+* in front of a gap (events are missing) the group is unknown from the record before it on;
+* otherwise a state lasts until the next record, or to the end of its hour.
 
-A group has a history from its first master on: before that nobody could be in sync. It ends when all of its
-replicas were cleaned.
+An event counts in the window of its ts, and a state from the event's from_ts on.
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.schema import GROUP
-from analytics.windows import clip
+from analytics.event_log import ALTER, CHANGES, ELECT, HOUR_MS, keys_of
+from analytics.tables import GROUP
+from analytics.windows import clip, window_of
 
-ALTER = "alterSyncStateSet"
-ELECT = "electMaster"
-CLEAN = "cleanBrokerData"
-SNAPSHOT = "snapshot"
-CHANGES = (ALTER, ELECT, CLEAN)
-"""Events that may change a SyncStateSet or a master."""
 FLAP_MS = 300_000
 
-_EPOCHS = ("master_epoch", "sync_state_set_epoch")
-
-
-def group_history(events: DataFrame) -> DataFrame:
-    """Returns one row per applied event, in order: what changed, and how long that state lasted.
-
-    from_ts, to_ts (NULL: until now), before, after, previous (what the event in front of it left behind),
-    left and joined (brokerIds), is_gap (events are missing in front of it).
-    """
-    copies = Window.partitionBy(*GROUP, "event_id", "type")
-    # all controllers write an event; should one of them know more, or an older moment, that one is taken
-    best = copies.orderBy(F.col("detected_ts").isNull(), "ts", "controller_id")
-    once = (
-        events.withColumn("after", F.coalesce("after", F.when(F.col("type") == CLEAN, _nobody())))
-        .where("refused IS NULL AND after IS NOT NULL")
-        .withColumn("copy", F.row_number().over(best))
-        .where("copy = 1")
-    )
-    in_order = Window.partitionBy(*GROUP).orderBy("event_id", _is_snapshot())
-    changes = once.withColumn("previous", F.lag("after").over(in_order)).where(
-        ~_is_snapshot() | ~F.col("previous").eqNullSafe(F.col("after"))
-    )
-    # a controller that was behind writes its snapshot late: what follows it is older, and right
-    ts = F.when(_is_snapshot(), F.least("ts", F.lead("ts").over(in_order))).otherwise(F.col("ts"))
-    until_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    return (
-        changes.withColumn("known_ts", ts)
-        .withColumn("from_ts", F.max("known_ts").over(until_here))
-        .withColumn("to_ts", F.lead("from_ts").over(in_order))
-        .withColumns(_changed())
-        .drop("copy", "known_ts", "record", "v", "refused", "controller_id")
-    )
+REPLICA_STATES = ("master", "in_sync", "out")
 
 
 def sync_state_set_changes(history: DataFrame) -> DataFrame:
@@ -66,93 +30,157 @@ def sync_state_set_changes(history: DataFrame) -> DataFrame:
         F.col("type").isin(*CHANGES) & (master_changed | (F.size("left") > 0) | (F.size("joined") > 0))
     ).select(
         *GROUP,
+        "n",
         "ts",
+        "log",
         "event_id",
         "type",
         "reason",
         "left",
         "joined",
-        _is_shrink().alias("is_shrink"),
-        _is_expand().alias("is_expand"),
+        is_shrink().alias("is_shrink"),
+        is_expand().alias("is_expand"),
         "after.sync_state_set",
         "after.sync_state_set_epoch",
         "after.master_broker_id",
         "after.master_epoch",
         "unclean",
+        "is_gap",
     )
 
 
-def intervals(history: DataFrame, until_ts: Column) -> DataFrame:
-    """Returns the group's state from one event to the next, the last one until `until_ts`."""
-    end = F.coalesce("to_ts", F.greatest(until_ts, F.col("from_ts")))
-    is_there = (F.col("after.master_epoch") > 0) & (F.size("after.replicas") > 0)
-    return history.withColumn("to_ts", end).where((F.col("to_ts") > F.col("from_ts")) & is_there)
+def group_spans(history: DataFrame, *, from_ts: int, to_ts: int | Column) -> DataFrame:
+    """Returns the time of each group in [from_ts, to_ts) as spans [from_ts, to_ts) without holes.
+
+    view: the group's state; NULL: unknown. log: of the record that says so. Of a history by hours, each hour
+    has its own spans, and `to_ts` may be a column made of hour_ts.
+    """
+    keys = keys_of(history)
+    in_order = Window.partitionBy(*keys).orderBy("n")
+    start = F.col("from_ts")
+    following = F.struct("from_ts", "log", "found", "is_gap", "is_restart")
+    rows = history.withColumn("next", F.lead(following).over(in_order)).select(
+        *keys, "n", "log", "from_ts", "found", "after", "next"
+    )
+    hour_end = window_of(start, HOUR_MS) + HOUR_MS
+    until = F.least(F.col("hour_ts") + HOUR_MS, F.lit(to_ts)) if "hour_ts" in keys else F.lit(to_ts)
+    end = F.coalesce("next.from_ts", until)
+    end_hour = window_of(end, HOUR_MS)
+    is_last = F.col("next").isNull()
+    goes_on = ~is_last & (end_hour <= hour_end) & ~F.col("next.is_gap")
+    goes_on &= (end_hour < hour_end) | ~F.col("next.is_restart")
+    is_hole = ~is_last & (end_hour <= hour_end) & F.col("next.is_gap")
+    nobody = F.lit(None).cast(history.schema["after"].dataType)
+    known_to = F.when(goes_on, end).when(is_hole, start).otherwise(F.least(hour_end, end))
+    found_next = F.col("next.found")
+    known_again = F.when(is_last | goes_on | is_hole | found_next.isNull(), end).otherwise(
+        F.greatest(known_to, end_hour)
+    )
+    head = F.when(F.col("n") == 1, F.greatest(window_of(start, HOUR_MS), F.lit(from_ts))).otherwise(start)
+    is_unknown = _is_there("after") | _is_there("next.found")
+    log = F.col("log")
+    spans = F.array(
+        _span(head, start, log, F.col("found"), _is_there("found")),
+        _span(start, known_to, log, F.col("after"), _is_there("after")),
+        _span(known_to, known_again, log, nobody, is_unknown),
+        _span(known_again, end, F.col("next.log"), found_next, _is_there("next.found")),
+    )
+    return (
+        rows.select(*keys, F.explode(spans).alias("span"))
+        .where("span.is_there")
+        .select(
+            *keys,
+            "span.log",
+            F.greatest("span.from_ts", F.lit(from_ts)).alias("from_ts"),
+            F.least("span.to_ts", F.lit(to_ts)).alias("to_ts"),
+            "span.view",
+        )
+        .where("to_ts > from_ts")
+    )
 
 
-def membership(intervals: DataFrame) -> DataFrame:
+def _span(start: Column, end: Column, log: Column, view: Column, is_there: Column) -> Column:
+    return F.struct(
+        start.alias("from_ts"),
+        end.alias("to_ts"),
+        log.alias("log"),
+        view.alias("view"),
+        is_there.alias("is_there"),
+    )
+
+
+def _is_there(view: str) -> Column:
+    return F.coalesce((F.col(view).master_epoch > 0) & (F.size(F.col(view).replicas) > 0), F.lit(False))
+
+
+def membership(spans: DataFrame) -> DataFrame:
     """Returns the spans [from_ts, to_ts) in which a replica was `master`, `in_sync` or `out`, as controllers
-    saw it."""
-    replica = Window.partitionBy(*GROUP, "broker_id").orderBy("from_ts")
+    saw it. Unknown time is in none of them."""
+    keys = keys_of(spans)
+    replica = Window.partitionBy(*keys, "broker_id").orderBy("from_ts")
     goes_on = (F.lag("state").over(replica) == F.col("state")) & (
         F.lag("to_ts").over(replica) == F.col("from_ts")
     )
-    state = (
-        F.when(F.col("broker_id").eqNullSafe(F.col("after.master_broker_id")), "master")
-        .when(F.array_contains("after.sync_state_set", F.col("broker_id")), "in_sync")
-        .otherwise("out")
-    )
     return (
-        intervals.select(*GROUP, "from_ts", "to_ts", "after", F.explode("after.replicas").alias("broker_id"))
-        .select(*GROUP, "broker_id", "from_ts", "to_ts", state.alias("state"))
+        _replicas(spans)
         .withColumn("starts", F.when(goes_on, 0).otherwise(1))
         .withColumn("span", F.sum("starts").over(replica))
-        .groupBy(*GROUP, "broker_id", "span", "state")
+        .groupBy(*keys, "broker_id", "span", "state")
         .agg(F.min("from_ts").alias("from_ts"), F.max("to_ts").alias("to_ts"))
         .drop("span")
     )
 
 
-def replica_out_of_sync(membership: DataFrame, window_ms: int) -> DataFrame:
-    """Returns ms out of the SyncStateSet per replica and window; windows without any are left out."""
-    return (
-        clip(membership.where("state = 'out'"), window_ms)
-        .groupBy(*GROUP, "broker_id", "window_ts")
-        .agg(F.sum("ms").alias("out_ms"))
+def _replicas(spans: DataFrame) -> DataFrame:
+    broker_id, view = F.col("broker_id"), F.col("view")
+    state = (
+        F.when(broker_id.eqNullSafe(view.master_broker_id), "master")
+        .when(F.array_contains(view.sync_state_set, broker_id), "in_sync")
+        .otherwise("out")
+    )
+    return spans.withColumn("broker_id", F.explode("view.replicas")).select(
+        *keys_of(spans), "broker_id", "from_ts", "to_ts", state.alias("state")
     )
 
 
-def group_totals(history: DataFrame, intervals: DataFrame, minimum: DataFrame) -> DataFrame:
-    """One row per group. `minimum`: min_in_sync_replicas per group; 1 for a group that it lacks.
+def replica_state(history: DataFrame, spans: DataFrame, window_ms: int) -> DataFrame:
+    """Returns one row per group, replica and window in which its state is known, or in which it flapped.
 
-    shrinks, expands: changes that the master asked for (alterSyncStateSet); an election is counted as such.
-    flaps: replicas that left so and were back within FLAP_MS.
+    master_ms, in_sync_ms, out_ms; flaps: how often it left and joined again within FLAP_MS.
     """
-    elected = _is_election()
-    counts = history.groupBy(*GROUP).agg(
-        F.count_if(_is_shrink()).alias("shrinks"),
-        F.count_if(_is_expand()).alias("expands"),
-        F.count_if(elected).alias("elections"),
-        F.count_if(elected & F.col("unclean")).alias("unclean_elections"),
+    keys = keys_of(spans)
+    times = {f"{state}_ms": F.when(F.col("state") == state, F.col("ms")) for state in REPLICA_STATES}
+    of_time = clip(_replicas(spans), window_ms).select(
+        *keys,
+        "broker_id",
+        "window_ts",
+        *(ms.alias(name) for name, ms in times.items()),
+        F.lit(0).alias("flaps"),
     )
-    needed = F.coalesce("min_in_sync_replicas", F.lit(1))
-    below = (
-        intervals.join(F.broadcast(minimum), [*GROUP], "left")
-        .where(F.size("after.sync_state_set") < needed)
-        .groupBy(*GROUP)
-        .agg(F.sum(F.col("to_ts") - F.col("from_ts")).alias("below_min_ms"))
+    of_flaps = flaps(history).select(
+        *keys,
+        "broker_id",
+        window_of(F.col("ts"), window_ms).alias("window_ts"),
+        *(F.lit(0).cast("bigint").alias(name) for name in times),
+        F.lit(1).alias("flaps"),
     )
-    joined = counts.join(below, [*GROUP], "left").join(flaps(history), [*GROUP], "left")
-    return joined.fillna(0, ["below_min_ms", "flaps"])
+    return (
+        of_time.unionByName(of_flaps)
+        .groupBy(*GROUP, "broker_id", "window_ts")
+        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*times, "flaps")))
+    )
 
 
 def flaps(history: DataFrame) -> DataFrame:
-    """Returns per group how often a replica left and then soon joined again.
+    """Returns one row per return of a replica that had left at most FLAP_MS before: broker_id, ts.
 
     Only what the master asked for (alterSyncStateSet) counts: every election empties the set, which is no
-    fault of a replica, and an unclean one may bring a replica in.
+    fault of a replica, and an unclean one may bring a replica in. Of a history by hours, leaving and
+    returning are in the same hour.
     """
+    keys = keys_of(history)
     moves = F.concat(_moves("left", "left"), _moves("joined", "joined"))
-    replica = Window.partitionBy(*GROUP, "broker_id").orderBy("event_id")
+    replica = Window.partitionBy(*keys, "broker_id").orderBy("n")
     came_back = (
         (F.col("move") == "joined")
         & (F.col("type") == ALTER)
@@ -161,11 +189,11 @@ def flaps(history: DataFrame) -> DataFrame:
         & (F.col("from_ts") - F.lag("from_ts").over(replica) <= FLAP_MS)
     )
     return (
-        history.select(*GROUP, "event_id", "type", "from_ts", F.explode(moves).alias("moved"))
-        .select(*GROUP, "event_id", "type", "from_ts", "moved.broker_id", "moved.move")
+        history.select(*keys, "n", "type", "ts", "from_ts", F.explode(moves).alias("moved"))
+        .select(*keys, "n", "type", "ts", "from_ts", "moved.broker_id", "moved.move")
         .withColumn("is_flap", came_back)
-        .groupBy(*GROUP)
-        .agg(F.count_if("is_flap").alias("flaps"))
+        .where("is_flap")
+        .select(*keys, "broker_id", "ts")
     )
 
 
@@ -173,45 +201,17 @@ def _moves(brokers: str, move: str) -> Column:
     return F.transform(brokers, lambda each: F.struct(each.alias("broker_id"), F.lit(move).alias("move")))
 
 
-def _changed() -> dict[str, Column]:
-    """left, joined: by this event. is_gap: its `before` differs from the state after the previous event."""
-    old = F.coalesce(F.col("before.sync_state_set"), F.array().cast("array<bigint>"))
-    found = F.when(_is_snapshot(), F.col("after")).otherwise(F.col("before"))
-    same = [found[name].eqNullSafe(F.col("previous")[name]) for name in _EPOCHS]
-    is_change = F.col("type").isin(*CHANGES)
-    was_there = F.size("previous.replicas") > 0
-    none = F.array().cast("array<bigint>")
-    return {
-        "left": F.when(is_change, F.array_except(old, F.col("after.sync_state_set"))).otherwise(none),
-        "joined": F.when(is_change, F.array_except(F.col("after.sync_state_set"), old)).otherwise(none),
-        "is_gap": F.col("previous").isNotNull() & was_there & ~(same[0] & same[1]),
-    }
-
-
-def _nobody() -> Column:
-    """Returns the state of a group that was cleaned as a whole, whose record has no `after`."""
-    none = F.array().cast("array<bigint>")
-    return (
-        F.col("before")
-        .withField("master_broker_id", F.lit(None).cast("bigint"))
-        .withField("sync_state_set", none)
-        .withField("replicas", none)
-    )
-
-
-def _is_snapshot() -> Column:
-    return F.col("type") == SNAPSHOT
-
-
-def _is_shrink() -> Column:
+def is_shrink() -> Column:
+    """Returns whether the master took a replica out of the SyncStateSet."""
     return (F.col("type") == ALTER) & (F.size("left") > 0)
 
 
-def _is_expand() -> Column:
+def is_expand() -> Column:
+    """Returns whether the master brought replicas in, and took none out."""
     return (F.col("type") == ALTER) & (F.size("joined") > 0) & (F.size("left") == 0)
 
 
-def _is_election() -> Column:
+def is_election() -> Column:
     """Returns whether a broker became master. Clearing the master does not count."""
     master = F.col("after.master_broker_id")
     return (

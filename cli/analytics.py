@@ -1,18 +1,33 @@
-"""`keelmq analytics run` and `keelmq report`: from telemetry files to Parquet tables and an HTML page."""
+"""`keelmq analytics compact` and `run`, and `keelmq report`: from telemetry to Parquet tables and an HTML
+page."""
 
 import json
+import signal
 import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-DASHBOARD = "dashboard.json"
+if TYPE_CHECKING:
+    from keelmq.web.page_files import Index
+from cli.command_line import refused
+from cli.fleet import generate
+
+CURRENT = "current.json"
 ANALYTICS = "analytics"
 REPORT = "report.html"
 FETCH = "./run keelmq analytics --help (in a checkout), or pip install 'keelmq[analytics]'"
+FETCH_COMPACT = "pip install 'keelmq[compact]', or ./run keelmq analytics --help (in a checkout)"
 
 app = typer.Typer(no_args_is_help=True, help="Compute lag, SyncStateSet and fail-over tables with Spark.")
+
+
+app.command("generate")(generate)
 
 
 @app.command("run")
@@ -20,23 +35,218 @@ def run_command(
     source: Annotated[
         str, typer.Option("--input", help="Directory with telemetry folders in it, or a URL that Spark reads")
     ],
-    output: Annotated[str, typer.Option("--output", help="Directory for Parquet tables and dashboard.json")],
+    output: Annotated[str, typer.Option("--output", help="Directory for Parquet tables and page files")],
     window_ms: Annotated[
         int | None,
         typer.Option("--window-ms", min=1_000, help="Width of a window, ms (default: from the span of time)"),
+    ] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from", help="UTC time, 2026-01-31T05: nothing of an earlier hour")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", help="UTC time: nothing of an hour that begins then or later")
+    ] = None,
+    every_minutes: Annotated[
+        float | None,
+        typer.Option("--every-minutes", min=1, help="How often this runs: pages say if they are stale"),
+    ] = None,
+    keep_days: Annotated[
+        int | None,
+        typer.Option("--keep-days", min=1, help="Delete days before the newest so many (default: keep all)"),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", help="Spark master URL (default: this machine; see spark-submit)"),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: path and row counts")
     ] = False,
 ) -> None:
-    """Read every telemetry file below --input; write Parquet tables and dashboard.json below --output."""
-    path = compute(source, output, window_ms=window_ms)
-    found = json.loads(path.read_bytes())
+    """Read all telemetry below --input; add what is new to the tables and pages below --output."""
+    path = compute(
+        source,
+        output,
+        window_ms=window_ms,
+        from_ts=_utc_ms("--from", from_time),
+        to_ts=_utc_ms("--to", to_time),
+        interval_ms=None if every_minutes is None else round(every_minutes * 60_000),
+        keep_days=keep_days,
+        master=master,
+        conf=_settings(conf or []),
+    )
+    index = _index(path.parent)
+    read = {row["record"]: row["rows"] for row in index.quality if row.get("rows")}
     if as_json:
-        print(json.dumps({"dashboard": str(path), "groups": len(found["groups"]), "rows": found["rows"]}))
+        print(json.dumps({"pages": str(path), "groups": index.groups_total, "rows": read}))
     else:
-        read = ", ".join(f"{count:,} {name}" for name, count in found["rows"].items() if count)
-        print(f"{path}: {len(found['groups'])} groups from {read}")
+        rows = ", ".join(f"{count:,} {name}" for name, count in read.items())
+        print(f"{path}: {index.groups_total} groups from {rows}; {index.incidents_total} incidents")
+
+
+def _index(output: Path) -> "Index":
+    from keelmq.web.page_reader import PageFiles
+
+    return PageFiles(output).generation().index
+
+
+@app.command("stream")
+def stream_command(
+    source: Annotated[
+        Path, typer.Option("--input", help="Directory with telemetry folders in it, which grow meanwhile")
+    ],
+    output: Annotated[Path, typer.Option("--output", help="The output directory of `keelmq analytics run`")],
+    every_s: Annotated[float, typer.Option("--every", min=1, help="Seconds from one batch to the next")] = 5,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", help="Spark setting, KEY=VALUE; may be repeated")
+    ] = None,
+) -> None:
+    """Keep the tables and pages of the last minutes, some seconds old, until SIGTERM."""
+    from analytics.errors import AnalyticsError
+
+    try:
+        from analytics.stream.app import run_stream
+    except ModuleNotFoundError as error:
+        raise refused(f"{error.name} is not installed: {FETCH}") from None
+    try:
+        run_stream(
+            str(source),
+            str(output),
+            trigger_s=every_s,
+            progress=_progress,
+            conf=_settings(conf or []),
+        )
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
+
+
+@app.command("upload")
+def upload_command(
+    source: Annotated[
+        Path,
+        typer.Option("--input", help="A broker's or controller's telemetry directory, with record folders"),
+    ],
+    output: Annotated[
+        str,
+        typer.Option("--output", help="Directory or URL (s3://bucket/telemetry/NODE) of this node's copy"),
+    ],
+    every_s: Annotated[
+        float | None,
+        typer.Option("--every", min=0.1, help="Go on until SIGTERM, looking every so many seconds"),
+    ] = None,
+) -> None:
+    """Copy a node's telemetry to where analytics reads it, also while its files grow."""
+    from analytics.errors import AnalyticsError
+
+    try:
+        from analytics.compaction.storage import open_storage
+        from analytics.upload import Upload, keep_up
+    except ModuleNotFoundError as error:
+        raise refused(f"{error.name} is not installed: pip install 'keelmq[compact]'") from None
+    stopped = threading.Event()
+    if every_s is None:
+        stopped.set()
+    else:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: stopped.set())
+    try:
+        with open_storage(output) as target:
+            every_ms = round((every_s or 0) * 1000)
+            keep_up(Upload(source, target), every_ms=every_ms, stopped=stopped, progress=_progress)
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
+
+
+@app.command("compact")
+def compact_command(
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", help="Directory or URL with telemetry folders in it; may be repeated"),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", help="Directory or URL; Parquet files are written to compacted/ below")
+    ],
+    from_time: Annotated[
+        str | None, typer.Option("--from", help="UTC time, 2026-01-31T05: read no file of an earlier hour")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", help="UTC time: read no file of an hour that begins then or later")
+    ] = None,
+    memory_mb: Annotated[
+        int, typer.Option("--memory-mb", min=64, help="Memory above which rows go to temporary files, MiB")
+    ] = 512,
+    delete_sources: Annotated[
+        bool,
+        typer.Option("--delete-sources", help="Delete files of closed hours when their rows are durable"),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: hours and counts")] = False,
+) -> None:
+    """Compact telemetry into sorted Parquet files, one per hour and table. Needs neither Spark nor Java."""
+    from_ts, to_ts = _utc_ms("--from", from_time), _utc_ms("--to", to_time)
+    found = _compacted(inputs, output, memory_mb << 20, (from_ts, to_ts), delete_sources=delete_sources)
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = ", ".join(f"{count:,} {name}" for name, count in found["rows"].items() if count)
+    print(f"{output}: {found['hours']} hours changed" + (f"; they hold {rows}" if rows else ""))
+
+
+def _compacted(
+    inputs: list[str],
+    output: str,
+    memory_bytes: int,
+    span: tuple[int | None, int | None],
+    *,
+    delete_sources: bool,
+) -> dict[str, Any]:
+    """Returns the counts of the hours that changed. If it fails, one line ends the program."""
+    try:
+        from analytics.compaction import compactor, retention, scan
+    except ModuleNotFoundError as error:
+        raise refused(f"{error.name} is not installed: {FETCH_COMPACT}") from None
+    from analytics.errors import AnalyticsError
+
+    try:
+        sources = scan.find_sources(inputs)
+        hours = compactor.compact(
+            sources,
+            output,
+            progress=_progress,
+            memory_bytes=memory_bytes,
+            from_ts=span[0],
+            to_ts=span[1],
+        )
+        deleted = retention.delete_sources(sources, output, progress=_progress) if delete_sources else 0
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
+    counts = [(kind, each) for hour in hours for kind, each in hour.counts.items()]
+    return {
+        "hours": len(hours),
+        "rows": _sums((kind, each.rows) for kind, each in counts),
+        "duplicates": _sums((kind, each.duplicates) for kind, each in counts),
+        "bad_lines": _sums((kind, sum(each.bad_lines.values())) for kind, each in counts),
+        "not_read": len(sources.not_read),
+        "deleted_sources": deleted,
+    }
+
+
+def _sums(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for name, count in counts:
+        sums[name] += count
+    return dict(sums)
+
+
+def _utc_ms(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise refused(f"{option} {text}: give a UTC time like 2026-01-31 or 2026-01-31T05:00") from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def report(
@@ -54,26 +264,43 @@ def report(
     """Write one self-contained HTML page: lag over time, SyncStateSet membership, every fail-over."""
     if not directory.is_dir():
         raise refused(f"{directory} is not a directory; give one that contains telemetry folders")
-    computed = directory / DASHBOARD
-    if not computed.exists():
-        computed = compute(str(directory), str(directory / ANALYTICS))
+    computed = next((each for each in (directory, directory / ANALYTICS) if (each / CURRENT).exists()), None)
+    if computed is None:
+        computed = directory / ANALYTICS
+        compute(str(directory), str(computed))
     path = output or directory / REPORT
     try:
-        page = _page(computed.read_bytes(), title)
-        path.write_text(page, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise refused(str(error)) from None
+        path.write_text(_page(computed, title), encoding="utf-8")
+    except OSError as error:
+        raise refused(f"cannot write {path}: {error.strerror or error}") from None
     print(path)
 
 
-def _page(dashboard: bytes, title: str) -> str:
+def _page(directory: Path, title: str) -> str:
     from keelmq.web import report_html
+    from keelmq.web.page_reader import NoPagesError, PageFileError, PageFiles, RangeError
 
-    return report_html(dashboard, title=title)
+    try:
+        return report_html(PageFiles(directory), title=title)
+    except NoPagesError as error:
+        raise refused(f"there is no {error}: the records name no broker group") from None
+    except (PageFileError, RangeError) as error:
+        raise refused(f"{error}; write it again: keelmq analytics run") from None
 
 
-def compute(source: str, output: str, *, window_ms: int | None = None) -> Path:
-    """Runs the Spark job; returns the path of its dashboard.json. If it fails, one line ends the program."""
+def _settings(texts: list[str]) -> dict[str, str]:
+    """Returns the Spark settings of --conf options. If one is not KEY=VALUE, one line ends the program."""
+    found = {}
+    for text in texts:
+        key, is_pair, value = text.partition("=")
+        if not is_pair or not key.strip():
+            raise refused(f"--conf {text}: give KEY=VALUE, for example spark.executor.memory=4g")
+        found[key.strip()] = value
+    return found
+
+
+def compute(source: str, output: str, **options: Any) -> Path:
+    """Runs the Spark job; returns the path of current.json. If it fails, one line ends the program."""
     from analytics.errors import AnalyticsError
 
     try:
@@ -81,16 +308,10 @@ def compute(source: str, output: str, *, window_ms: int | None = None) -> Path:
     except ModuleNotFoundError as error:
         raise refused(f"{error.name} is not installed: {FETCH}") from None
     try:
-        return run(source, output, window_ms=window_ms, progress=_progress)
+        return run(source, output, progress=_progress, **options)
     except AnalyticsError as error:
         raise refused(str(error)) from None
 
 
 def _progress(text: str) -> None:
     print(f"analytics: {text}", file=sys.stderr, flush=True)
-
-
-def refused(text: str) -> typer.Exit:
-    """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
-    print(f"keelmq: {text}", file=sys.stderr)
-    return typer.Exit(1)

@@ -8,18 +8,28 @@ run.
 import base64
 import hashlib
 import html
-import json
 import string
 from pathlib import Path
-from typing import NoReturn
 
-DASHBOARD_VERSION = 1
+import msgspec
+
+from keelmq.web.page_files import PAGES_VERSION, STEP_MS
+from keelmq.web.page_reader import PageFiles
+
 STATIC = Path(__file__).parent / "static"
 PAGE = string.Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
 
 STYLES = ("dashboard.css",)
-SCRIPTS = ("vendor/echarts-6.1.0.min.js", "tables.js", "charts.js", "dashboard.js")
+SCRIPTS = (
+    "vendor/echarts-6.1.0.min.js", "tables.js", "model.js", "states.js", "charts.js", "sections.js",
+    "group.js", "live.js", "fleet.js", "dashboard.js",
+)  # fmt: skip
 """In the order in which they must run."""
+
+GROUPS_MAX = 20
+"""Groups of a fleet that a report has in full: the worst."""
+DATA_BYTES_MAX = 1_100_000
+"""Limit of the data, so that a report with its scripts is smaller than 2 MB."""
 
 LIVE_TITLE = "KeelMQ dashboard"
 LIVE_POLICY = (
@@ -34,12 +44,31 @@ REPORT_POLICY = (
 )
 
 
-def report_html(dashboard: bytes, *, title: str) -> str:
-    """Returns one self-contained page. Raises ValueError if `dashboard` is not a dashboard.json of this
-    version."""
-    data = json.dumps(_checked(dashboard), separators=(",", ":")).replace("<", "\\u003c")
+def report_html(files: PageFiles, *, title: str) -> str:
+    """Returns one self-contained page of the newest generation: the fleet, and the GROUPS_MAX worst groups.
+
+    Each group has the finest series that leaves the page below DATA_BYTES_MAX. Raises NoPagesError,
+    PageFileError or RangeError.
+    """
+    generation = files.generation()
+    index = generation.index
+    worst = index.groups[:GROUPS_MAX]
+    names = {(each.cluster_name, each.broker_name) for each in worst}
+    kept = [each for each in index.incidents if (each.cluster_name, each.broker_name) in names]
+    left = msgspec.structs.replace(index, groups=worst, incidents=kept)
+    for step_ms in (0, *sorted(STEP_MS.values())):
+        groups = {
+            f"{cluster}/{broker}": files.group(
+                generation, cluster, broker, from_ts=index.from_ts, to_ts=index.to_ts + 1, step_ms=step_ms
+            )
+            for cluster, broker in sorted(names)
+        }
+        data = msgspec.json.encode({"v": PAGES_VERSION, "index": left, "groups": groups})
+        if len(data) <= DATA_BYTES_MAX:
+            break
     scripts = [_text(name) for name in SCRIPTS]
-    blocks = [f'<script id="data" type="application/json">{data}</script>']
+    text = data.decode().replace("<", "\\u003c")
+    blocks = [f'<script id="data" type="application/json">{text}</script>']
     blocks += [f"<script>{script}</script>" for script in scripts]
     return PAGE.substitute(
         title=html.escape(title),
@@ -50,36 +79,13 @@ def report_html(dashboard: bytes, *, title: str) -> str:
 
 
 def live_html() -> str:
-    """Returns the page that fetches ./v1/analytics/dashboard itself, with scripts from ./static/."""
+    """Returns the page that fetches ./v1/analytics/fleet itself, with scripts from ./static/."""
     return PAGE.substitute(
         title=LIVE_TITLE,
         policy=LIVE_POLICY,
         style="".join(f'<link rel="stylesheet" href="./static/{name}">' for name in STYLES),
         scripts="\n".join(f'<script src="./static/{name}" defer></script>' for name in SCRIPTS),
     )
-
-
-def _checked(dashboard: bytes) -> dict[str, object]:
-    try:
-        data = json.loads(dashboard, parse_constant=_no_constant)
-    except ValueError as error:  # UnicodeDecodeError is one too
-        raise ValueError(
-            f"the dashboard is not JSON ({error}); write it again: keelmq analytics run"
-        ) from None
-    if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
-        raise ValueError(
-            'the dashboard has no "groups"; name a dashboard.json that keelmq analytics run wrote'
-        )
-    if data.get("v") != DASHBOARD_VERSION:
-        raise ValueError(
-            f"the dashboard has version {data.get('v')!r}, this release draws version {DASHBOARD_VERSION}; "
-            "write it again with this release: keelmq analytics run"
-        )
-    return data
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _text(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from keelmq.web.page_reader import PageFiles
 from tests.cluster.test_demo import ROOT, demo
 
 pytest.importorskip("pyspark")
@@ -20,9 +21,11 @@ COMMAND = re.compile(r"^report +\S+ keelmq report (\S+)$", re.MULTILINE)
 
 
 def failovers_of(directory: Path) -> list[dict[str, Any]]:
-    dashboard = json.loads((directory / "analytics" / "dashboard.json").read_bytes())
-    (group,) = dashboard["groups"]
-    found: list[dict[str, Any]] = group["failovers"]
+    files = PageFiles(directory / "analytics")
+    generation = files.generation()
+    (group,) = generation.index.groups
+    answer = files.group(generation, group.cluster_name, group.broker_name)
+    found: list[dict[str, Any]] = json.loads(bytes(answer.group))["failovers"]
     return found
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from analytics.errors import AnalyticsError
+from analytics.session import is_submitted, spark_session
+
 pytestmark = pytest.mark.spark
 
 LISTEN = "0A"
@@ -17,6 +20,38 @@ def test_settings(spark: SparkSession) -> None:
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.sparkContext.uiWebUrl is None
     assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_a_session_that_is_there_decides(spark: SparkSession) -> None:
+    """As under spark-submit: the same session, its master, its settings afterwards, and it is not stopped."""
+    assert is_submitted()
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    said: list[str] = []
+    with spark_session(quick=False, conf={"spark.sql.shuffle.partitions": "3"}, progress=said.append) as ours:
+        assert ours is spark
+        assert ours.conf.get("spark.sql.session.timeZone") == "UTC"
+        assert ours.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert ours.conf.get("spark.master") == "local[2]"
+    assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert said == ["the Spark session that is there, master local[2]"]
+    assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "message"),
+    [
+        ("local[1]", {}, "give --master to spark-submit"),
+        (None, {"spark.driver.memory": "9g"}, "spark.driver.memory"),
+    ],
+)
+def test_what_a_session_that_is_there_cannot_become(
+    spark: SparkSession, master: str | None, conf: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalyticsError, match=message), spark_session(quick=True, master=master, conf=conf):
+        pass
+    assert spark.range(3).count() == 3
 
 
 @pytest.mark.usefixtures("spark")

@@ -1,6 +1,6 @@
 "use strict";
 /* The time charts of a dashboard: ECharts options and nothing else. Strings go into SVG text and into
- * elements made by `el`, never into HTML. snake_case means a key of dashboard.json, everywhere. */
+ * elements made by `el`, never into HTML. snake_case means a key of the page files, everywhere. */
 
 const Charts = (() => {
   const LABELS_MAX = 30; // more would cover each other
@@ -13,7 +13,9 @@ const Charts = (() => {
     const get = (name) => css.getPropertyValue(`--${name}`).trim();
     return {
       text: get("text"), dim: get("dim"), line: get("line"), card: get("card"), grid: get("grid"),
-      master: get("master"), in_sync: get("in-sync"), out: get("out"), mark: get("mark"),
+      unknown: get("heat-unknown"), mark: get("mark"),
+      master: get("master"), in_sync: get("in-sync"), out: get("out"), catching_up: get("catching-up"),
+      disconnected: get("disconnected"), down: get("down"), removed: get("removed"),
       shades: [get("shade-1"), get("shade-2"), get("shade-3"), get("max")],
       replicas: [1, 2, 3, 4, 5, 6].map((n) => get(`replica-${n}`)),
       font: getComputedStyle(document.body).fontFamily,
@@ -82,22 +84,32 @@ const Charts = (() => {
     };
   }
 
+  /** Time without data: grey bands with a dashed edge, behind the lines. */
+  function unknownAreas(look, unknown) {
+    const names = (i) => (i < LABELS_MAX / 3 ? "unknown" : "");
+    return {
+      silent: true, animation: false, itemStyle: { color: look.unknown, opacity: 0.45, borderColor: look.dim, borderType: "dashed", borderWidth: 0.5 },
+      label: { color: look.dim, fontSize: 10, position: "insideBottom" },
+      data: unknown.map(([from, to], i) => [{ name: names(i), xAxis: from }, { xAxis: to }]),
+    };
+  }
+
   /** A replica keeps its colour and its symbol, whoever else is in the data. */
   const turn = (line) => ((line.broker_id ?? 1) + 5) % 6;
   const colorOf = (look, line) => (line.shade === undefined ? look.replicas[turn(line)] : look.shades[line.shade]);
 
   /** `lines`: [{name, shade or broker_id, ts, values, dashed}]; `text` writes a number, `unit` is of `squash`. */
-  function lagOption(range, failovers, { lines, unit, text }) {
+  function lagOption(range, failovers, { lines, unit, text, unknown }) {
     const look = theme();
     const option = base(look, range, 64);
     const dense = lines.some((line) => line.ts.length > 300);
     const series = lines.map((line, i) => ({
       type: "line", name: line.name, color: colorOf(look, line), data: points(line.ts, line.values, range.window, unit),
       sampling: "max", // where a pixel holds many windows, the worst of them
-      showSymbol: line.ts.length <= 80, symbol: SYMBOLS[turn(line)], symbolSize: 4,
-      lineStyle: { width: dense || line.dashed ? 1.25 : 2, type: line.dashed && !dense ? [4, 3] : "solid" },
+      showSymbol: line.values.filter((value) => value !== null).length <= 80, symbol: SYMBOLS[turn(line)], symbolSize: 4,
+      lineStyle: { width: dense || line.dashed ? 1.25 : 2, type: line.dashed && (!dense || line.broker_id) ? [4, 3] : "solid" },
       emphasis: { disabled: true },
-      markLine: i ? undefined : marks(look, failovers),
+      markLine: i ? undefined : marks(look, failovers), markArea: i ? undefined : unknownAreas(look, unknown),
     }));
     const highest = Math.max(0, ...lines.flatMap((line) => line.values.map((value) => squash(value, unit))));
     option.yAxis = {
@@ -115,18 +127,20 @@ const Charts = (() => {
   }
 
   /** One bar per replica. State is colour and thickness, so that it can be told without colours. */
-  function memberOption(range, failovers, members) {
+  function memberOption(range, failovers, members, unknown) {
     const look = theme();
     const option = base(look, range, 84);
-    const width = { master: 22, in_sync: 12, out: 4 };
-    const series = Object.keys(width).map((state, i) => ({
+    const width = { master: 22, in_sync: 12, catching_up: 8, disconnected: 6, down: 4, out: 4, removed: 2 };
+    const found = new Set(members.flatMap(({ spans }) => spans.map(({ state }) => state)));
+    const series = Object.keys(width).filter((state) => found.has(state) || state === "master").map((state, i) => ({
       type: "line", name: STATES[state], color: look[state],
       data: members.flatMap((member, y) => member.spans.filter((span) => span.state === state)
         .flatMap((span) => [[span.from, y], [span.to, y], [span.to, null]])),
       // An absence shorter than a pixel still shows: the ends of the line are marks of two pixels.
       symbol: "rect", symbolSize: [2, width[state]], showSymbol: true, showAllSymbol: true,
-      lineStyle: { width: width[state], cap: "butt" }, emphasis: { disabled: true },
+      lineStyle: { width: width[state], cap: "butt", type: state === "removed" ? [2, 4] : "solid" }, emphasis: { disabled: true },
       markLine: i ? undefined : marks(look, failovers, "start"), // the axis is inverse: its start is on top
+      markArea: i ? undefined : { ...unknownAreas(look, unknown), label: { show: false } },
     }));
     const stateAt = (member, ts) => (member.spans.find((span) => span.from <= ts && ts < span.to) || {}).state;
     option.tooltip.formatter = (params) => {
@@ -160,6 +174,7 @@ const Charts = (() => {
     chart.setOption(option);
     chart.on("datazoom", ({ start, end }) => {
       Charts.zoom = { start, end };
+      Charts.zoomed(start, end);
       for (const other of drawn) {
         if (other !== chart) other.dispatchAction({ type: "dataZoom", start, end }, { silent: true });
       }
@@ -173,5 +188,5 @@ const Charts = (() => {
   }
 
   addEventListener("resize", () => drawn.forEach((chart) => chart.resize()));
-  return { draw, clear, lagOption, memberOption, zoom: null };
+  return { draw, clear, lagOption, memberOption, zoom: null, zoomed: () => {} };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 /* Text and tables: how numbers and times are written, a table in the page, the same table as CSV.
  * Every string of the data becomes a text node, never HTML. Times are wall-clock ms UTC.
- * In all scripts of this page snake_case means a key of dashboard.json. */
+ * In all scripts of this page snake_case means a key of the page files. */
 
 const TABLE_ROWS_MAX = 500; // in the page; a CSV has all of them
 
@@ -31,6 +31,8 @@ function duration(ms) {
   if (ms < 3_600_000) return `${round(ms / 60_000)} min`;
   return ms < 86_400_000 ? `${round(ms / 3_600_000)} h` : `${round(ms / 86_400_000)} days`;
 }
+
+const microseconds = (us) => (us < 1_000 ? `${round(us)} µs` : duration(us / 1_000));
 
 function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];

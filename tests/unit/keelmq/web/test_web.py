@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from keelmq import web
-from keelmq.web.report import LIVE_POLICY, SCRIPTS, STYLES
+from keelmq.web.live_files import LiveFleet, LiveFleetGroup
+from keelmq.web.page_files import ConsumerSeries, Series, series_file
+from keelmq.web.page_reader import PageFiles
+from keelmq.web.report import GROUPS_MAX, LIVE_POLICY, SCRIPTS, STYLES
+from tests.support.page_parts import GENERATION, example, with_groups, write_example, write_group, write_index
 
 ROOT = Path(__file__).parents[4]
-EXAMPLE = (ROOT / "tests" / "fixtures" / "dashboard" / "example.json").read_bytes()
 HOSTILE = '</script><b onload="x()">&amp;\u2028<!--<script>'
 REPORT_BYTES_MAX = 2_000_000
 OWN_SCRIPTS = [web.STATIC / name for name in SCRIPTS if "vendor/" not in name]
@@ -44,39 +48,68 @@ class Page(html.parser.HTMLParser):
         return json.loads(text)
 
 
-def example() -> Any:
-    return json.loads(EXAMPLE)
+def report(directory: Path, data: Any = None, *, title: str = "t", **index: Any) -> str:
+    return web.report_html(PageFiles(write_example(directory, data, **index)), title=title)
 
 
-def dumped(data: Any) -> bytes:
-    return json.dumps(data).encode()
+def test_the_report_carries_its_data(tmp_path: Path) -> None:
+    data = Page(report(tmp_path)).data()
+    assert data["v"] == 1 and list(data["groups"]) == ["KeelCluster/broker-a"]
+    answer = data["groups"]["KeelCluster/broker-a"]
+    (group,) = example()["groups"]
+    assert answer["group"]["failovers"] == group["failovers"]
+    assert answer["series"]["lag"]["bytes_max"] == group["lag"]["bytes_max"]
+    assert data["index"]["groups"][0]["broker_name"] == "broker-a"
 
 
-def big(points: int) -> bytes:
-    """One group with every series as long as it may be."""
-    data = example()
-    group = data["groups"][0]
-    for series in (group["lag"], *group["replica_lag"]):
-        for key, values in series.items():
-            if isinstance(values, list):
-                series[key] = [values[0] + i for i in range(points)] if key == "ts" else [123_456] * points
-    group["changes"] = (group["changes"] * points)[:1000]
-    return dumped(data)
+def test_a_report_of_a_fleet_has_the_worst_groups_and_says_so(tmp_path: Path) -> None:
+    names = [("c", f"b{i:02}") for i in range(GROUPS_MAX + 5)]
+    page = report(tmp_path, with_groups(names))
+    data = Page(page).data()
+    assert [each["broker_name"] for each in data["index"]["groups"]] == [
+        name for _, name in names[:GROUPS_MAX]
+    ]
+    assert len(data["groups"]) == GROUPS_MAX and data["index"]["groups_total"] == GROUPS_MAX + 5
+    assert {each["broker_name"] for each in data["index"]["incidents"]} <= {
+        name for _, name in names[:GROUPS_MAX]
+    }
+    assert len(page.encode()) < REPORT_BYTES_MAX
 
 
-def test_the_report_carries_its_data() -> None:
-    assert Page(web.report_html(EXAMPLE, title="t")).data() == example()
+def test_a_long_history_is_shown_in_wider_windows(tmp_path: Path) -> None:
+    """Minutes of a day for 20 groups would be larger than a report may be."""
+    names = [("c", f"b{i:02}") for i in range(GROUPS_MAX)]
+    write_example(tmp_path, with_groups(names))
+    start, count = 1_795_219_200_000, 1_440
+    columns: dict[str, list[int | None]] = {f"{unit}_p99": [123_456] * count for unit in "abcdefgh"}
+    minutes = Series(resolution="minute", start_ts=start, step_ms=60_000, count=count, lag=columns)
+    hours = Series(resolution="hour", start_ts=start, step_ms=3_600_000, count=24, lag={"ms_p99": [7] * 24})
+    for cluster, broker in names:
+        detail = {"cluster_name": cluster, "broker_name": broker}
+        files = {series_file("minute", start): minutes, series_file("hour", start): hours}
+        write_group(tmp_path, detail, files)
+    files_of = PageFiles(tmp_path)
+    index = msgspec.structs.replace(
+        files_of.generation().index, from_ts=start, to_ts=start + 86_399_999, resolutions=["minute", "hour"],
+        detail_ms=None,
+    )  # fmt: skip
+    write_index(tmp_path, index, generation=GENERATION)
+    page = web.report_html(PageFiles(tmp_path), title="t")
+    assert {each["series"]["resolution"] for each in Page(page).data()["groups"].values()} == {"hour"}
+    assert len(page.encode()) < REPORT_BYTES_MAX
 
 
-def test_strings_cannot_leave_their_block() -> None:
+def test_strings_cannot_leave_their_block(tmp_path: Path) -> None:
     data = example()
     group = data["groups"][0]
     group["broker_name"] = group["cluster_name"] = HOSTILE
     group["failovers"][0].update(reason=HOSTILE, killed_program=HOSTILE)
     data["inputs"] = [HOSTILE]
-    page = Page(web.report_html(dumped(data), title=HOSTILE))
-    plain = Page(web.report_html(EXAMPLE, title="t"))
-    assert page.data() == data
+    page = Page(report(tmp_path / "hostile", data, title=HOSTILE))
+    plain = Page(report(tmp_path / "plain"))
+    found = page.data()
+    assert found["index"]["inputs"] == [HOSTILE]
+    assert found["groups"][f"{HOSTILE}/{HOSTILE}"]["group"]["failovers"] == group["failovers"]
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
     assert [text for _, text in page.scripts[1:]] == [text for _, text in plain.scripts[1:]]
 
@@ -92,15 +125,13 @@ def test_no_script_of_ours_makes_html_of_strings() -> None:
         assert "</style" not in (web.STATIC / name).read_text().lower()
 
 
-def test_the_report_is_small() -> None:
-    assert len(web.report_html(EXAMPLE, title="t").encode()) < REPORT_BYTES_MAX
-    assert len(web.report_html(big(2_000), title="t").encode()) < REPORT_BYTES_MAX
+def test_the_report_is_small(tmp_path: Path) -> None:
+    assert len(report(tmp_path).encode()) < REPORT_BYTES_MAX
 
 
-@pytest.mark.parametrize(
-    "page", [web.live_html(), web.report_html(EXAMPLE, title="t")], ids=["live", "report"]
-)
-def test_nothing_comes_from_elsewhere(page: str) -> None:
+@pytest.mark.parametrize("which", ["live", "report"])
+def test_nothing_comes_from_elsewhere(which: str, tmp_path: Path) -> None:
+    page = web.live_html() if which == "live" else report(tmp_path)
     for tag, attributes in Page(page).tags:
         assert not any(name.startswith("on") for name in attributes), f"inline handler in <{tag}>"
         if tag != "a":
@@ -130,43 +161,30 @@ def test_every_named_file_is_there() -> None:
         assert (web.STATIC / name).stat().st_size > 1_000
 
 
-@pytest.mark.parametrize(
-    ("dashboard", "says"),
-    [
-        (b"", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b'{"v": 1, "groups": [NaN]}', "NaN"),
-        (b"[]", "groups"),
-        (b'{"v": 1}', "groups"),
-        (b'{"v": 1, "groups": {}}', "groups"),
-        (b'{"v": 2, "groups": []}', "version 2"),
-        (b'{"groups": []}', "version None"),
-    ],
-)
-def test_bad_input_is_explained(dashboard: bytes, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as caught:
-        web.report_html(dashboard, title="t")
-    assert "keelmq analytics run" in str(caught.value)
-
-
 def keys_of(value: Any) -> set[str]:
     if isinstance(value, dict):
         return set(value).union(*map(keys_of, value.values()))
     return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
 
 
-def test_the_scripts_read_keys_that_exist() -> None:
-    """In our scripts snake_case means a key of dashboard.json, or one of its values."""
-    known = keys_of(example()) | {"in_sync", "caught_up"}
+def test_the_scripts_read_keys_that_exist(tmp_path: Path) -> None:
+    """In our scripts snake_case means a key of the page files, or one of its values."""
+    data = Page(report(tmp_path)).data()
+    lag = {f"{unit}_{each}" for unit in ("lag_us", "confirm_us") for each in ("p50", "p95", "p99", "max")}
+    known = keys_of(data) | lag | {"in_sync", "caught_up", "clock_sample", "consumer_lag", "offset_ms"}
+    known |= {name for kind in (LiveFleet, LiveFleetGroup, ConsumerSeries) for name in kind.__struct_fields__}
+    known |= {"lag_messages_max", "lag_ms_max", "last_ack_offset", "catching_up"}
     for path in OWN_SCRIPTS:
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
         used = set(re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", text))
-        assert used <= known, f"{path.name} reads {sorted(used - known)}"
-    wanted = keys_of(example()["groups"]) - set("123")
+        assert used <= known | {"ha_sample", "role_change", "controller_event", "send_gap"}, (
+            f"{path.name} reads {sorted(used - known)}"
+        )
+    wanted = keys_of(data["groups"]["KeelCluster/broker-a"]["group"]) - set("123")
     script = "".join(path.read_text() for path in OWN_SCRIPTS)
     unread = {key for key in wanted if not re.search(rf"\b{key}\b", script)}
     times = {"fault_ts", "last_heartbeat_ts", "detected_ts", "ready_ts"}  # the parts are what is drawn
-    assert unread <= times, "written, and drawn nowhere"
+    assert unread <= times | {"rows", "out_of_sync_ms"}, "written, and drawn nowhere"
 
 
 def test_vendored_files_are_what_was_published() -> None:

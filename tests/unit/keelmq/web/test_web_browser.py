@@ -2,7 +2,6 @@
 
 import html.parser
 import http.server
-import json
 import os
 import re
 import shutil
@@ -11,13 +10,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qsl, unquote
 
+import msgspec
 import pytest
 
 from keelmq import web
+from keelmq.runtime.clock import wall_ms
+from keelmq.web import live_files
+from keelmq.web.live_files import LiveFleet, LiveFleetGroup
+from keelmq.web.page_files import packed, unpacked
+from keelmq.web.page_reader import PageFiles
 from keelmq.web.report import LIVE_POLICY
+from tests.support.page_parts import example, with_groups, write_example
 
-EXAMPLE = Path(__file__).parents[3] / "fixtures" / "dashboard" / "example.json"
 CHROMIUM = shutil.which(os.environ.get("CHROMIUM", "chromium"))
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -81,36 +87,59 @@ def check(document: str, *, charts: int) -> None:
 
 
 def test_the_report(tmp_path: Path) -> None:
-    """With a second group that has hostile names."""
-    data = json.loads(EXAMPLE.read_bytes())
+    """With hostile names."""
+    data = example()
     hostile = "</script><img src=x onerror=alert(1)>"
-    data["groups"].append(data["groups"][0] | {"broker_name": hostile})
     data["groups"][0]["failovers"][0]["reason"] = hostile
     data["inputs"].append("<b>bold</b>")
     report = tmp_path / "report.html"
-    report.write_text(web.report_html(json.dumps(data).encode(), title="A <i>report</i>"))
+    report.write_text(web.report_html(PageFiles(write_example(tmp_path, data)), title="A <i>report</i>"))
     document = drawn(f"file://{report}", tmp_path / "profile")
     check(document, charts=5)
     text = Text(document).pieces
-    for piece in (hostile, f"KeelCluster/{hostile}", "A <i>report</i>", "<b>bold</b>"):
+    for piece in (hostile, "A <i>report</i>", "<b>bold</b>"):
         assert piece in text
     assert not re.search(
         r"<(img|b>bold|i>report)", re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
     )
 
 
-class Door(http.server.BaseHTTPRequestHandler):
-    """What the name server's HTTP door serves, under the strict policy."""
+def test_the_report_of_two_groups_begins_with_the_fleet(tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+    report = tmp_path / "report.html"
+    data = with_groups([("KeelCluster", "broker-a"), ("KeelCluster", hostile)])
+    report.write_text(web.report_html(PageFiles(write_example(tmp_path, data)), title="t"))
+    document = drawn(f"file://{report}", tmp_path / "profile")
+    text = Text(document).pieces
+    assert f"KeelCluster/{hostile}" in text and "Fleet: incidents" in text
+    assert not re.search(r"<img", re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL))
+    group = drawn(f"file://{report}#group=KeelCluster%2Fbroker-a", tmp_path / "profile")
+    check(group, charts=5)
+
+
+class PageServer(http.server.BaseHTTPRequestHandler):
+    """What a name server serves, under the strict policy."""
+
+    directory = Path()
 
     def do_GET(self) -> None:
         kinds = {".js": "text/javascript", ".css": "text/css"}
-        if self.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             self.answer(web.live_html().encode(), "text/html; charset=utf-8")
-        elif self.path == "/v1/analytics/dashboard":
-            self.answer(EXAMPLE.read_bytes(), "application/json")
+        elif path.startswith("/v1/analytics/"):
+            files = PageFiles(self.directory)
+            generation = files.generation()
+            _, packed_index = files.live.merged(generation.packed_index, generation.current.generation)
+            found: object = msgspec.Raw(unpacked(packed_index))
+            if path != "/v1/analytics/fleet":
+                cluster, broker = map(unquote, path.split("/")[-2:])
+                times = {f"{name}_ts": int(value) for name, value in parse_qsl(query)}
+                found = files.group(files.generation(), cluster, broker, **times)  # type: ignore[arg-type]
+            self.answer(msgspec.json.encode(found), "application/json")
         else:
-            path = web.STATIC / self.path.removeprefix("/static/")
-            self.answer(path.read_bytes(), kinds[path.suffix])
+            file = web.STATIC / path.removeprefix("/static/")
+            self.answer(file.read_bytes(), kinds[file.suffix])
 
     def answer(self, body: bytes, kind: str) -> None:
         self.send_response(200)
@@ -125,8 +154,9 @@ class Door(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listener() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
+def listener(directory: Path) -> Iterator[str]:
+    handler = type("Handler", (PageServer,), {"directory": directory})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -137,5 +167,92 @@ def listener() -> Iterator[str]:
 
 
 def test_the_live_page_under_its_policy(tmp_path: Path) -> None:
-    with listener() as address:
+    with listener(write_example(tmp_path / "out")) as address:
         check(drawn(address, tmp_path / "profile"), charts=5)
+
+
+FLEET = [("KeelCluster", f"broker-{i:02}") for i in range(60)]
+
+
+def test_a_fleet_shows_groups_incidents_and_what_is_unknown(tmp_path: Path) -> None:
+    data = with_groups(FLEET)
+    del data["groups"][3]["lag"]["ms_p99"][5]  # parallel lists: the last one is unknown then
+    data["groups"][3]["lag"]["ts"].pop(5)
+    for name, values in data["groups"][3]["lag"].items():
+        if name not in ("ts", "ms_p99"):
+            values.pop(5)
+    with listener(write_example(tmp_path / "out", data)) as address:
+        document = drawn(f"{address}#metric=ms_p99", tmp_path / "profile")
+        text = Text(document).pieces
+        assert READY.search(document)
+        assert "60 incidents in 60 of 60 groups, 0 serious: fail-over 60." in text
+        assert "1–40 of 60" in text
+        assert len(re.findall(r"<td class=\"heat ", document)) == 40 * 31
+        assert len(re.findall(r"<td class=\"heat hu\"", document)) == 1, "unknown is hatched, and never 0"
+        assert len(re.findall(r'<td [^>]*tabindex="0"', document)) == 1, "one cell takes the focus"
+        second = drawn(f"{address}#page=2&q=broker-5+keel&sort=name", tmp_path / "profile")
+        assert "1–10 of 10" in Text(second).pieces
+
+
+def test_a_part_of_a_groups_time_is_in_the_address(tmp_path: Path) -> None:
+    with listener(write_example(tmp_path / "out", with_groups(FLEET[:2]))) as address:
+        place = "#group=KeelCluster%2Fbroker-01&from=1795257640000&to=1795257646000&replica=2"
+        text = Text(drawn(address + place, tmp_path / "profile")).pieces
+    assert any("10:40:40 – 10:40:46 UTC in windows of 1 s" in piece for piece in text)
+    assert "replica 2 ✕" in text
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    data = example()
+    data["groups"][0]["totals"]["below_min_ms"] = None
+    with listener(write_example(tmp_path / "out", data)) as address:
+        document = drawn(address, tmp_path / "profile")
+    assert READY.search(document)
+    assert "not known whether the SyncStateSet was below minInSyncReplicas" in document
+
+
+def test_old_data_is_said_to_be_stale(tmp_path: Path) -> None:
+    with listener(write_example(tmp_path / "out", interval_ms=60_000, generated_ts=1_000_000)) as address:
+        text = Text(drawn(address, tmp_path / "profile")).pieces
+    assert any(piece.startswith("Stale: computed ") and "due every 1 min" in piece for piece in text)
+    fresh = write_example(tmp_path / "fresh", interval_ms=10**13, generated_ts=1_000_000)
+    with listener(fresh) as address:
+        text = Text(drawn(address, tmp_path / "profile")).pieces
+    assert not any(piece.startswith("Stale") for piece in text)
+
+
+def write_live(out: Path, age_ms: int) -> None:
+    """The last hour of two groups: one without a master, one with lag."""
+    data_to_ts = wall_ms() - age_ms
+    start = data_to_ts // 60_000 * 60_000 - 59 * 60_000
+    groups = [
+        LiveFleetGroup(cluster_name="KeelCluster", broker_name="broker-00", ms_p99=[7_000] * 60,
+                       ms_max=[8_000] * 60, samples_ts=data_to_ts),
+        LiveFleetGroup(cluster_name="KeelCluster", broker_name="broker-01", ms_p99=[1] * 58 + [None] * 2,
+                       ms_max=[1] * 58 + [None] * 2, no_master_ms=[0] * 58 + [60_000] * 2),
+    ]  # fmt: skip
+    fleet = LiveFleet(
+        computed_ts=data_to_ts, data_to_ts=data_to_ts, every_ms=5_000, start_ts=start, groups=groups
+    )
+    path = out / live_files.FLEET
+    path.parent.mkdir(parents=True)
+    path.write_bytes(packed(msgspec.json.encode(fleet)))
+
+
+@pytest.mark.parametrize(("age_ms", "is_stale"), [(2_000, False), (3_600_000, True)])
+def test_the_last_hour_of_the_fleet_is_live(tmp_path: Path, age_ms: int, is_stale: bool) -> None:
+    out = write_example(tmp_path / "out", with_groups(FLEET[:2]))
+    write_live(out, age_ms)
+    with listener(out) as address:
+        document = drawn(address, tmp_path / "profile")
+    text = " ".join(Text(document).pieces)
+    assert (
+        "This minute: 1 group without a master, 1 group without a sample of a master; worst p99 lag 7 s."
+        in text
+    )
+    table = document[document.index('class="heatmap live"') :].split("</table>")[0]
+    assert table.index("broker-01") < table.index("broker-00"), "without a master first"
+    assert len(re.findall(r'<td class="heat h5"[^>]*>M<', table)) == 2
+    assert len(re.findall(r'<td class="heat h4"', table)) == 60
+    assert re.search(r"live: data to \d\d:\d\d:\d\d UTC", text)
+    assert ("Live data is stale: it ends 1 h ago" in text) == is_stale

@@ -1,0 +1,249 @@
+"""How long groups were below minInSyncReplicas, without a master, unknown, and available; what happened then.
+
+The minimum is a setting of brokers, in the samples of masters: it counts from the sample that has it until
+one has another; before the first sample the first one counts.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from analytics.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
+from analytics.sync_state_set import flaps, is_election, is_expand, is_shrink
+from analytics.tables import GROUP
+from analytics.windows import clip, window_of
+
+_EVER = 1 << 53
+_REIGN = ("master_broker_id", "master_epoch")
+_TIMES = ("known_ms", "unknown_ms", "no_master_ms", "with_minimum_ms", "below_ms")
+_COUNTS = ("shrinks", "expands", "flaps", "elections", "unclean_elections")
+
+
+def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
+    """Returns the first min_in_sync_replicas of each group (and hour, column hour_ts) and every change of it.
+
+    `samples`: of masters whose epoch is the group's present one.
+    """
+    timed = samples.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS)) if by_hour else samples
+    keys = [*GROUP, "hour_ts"] if by_hour else [*GROUP]
+    setting = F.col("min_in_sync_replicas")
+    of_group = timed.groupBy(*keys).agg(
+        F.min("ts").alias("ts"), F.min(setting).alias("least"), F.max(setting).alias("most")
+    )
+    # hardly any group ever changes it: only the samples of those are put in order
+    steady = of_group.where("least = most").select(*keys, "ts", F.col("least").alias("min_in_sync_replicas"))
+    changing = timed.join(F.broadcast(of_group.where("least != most").select(*keys)), keys, "left_semi")
+    in_order = Window.partitionBy(*keys).orderBy("ts", "broker_id")
+    changes = (
+        changing.select(*keys, "ts", "broker_id", "min_in_sync_replicas")
+        .withColumn("_before", F.lag("min_in_sync_replicas").over(in_order))
+        .where(~F.col("_before").eqNullSafe(F.col("min_in_sync_replicas")))
+        .select(*keys, "ts", "min_in_sync_replicas")
+    )
+    return steady.unionByName(changes)
+
+
+def group_state(history: DataFrame, spans: DataFrame, minimum: DataFrame, window_ms: int) -> DataFrame:
+    """Returns one row per group and window in which the group is there, or has an event.
+
+    unknown_ms: its state is not known. below_min_ms: its SyncStateSet is smaller than the minimum; NULL: the
+    state or the minimum is not known in any of the window. no_master_ms: NULL if no state is known. shrinks,
+    expands: changes that the master asked for (alterSyncStateSet); flaps; elections, unclean_elections.
+    `minimum`: see minimum_changes(); by hours if `history` is.
+    """
+    keys = keys_of(spans)
+    times = clip(_with_minimum(spans, minimum), window_ms).select(*keys, "window_ts", *_times(F.col("ms")))
+    counted = _counts_of(history).withColumn("window_ts", window_of(F.col("ts"), window_ms))
+    return (
+        times.unionByName(counted.drop("ts"), allowMissingColumns=True)
+        .groupBy(*GROUP, "window_ts")
+        .agg(*_sums(_TIMES), *_sums(_COUNTS))
+        .withColumns(_unknown_is_null())
+        .drop("known_ms", "with_minimum_ms", "below_ms")
+    )
+
+
+def group_totals(history: DataFrame, spans: DataFrame, minimum: DataFrame, ready: DataFrame) -> DataFrame:
+    """Returns one row per group: the numbers of group_state() over the whole time, known_ms, and
+
+    elections_by_reason: (reason, n), with brokers' ids as "#". replica_ms: known time times replicas.
+    flaps_per_replica_hour. available_ms of judged_ms, and availability, their ratio: see available_spans().
+    `ready`: see failover.elections().
+    """
+    ms = F.col("to_ts") - F.col("from_ts")
+    with_minimum = _with_minimum(spans, minimum)
+    replica_ms = F.when(F.col("view").isNotNull(), ms * F.size("view.replicas"))
+    totals = (
+        with_minimum.select(*GROUP, *_times(ms), replica_ms.alias("replica_ms"))
+        .unionByName(_counts_of(history).drop("ts"), allowMissingColumns=True)
+        .groupBy(*GROUP)
+        .agg(*_sums((*_TIMES, *_COUNTS, "replica_ms")))
+        .withColumns(_unknown_is_null())
+        .drop("with_minimum_ms", "below_ms")
+    )
+    available = (
+        available_spans(with_minimum, history, ready)
+        .groupBy(*GROUP)
+        .agg(
+            F.sum(ms).alias("judged_ms"),
+            F.sum(F.when(F.col("is_available"), ms).otherwise(0)).alias("available_ms"),
+        )
+    )
+    hours = F.nullif(F.col("replica_ms"), F.lit(0)) / HOUR_MS
+    share = F.col("available_ms") / F.nullif(F.col("judged_ms"), F.lit(0))
+    return (
+        totals.join(available, [*GROUP], "left")
+        .join(elections_by_reason(history), [*GROUP], "left")
+        .withColumns({"flaps_per_replica_hour": F.col("flaps") / hours, "availability": share})
+    )
+
+
+def elections_by_reason(history: DataFrame) -> DataFrame:
+    """Returns per group the number of elections of each reason, as an array of (reason, n), by reason."""
+    reason = F.regexp_replace("reason", r"\d+", "#")
+    return (
+        history.where(is_election())
+        .groupBy(*GROUP, reason.alias("reason"))
+        .agg(F.count("*").alias("n"))
+        .groupBy(*GROUP)
+        .agg(F.array_sort(F.collect_list(F.struct("reason", "n"))).alias("elections_by_reason"))
+    )
+
+
+def available_spans(spans: DataFrame, history: DataFrame, ready: DataFrame) -> DataFrame:
+    """Returns the time that can be judged, as spans with is_available.
+
+    A group is available while it has a master that is ready, and at least min_in_sync_replicas replicas are
+    in its SyncStateSet. A master is ready from the ready_ts of its election on, or from the first change of
+    the SyncStateSet that it asked for, if that is earlier; it is lost from the last heartbeat before its loss
+    was detected. Time is not judged while the state, the minimum, or whether the master is ready is unknown.
+    `spans`: with min_in_sync_replicas.
+    """
+    start, end = F.col("from_ts"), F.col("to_ts")
+    reign = [F.col("view")[name].alias(name) for name in _REIGN]
+    known = spans.where("view IS NOT NULL AND min_in_sync_replicas IS NOT NULL")
+    with_reign = known.select(*GROUP, "log", *reign, "from_ts", "to_ts", _is_below().alias("is_below")).join(
+        _reigns(history, ready), [*GROUP, "log", *_REIGN], "left"
+    )
+    has_master = F.col("master_broker_id").isNotNull()
+    # a reign that began before the history is one of a master that was ready
+    ready_at = F.when(F.col("elected_ts").isNull(), -_EVER).otherwise(F.least("ready_ts", "asked_ts"))
+    ready_from = F.least(F.greatest(start, F.coalesce(ready_at, F.lit(_EVER))), end)
+    lost_from = F.least(F.greatest(start, F.coalesce("lost_ts", F.lit(_EVER))), end)
+    judged = F.array(
+        _judged(
+            start, F.least(ready_from, lost_from), F.lit(False), has_master & F.col("ready_ts").isNotNull()
+        ),
+        _judged(ready_from, lost_from, ~F.col("is_below"), has_master),
+        _judged(lost_from, end, F.lit(False), has_master),
+        _judged(start, end, F.lit(False), ~has_master),
+    )
+    return (
+        with_reign.select(*GROUP, F.explode(judged).alias("span"))
+        .where("span.is_judged AND span.to_ts > span.from_ts")
+        .select(*GROUP, "span.from_ts", "span.to_ts", "span.is_available")
+    )
+
+
+def _judged(start: Column, end: Column, is_available: Column, is_judged: Column) -> Column:
+    return F.struct(
+        start.alias("from_ts"),
+        end.alias("to_ts"),
+        is_available.alias("is_available"),
+        is_judged.alias("is_judged"),
+    )
+
+
+def _reigns(history: DataFrame, ready: DataFrame) -> DataFrame:
+    """Returns what is known of each master of each epoch: elected_ts, ready_ts, asked_ts (its first change of
+    the set), lost_ts (the last heartbeat before its loss). NULL: not known, or never."""
+    after, before = F.col("after"), F.col("before")
+    lost = F.col("type").isin(ELECT, CLEAN) & F.col("last_heartbeat_ts").isNotNull()
+    frames = [
+        _moments(
+            ready, F.struct("master_broker_id", "master_epoch"), elected_ts="from_ts", ready_ts="ready_ts"
+        ),
+        _moments(history.where(F.col("type") == ALTER), after, asked_ts="from_ts"),
+        _moments(history.where(lost), before, lost_ts="last_heartbeat_ts"),
+    ]
+    return (
+        reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+        .where("master_broker_id IS NOT NULL")
+        .groupBy(*GROUP, "log", *_REIGN)
+        .agg(*(F.min(name).alias(name) for name in ("elected_ts", "ready_ts", "asked_ts", "lost_ts")))
+    )
+
+
+def _moments(rows: DataFrame, view: Column, **moments: str) -> DataFrame:
+    return rows.select(
+        *GROUP,
+        "log",
+        *(view[name].alias(name) for name in _REIGN),
+        *(F.col(column).alias(name) for name, column in moments.items()),
+    )
+
+
+def _is_below() -> Column:
+    return F.size("view.sync_state_set") < F.col("min_in_sync_replicas")
+
+
+def _times(ms: Column) -> list[Column]:
+    is_known, has_minimum = F.col("view").isNotNull(), F.col("min_in_sync_replicas").isNotNull()
+    no_master = is_known & F.col("view.master_broker_id").isNull()
+    columns = {
+        "known_ms": is_known,
+        "unknown_ms": ~is_known,
+        "no_master_ms": no_master,
+        "with_minimum_ms": is_known & has_minimum,
+        "below_ms": is_known & has_minimum & _is_below(),
+    }
+    return [F.when(columns[name], ms).otherwise(0).alias(name) for name in _TIMES]
+
+
+def _unknown_is_null() -> dict[str, Column]:
+    return {
+        "below_min_ms": F.when(F.col("with_minimum_ms") > 0, F.col("below_ms")),
+        "no_master_ms": F.when(F.col("known_ms") > 0, F.col("no_master_ms")),
+    }
+
+
+def _counts_of(history: DataFrame) -> DataFrame:
+    """Returns one row per event and per flap, with what it counts as."""
+    keys = keys_of(history)
+    conditions = {
+        "shrinks": is_shrink(),
+        "expands": is_expand(),
+        "elections": is_election(),
+        "unclean_elections": is_election() & F.col("unclean"),
+    }
+    of_events = history.where("type != 'snapshot'").select(
+        *keys, "ts", *(each.cast("int").alias(name) for name, each in conditions.items())
+    )
+    return of_events.unionByName(
+        flaps(history).select(*keys, "ts", F.lit(1).alias("flaps")), allowMissingColumns=True
+    )
+
+
+def _sums(names: Sequence[str]) -> list[Column]:
+    return [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
+
+
+def _with_minimum(spans: DataFrame, minimum: DataFrame) -> DataFrame:
+    """Returns the spans, cut where the minimum changes, with min_in_sync_replicas; NULL: it is not known."""
+    keys = keys_of(spans)
+    in_order = Window.partitionBy(*keys).orderBy("ts")
+    of_minimum = minimum.select(
+        *keys,
+        "min_in_sync_replicas",
+        F.when(F.row_number().over(in_order) == 1, -_EVER).otherwise(F.col("ts")).alias("_from"),
+        F.coalesce(F.lead("ts").over(in_order), F.lit(_EVER)).alias("_to"),
+    )
+    return (
+        spans.join(of_minimum, keys, "left")
+        .withColumn("from_ts", F.greatest("from_ts", "_from"))  # greatest and least skip NULL
+        .withColumn("to_ts", F.least("to_ts", "_to"))
+        .where("to_ts > from_ts")
+        .drop("_from", "_to")
+    )

@@ -1,0 +1,54 @@
+"""Compacted Parquet tables as DataFrames. The only definition of their columns is in analytics/tables.py."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, types
+
+from analytics.tables import Table
+
+_SIMPLE: dict[pa.DataType, types.DataType] = {
+    pa.int16(): types.ShortType(),
+    pa.int32(): types.IntegerType(),
+    pa.int64(): types.LongType(),
+    pa.string(): types.StringType(),
+    pa.bool_(): types.BooleanType(),
+}
+
+
+def spark_schema(schema: pa.Schema) -> types.StructType:
+    """Returns the Spark schema with the same names, types and order. All columns may be NULL."""
+    return types.StructType([types.StructField(each.name, _spark_type(each.type)) for each in schema])
+
+
+def read_table(spark: SparkSession, paths: Sequence[str], table: Table) -> DataFrame:
+    """Returns the rows of these Parquet files (local paths or URLs); no paths: an empty DataFrame.
+
+    A column that an older file lacks is NULL.
+    """
+    schema = spark_schema(table.schema)
+    if not paths:
+        return no_rows(spark, schema)
+    return spark.read.schema(schema).parquet(*(as_pattern(path) for path in paths))
+
+
+def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
+    """Returns an empty DataFrame. The optimizer knows that it is empty, so joins with it vanish."""
+    columns = (f"CAST(NULL AS {each.dataType.simpleString()}) AS `{each.name}`" for each in schema.fields)
+    return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
+
+
+def as_pattern(path: str) -> str:
+    """Returns a path as Spark's readers take it: a URL, with the characters of patterns escaped."""
+    return (path if "://" in path else f"file://{path}").translate(_MAGIC)
+
+
+_MAGIC = str.maketrans({each: f"\\{each}" for each in "\\*?[]{}"})
+
+
+def _spark_type(arrow: pa.DataType) -> types.DataType:
+    if pa.types.is_list(arrow):
+        return types.ArrayType(_spark_type(arrow.value_type))
+    if pa.types.is_struct(arrow):
+        return types.StructType([types.StructField(each.name, _spark_type(each.type)) for each in arrow])
+    return _SIMPLE[arrow]

@@ -1,0 +1,86 @@
+"""Deletes what is older than --keep-days: compacted hours, their roll-ups, and so what pages are made of.
+
+What is kept begins at a day, UTC, that only moves on; it is written to OUT/compacted/kept_from.json before
+anything is deleted. A process that is killed in between leaves manifests or files of days before it: nobody
+reads them, and the next run deletes them. Compaction neither reads telemetry of those days again nor takes
+such lines from files of later hours. The tables of a run (membership, totals, fail-overs) begin there, too.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from analytics.compaction.kept import keep_from, kept_from
+from analytics.compaction.lock import locked
+from analytics.compaction.manifest import COMPACTED, MANIFESTS, HourManifest, folder_of, hour_of
+from analytics.compaction.storage import open_storage
+from analytics.errors import AnalyticsError
+from analytics.rollup.outliers import outlier_hours
+from analytics.rollup.store import MANIFESTS as ROLLUP_MANIFESTS
+from analytics.rollup.store import ROLLUP
+
+DAY_MS = 86_400_000
+_DAY = re.compile(r"dt=(\d{4}-\d\d-\d\d)(?:-hour=\d\d)?", re.ASCII)
+
+
+def prune(
+    out: Path,
+    manifests: Sequence[HourManifest],
+    *,
+    keep_days: int,
+    now_ms: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Deletes the days before the newest `keep_days` with data; returns the first moment that is kept.
+
+    `manifests`: of all hours. Hours of wrong clocks do not count as the newest. Raises AnalyticsError if
+    something cannot be deleted, or another compaction is running.
+    """
+    with open_storage(str(out)) as storage, locked(storage):
+        from_ts = max(kept_from(storage), _wanted(manifests, keep_days, now_ms))
+        if from_ts <= 0:
+            return 0
+        old = [each for each in manifests if each.hour_ts < from_ts and each.parts]
+        if old:
+            rows = sum(part.rows for each in old for parts in each.parts.values() for part in parts)
+            first, last = (_day_of(each.hour_ts) for each in (old[0], old[-1]))
+            progress(
+                f"--keep-days {keep_days}: deleting {len(old)} hours, {rows:,} rows, of {first} to {last}; "
+                "totals and membership begin after them"
+            )
+        keep_from(storage, from_ts)
+        try:
+            for path in _older(out, from_ts):
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+        except OSError as error:
+            raise AnalyticsError(
+                f"cannot delete {error.filename}: {error.strerror or error}; the next run tries again"
+            ) from error
+    return from_ts
+
+
+def _wanted(manifests: Sequence[HourManifest], keep_days: int, now_ms: int) -> int:
+    """Returns the first moment to be kept; 0: there is nothing yet."""
+    rows = {each.hour_ts: sum(part.rows for of in each.parts.values() for part in of) for each in manifests}
+    known = {hour: count for hour, count in rows.items() if count}
+    right = known.keys() - outlier_hours(known, now_ms).keys()
+    newest = max(right, default=0)
+    return max(0, newest // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS)
+
+
+def _older(out: Path, from_ts: int) -> Iterator[Path]:
+    """Yields manifests first, then roll-ups, then folders of parts: a manifest never names what is gone."""
+    for folder in (MANIFESTS, ROLLUP_MANIFESTS):
+        yield from (path for path in sorted((out / folder).glob("dt=*")) if _is_older(path, from_ts))
+    yield from (path for path in sorted((out / ROLLUP).glob("*/window=*/dt=*")) if _is_older(path, from_ts))
+    yield from (path for path in sorted((out / COMPACTED).glob("*/dt=*")) if _is_older(path, from_ts))
+
+
+def _is_older(path: Path, from_ts: int) -> bool:
+    match = _DAY.match(path.name)
+    return match is not None and hour_of(match[1], "00") < from_ts
+
+
+def _day_of(hour_ts: int) -> str:
+    return folder_of(hour_ts).partition("/")[0].removeprefix("dt=")

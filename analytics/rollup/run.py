@@ -1,0 +1,115 @@
+"""Rolls up the hours that are new or changed, many hours in one Spark job per table."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from analytics.compaction.manifest import HourManifest
+from analytics.errors import AnalyticsError
+from analytics.reading import read_table
+from analytics.rollup.masters import HOUR_MS, hour_of
+from analytics.rollup.store import STAGING, RollupStore
+from analytics.rollup.tables import MINUTE_MS, TABLES, Hours, RollUp
+from analytics.tables import Table
+
+BATCH_ROWS_MAX = 200_000_000
+"""Rows in one job. More are several jobs, so that an interrupted run keeps what it has computed."""
+
+Progress = Callable[[str], None]
+
+
+def windows_of(base_ms: int | None) -> tuple[int, ...]:
+    """Returns the widths of windows, ascending: minutes, hours, and `base_ms` if it is another.
+
+    Raises AnalyticsError if windows of `base_ms` do not fill minutes or are not filled by minutes.
+    """
+    if base_ms is None or base_ms >= HOUR_MS:
+        return MINUTE_MS, HOUR_MS
+    fine, coarse = min(base_ms, MINUTE_MS), max(base_ms, MINUTE_MS)
+    if base_ms <= 0 or base_ms % 1_000 or coarse % fine or HOUR_MS % base_ms:
+        raise AnalyticsError(
+            f"a window of {base_ms} ms: it must be whole seconds, divide an hour, and divide a minute or be "
+            "whole minutes; for example 5000, 10000, 300000"
+        )
+    return tuple(sorted({base_ms, MINUTE_MS, HOUR_MS}))
+
+
+def roll_up(
+    spark: SparkSession,
+    out: str,
+    manifests: Sequence[HourManifest],
+    *,
+    base_ms: int | None = None,
+    tables: Mapping[str, RollUp] = TABLES,
+    ends: Mapping[int, int] | None = None,
+    progress: Progress = lambda _: None,
+) -> list[int]:
+    """Computes what is not up to date; returns those hours. A second run does nothing.
+
+    `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours.
+    """
+    windows, store = windows_of(base_ms), RollupStore(out)
+    store.clean()
+    stale = store.stale(manifests, windows)
+    for batch in _batches(stale):
+        rows = sum(part.rows for each in batch for parts in each.parts.values() for part in parts)
+        progress(f"rolling up {len(batch)} hours, {rows:,} rows")
+        _roll_up_batch(spark, store, batch, windows, tables, ends or {})
+        store.place(batch, tables, windows)
+    return [each.hour_ts for each in stale]
+
+
+def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
+    batches: list[list[HourManifest]] = []
+    rows = 0
+    for each in manifests:
+        of_hour = sum(part.rows for parts in each.parts.values() for part in parts)
+        if not batches or rows + of_hour > BATCH_ROWS_MAX:
+            batches.append([])
+            rows = 0
+        batches[-1].append(each)
+        rows += of_hour
+    return batches
+
+
+def _roll_up_batch(
+    spark: SparkSession,
+    store: RollupStore,
+    batch: Sequence[HourManifest],
+    windows: Sequence[int],
+    tables: Mapping[str, RollUp],
+    ends: Mapping[int, int],
+) -> None:
+    def read(table: Table) -> DataFrame:
+        return read_table(spark, paths_of(store.url, batch, table), table)
+
+    hours = Hours(read, windows, ends)
+    try:
+        for table in tables.values():
+            if any(each.name in manifest.parts for manifest in batch for each in table.sources):
+                write_hours(table.roll(hours), table, f"{store.url}/{STAGING}/{table.name}")
+    finally:
+        hours.close()
+
+
+def paths_of(out_url: str, manifests: Sequence[HourManifest], table: Table) -> list[str]:
+    """Returns the URLs of this table's parts, hour by hour."""
+    parts = [part.path for each in manifests for part in each.parts.get(table.name, [])]
+    return [f"{out_url}/{path}" for path in parts]
+
+
+def write_hours(rows: DataFrame, table: RollUp, url: str) -> None:
+    """Writes a file per window and hour, in the order of the key: equal rows give equal files."""
+    folder, key = ("window", "hour"), table.columns[: table.key]
+    # A constant would vanish from the order, and the writer would sort again by the folders, which loses it.
+    window = F.when(F.col("window_ts").isNotNull(), F.col("window")).alias("window")
+    columns = [window, hour_of(F.col("window_ts")).alias("hour"), *map(F.col, table.columns)]
+    (
+        rows.select(*columns)
+        .repartition(*folder)
+        .sortWithinPartitions(*folder, *key)
+        .write.partitionBy(*folder)
+        .mode("overwrite")
+        .parquet(url)
+    )

@@ -1,0 +1,153 @@
+"""Where roll-ups are, and which of them are up to date.
+
+    OUT/rollup/<table>/window=<ms>/dt=YYYY-MM-DD/hour=HH/part.parquet     an hour; sorted by the table's key
+    OUT/rollup/manifest/dt=YYYY-MM-DD-hour=HH.json                        the compacted parts that it is of
+
+Spark writes into OUT/rollup/.staging/; then each file is renamed into place, and an hour's manifest is
+written last. A run that is killed in between leaves hours whose manifest names other parts: the next run
+computes them again. Compacted parts never change under their name.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow.fs as pa_fs
+
+from analytics.compaction.manifest import HourManifest, folder_of
+from analytics.compaction.storage import file_system
+from analytics.errors import AnalyticsError
+
+ROLLUP = "rollup"
+STAGING = f"{ROLLUP}/.staging"
+MANIFESTS = f"{ROLLUP}/manifest"
+PART = "part.parquet"
+ROLLUP_VERSION = 1
+"""To be incremented when an hour's roll-up changes for equal parts: then every hour is computed again."""
+
+
+class RolledHour(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an hour that is up to date. `parts`: the compacted parts (below OUT), sorted. `windows`: in ms.
+    `files`: the roll-ups (below OUT), sorted; a table without rows in this hour has none."""
+
+    hour_ts: int
+    parts: list[str]
+    windows: list[int]
+    files: list[str] = []
+    version: int = ROLLUP_VERSION
+
+
+class RollupStore:
+    """The roll-ups below `out`, a directory or a URL. Raises AnalyticsError if it cannot be reached."""
+
+    def __init__(self, out: str) -> None:
+        self.out = out.rstrip("/")
+        is_local = "://" not in out or out.startswith("file://")
+        if is_local:
+            self._root = str(Path(out.removeprefix("file://")).absolute())
+            self._system: pa_fs.FileSystem = pa_fs.LocalFileSystem()
+        else:
+            self._system, self._root = file_system(out)
+        self.url = f"file://{self._root}" if is_local else self.out
+
+    def read(self, hour_ts: int) -> RolledHour | None:
+        """Returns an hour's manifest; None: there is none, or it is damaged or of another version."""
+        try:
+            with self._system.open_input_stream(self._path(_manifest(hour_ts)), compression=None) as file:
+                found = msgspec.json.decode(file.read(), type=RolledHour)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return found if found.version == ROLLUP_VERSION else None
+
+    def paths(self, table: str, window_ms: int, hours: Iterable[int]) -> list[str]:
+        """Returns the URLs of the files of a table's windows, hour by hour."""
+        start = f"{ROLLUP}/{table}/window={window_ms}/"
+        rolled = [found for hour_ts in hours if (found := self.read(hour_ts)) is not None]
+        return [f"{self.url}/{name}" for each in rolled for name in each.files if name.startswith(start)]
+
+    def stale(self, manifests: Iterable[HourManifest], windows: Sequence[int]) -> list[HourManifest]:
+        """Returns the hours whose roll-ups are missing, or of other parts or fewer windows."""
+        return [each for each in manifests if not self._is_fresh(each, windows)]
+
+    def _is_fresh(self, manifest: HourManifest, windows: Sequence[int]) -> bool:
+        found = self.read(manifest.hour_ts)
+        return (
+            found is not None and found.parts == sorted(manifest.paths()) and {*windows} <= {*found.windows}
+        )
+
+    def clean(self) -> None:
+        """Deletes what a killed run left."""
+        self._delete_folder(STAGING)
+
+    def place(self, manifests: Sequence[HourManifest], tables: Iterable[str], windows: Sequence[int]) -> None:
+        """Renames what Spark wrote for these hours into place, deletes what they no longer have, and writes
+        their manifests."""
+        staged = self._staged(tables)
+        for manifest in manifests:
+            before = self.read(manifest.hour_ts)
+            files = {
+                f"{ROLLUP}/{table}/window={window}/{folder_of(hour_ts)}/{PART}": path
+                for (table, window, hour_ts), path in staged.items()
+                if hour_ts == manifest.hour_ts
+            }
+            for name, path in sorted(files.items()):
+                self._move(path, name)
+            for name in set(before.files if before else ()) - files.keys():
+                self._delete_file(name)
+            rolled = RolledHour(
+                hour_ts=manifest.hour_ts,
+                parts=sorted(manifest.paths()),
+                windows=sorted(windows),
+                files=sorted(files),
+            )
+            self._write(_manifest(manifest.hour_ts), msgspec.json.encode(rolled))
+        self.clean()
+
+    def _staged(self, tables: Iterable[str]) -> Mapping[tuple[str, int, int], str]:
+        """Returns the files that Spark wrote, by table, window and hour. Each hour is one file."""
+        found: dict[tuple[str, int, int], str] = {}
+        for table in tables:
+            folder = f"{self._path(STAGING)}/{table}"
+            selector = pa_fs.FileSelector(folder, recursive=True, allow_not_found=True)
+            for info in self._system.get_file_info(selector):
+                if not info.base_name.endswith(".parquet"):
+                    continue
+                *_, window, hour, _ = info.path.split("/")
+                key = table, _value(window), _value(hour)
+                if key in found:
+                    raise AnalyticsError(f"{folder}: Spark wrote two files for one hour")
+                found[key] = info.path
+        return found
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _move(self, path: str, name: str) -> None:
+        target = self._path(name)
+        self._system.create_dir(target.rpartition("/")[0], recursive=True)
+        self._system.move(path, target)
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Under a temporary name first: on a disk a reader sees the old content or the new."""
+        temporary = self._path(f"{MANIFESTS}/.tmp-{name.rpartition('/')[2]}")
+        self._system.create_dir(self._path(MANIFESTS), recursive=True)
+        with self._system.open_output_stream(temporary, compression=None) as file:
+            file.write(content)
+        self._system.move(temporary, self._path(name))
+
+    def _delete_file(self, name: str) -> None:
+        if self._system.get_file_info(self._path(name)).type == pa_fs.FileType.File:
+            self._system.delete_file(self._path(name))
+
+    def _delete_folder(self, name: str) -> None:
+        if self._system.get_file_info(self._path(name)).type == pa_fs.FileType.Directory:
+            self._system.delete_dir(self._path(name))
+
+
+def _manifest(hour_ts: int) -> str:
+    return f"{MANIFESTS}/{folder_of(hour_ts).replace('/', '-')}.json"
+
+
+def _value(folder: str) -> int:
+    """Returns 60000 for "window=60000"."""
+    return int(folder.partition("=")[2])

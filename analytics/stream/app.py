@@ -1,0 +1,124 @@
+"""keelmq analytics stream: follows growing telemetry, and keeps the tables and pages of the last minutes.
+
+The checkpoint (OUT/live/checkpoint) says which bytes each batch has read. A process that is killed goes on
+from there: a batch that was not finished is read again and gives the same tables.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from analytics.errors import AnalyticsError
+from analytics.session import spark_session
+from analytics.stream.live import KEPT_MS, LiveTables, Status
+from analytics.stream.minutes import minutes_of
+from analytics.stream.pages import LivePages
+from analytics.stream.source import NAME, TelemetrySource
+from keelmq.runtime.clock import now_ms
+
+TRIGGER_S = 5
+POLL_S = 1
+
+STREAMING = {
+    "spark.sql.shuffle.partitions": "2",
+    # a batch is small: what costs is the number of tasks, and planning each query again while it runs
+    "spark.sql.adaptive.enabled": "false",
+}
+
+Progress = Callable[[str], None]
+
+
+def run_stream(
+    input: str,
+    output: str,
+    *,
+    trigger_s: float = TRIGGER_S,
+    stopped: threading.Event | None = None,
+    progress: Progress = lambda _: None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Status:
+    """Runs until SIGTERM, SIGINT or `stopped`; returns the last status. Raises AnalyticsError.
+
+    `input`, `output`: local directories.
+    """
+    for each in (input, output):
+        if "://" in each:
+            raise AnalyticsError(f"{each}: the stream follows files of a local or mounted directory")
+    directory, out = Path(input).absolute(), Path(output).absolute()
+    if not directory.is_dir():
+        raise AnalyticsError(f"{directory} is not a directory; give one with telemetry folders in it")
+    live = out / "live"
+    live.mkdir(parents=True, exist_ok=True)
+    stopped = stopped if stopped is not None else threading.Event()
+    with (
+        _stop_by_signal(stopped),
+        spark_session(
+            quick=False, master=master, conf={**STREAMING, **(conf or {})}, progress=progress
+        ) as spark,
+    ):
+        tables, pages = LiveTables(spark, live, minutes_of), LivePages(out, every_ms=round(trigger_s * 1000))
+        for minute, lag in tables.kept("lag"):
+            pages.remember(minute, lag)
+        spark.dataSource.register(TelemetrySource)
+
+        def take(frame: DataFrame, number: int) -> None:
+            began_ms = now_ms()
+            for minute, rolled in tables.add(frame, number).items():
+                pages.put(minute, rolled.get("lag"), rolled.get("replica_lag"))
+            status = tables.status
+            pages.forget(status.computed_ts - KEPT_MS)
+            pages.publish(tables.states, computed_ts=status.computed_ts, data_to_ts=status.data_to_ts)
+            progress(_line(tables.commit(now_ms() - began_ms)))
+
+        query = (
+            spark.readStream.format(NAME)
+            .option("directory", str(directory))
+            .load()
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", f"file://{live / 'checkpoint'}")
+            .trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds")
+            .start()
+        )
+        _wait(query, stopped)
+    return tables.status
+
+
+def _wait(query: StreamingQuery, stopped: threading.Event) -> None:
+    try:
+        while not stopped.is_set() and not query.awaitTermination(POLL_S):
+            pass
+    except StreamingQueryException as error:
+        raise AnalyticsError(f"the stream ended: {error.getErrorClass()}: {error}".splitlines()[0]) from error
+    finally:
+        query.stop()
+
+
+def _line(status: Status) -> str:
+    late = f", {status.late} late" if status.late else ""
+    bad = f", {status.bad} damaged lines" if status.bad else ""
+    behind_s = (status.computed_ts - status.data_to_ts) / 1000
+    took_s = status.took_ms / 1000
+    return (
+        f"batch {status.batch}: {status.rows} rows{bad}{late}; data was {behind_s:.1f} s old; {took_s:.1f} s"
+    )
+
+
+@contextlib.contextmanager
+def _stop_by_signal(stopped: threading.Event) -> Iterator[None]:
+    """A test runs the stream in a thread, which may not set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, lambda *_: stopped.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,106 @@
+"""Which bytes of which growing files a batch reads: the offsets of the streaming source.
+
+Positions are plain JSON, because Spark keeps them in the checkpoint: a batch is a pair of them, and a batch
+that is repeated reads the same bytes. A file is known by its name without ".open", which it loses when its
+hour is over.
+Files of hours before `from_hour` are left to the hourly job, so that positions stay small.
+"""
+
+import calendar
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HOURS_KEPT = 2
+"""Full hours before the current one whose files are still followed."""
+
+_HOUR = re.compile(r"/dt=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)/", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes [start, end) of a file; both are at the beginning of a line."""
+
+    name: str
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """`files`: bytes that were read, by name. `from_hour`: the oldest hour since 1970 that is followed."""
+
+    from_hour: int
+    files: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what of_json() takes, with the files in order."""
+        return {"from_hour": self.from_hour, "files": dict(sorted(self.files.items()))}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> "Positions":
+        return cls(int(value["from_hour"]), {str(name): int(at) for name, at in value["files"].items()})
+
+
+def hour_of(name: str) -> int | None:
+    """Returns the hour since 1970 that stands in a file's folders; None: there is none."""
+    match = _HOUR.search(name)
+    if match is None:
+        return None
+    year, month, day, hour = map(int, match.groups())
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 23 and year >= 1970):
+        return None
+    return calendar.timegm((year, month, day, hour, 0, 0)) // 3_600
+
+
+def advance(start: Positions, sizes: Mapping[str, int], *, hour: int, bytes_max: int) -> Positions:
+    """Returns the positions after the next batch, which reads at most `bytes_max` bytes; older hours first.
+
+    `sizes`: bytes of each file now, up to the end of its last whole line. `hour`: the current one. A file
+    that disappeared or became shorter keeps its position while its hour is followed. Where bytes_max ends a
+    range within a line, the caller moves that end to the beginning of a line.
+    """
+    files, left, unread = dict(start.files), bytes_max, hour
+    hours = {name: at for name in {*sizes, *files} if (at := hour_of(name)) is not None}
+    followed = [name for name in sizes if hours.get(name, -1) >= start.from_hour]
+    for name in sorted(followed, key=lambda each: (hours[each], each)):
+        at = files.get(name, 0)
+        if sizes[name] > at and left > 0:
+            files[name] = min(sizes[name], at + left)
+            left -= files[name] - at
+        if sizes[name] > files.get(name, 0):
+            unread = min(unread, hours[name])
+    from_hour = max(start.from_hour, min(hour - HOURS_KEPT, unread))
+    return Positions(
+        from_hour,
+        {
+            name: at
+            for name, at in files.items()
+            if hours.get(name, -1) >= from_hour or at > start.files.get(name, 0)
+        },
+    )
+
+
+def ranges(start: Positions, end: Positions) -> Iterator[Range]:
+    """Yields what a batch from `start` to `end` reads, by name."""
+    for name, to in sorted(end.files.items()):
+        at = start.files.get(name, 0)
+        if to > at:
+            yield Range(name, at, to)
+
+
+def share(every: Sequence[Range], parts: int) -> list[list[Range]]:
+    """Returns the ranges in at most `parts` lists of nearly equal bytes; the largest first."""
+    lists: list[list[Range]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for each in sorted(every, key=lambda one: (-one.size, one.name)):
+        smallest = sizes.index(min(sizes))
+        lists[smallest].append(each)
+        sizes[smallest] += each.size
+    return [each for each in lists if each]

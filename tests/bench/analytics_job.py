@@ -1,0 +1,81 @@
+"""A process of the suite analytics: computes an output directory and prints what it took, as JSON.
+
+    python -m tests.bench.analytics_job INPUT OUT     the whole job, as `keelmq analytics run`
+    python -m tests.bench.analytics_job --lag OUT     only the table lag, twice in one session
+
+cpu_s and peak_kib are of this process, its Java and what Java started, together. cpu_s is from their start;
+with --lag it is that of the second time.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import job
+from analytics.compaction.manifest import HourManifest, read_manifests
+from analytics.reading import read_table
+from analytics.rollup.run import paths_of, windows_of
+from analytics.rollup.tables import TABLES, Hours
+from analytics.session import spark_session
+from analytics.tables import Table
+
+TICKS = os.sysconf("SC_CLK_TCK")
+CONF = {"spark.master": "local[2]"}
+
+
+def java_pid() -> int:
+    """Returns the process of Java, which stays when its session has ended."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (found,) = [int(pid) for pid in children if "java" in Path(f"/proc/{pid}/comm").read_text()]
+    return found
+
+
+def cpu_s(java: int) -> float:
+    fields = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()
+    here = os.times()
+    return sum(map(int, fields[11:15])) / TICKS + time.process_time() + here[2] + here[3]
+
+
+def peak_kib(*pids: int) -> int:
+    return sum(
+        int(line.split()[1])
+        for pid in pids
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
+
+
+def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest], target: Path) -> None:
+    def read(table: Table) -> DataFrame:
+        return read_table(spark, paths_of(f"file://{out}", manifests, table), table)
+
+    hours = Hours(read, windows_of(None))
+    TABLES["lag"].roll(hours).write.mode("overwrite").parquet(f"file://{target}")
+    hours.close()
+
+
+def lag_twice(out: str) -> float:
+    manifests = read_manifests(out)
+    with spark_session(quick=False, conf=CONF) as spark:
+        lag_only(spark, out, manifests, Path(out, "lag"))
+        before = cpu_s(java_pid())
+        lag_only(spark, out, manifests, Path(out, "lag"))
+    return before
+
+
+def main(source: str, out: str) -> None:
+    before = 0.0
+    if source == "--lag":
+        before = lag_twice(out)
+    else:
+        job.run(source, out, conf=CONF)
+    java = java_pid()
+    print(json.dumps({"cpu_s": cpu_s(java) - before, "peak_kib": peak_kib(java, os.getpid())}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,155 @@
+"""The stream: totals are exact whatever is late, doubled, damaged or repeated after a crash."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keelmq.remoting.records import HaSample, ReplicaSample, encode_record
+from keelmq.runtime.clock import wall_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from analytics.stream.live import LiveTables
+
+pytestmark = pytest.mark.spark
+
+HOUR_TS = wall_ms() // 3_600_000 * 3_600_000
+"""Only files of the last hours are followed."""
+NOW = HOUR_TS + 30 * 60_000
+
+
+def sample(second: int, group: str = "b", broker_id: int = 1, role: str = "master") -> HaSample:
+    return HaSample(
+        ts=HOUR_TS + second * 1000,
+        cluster_name="C",
+        broker_name=group,
+        broker_id=broker_id,
+        role=role,  # type: ignore[arg-type]
+        master_epoch=3,
+        max_offset=second * 10,
+        confirm_offset=second * 10,
+        replicas=(ReplicaSample(broker_id=2, ack_offset=second, lag_ms=1, in_sync=True),),
+    )
+
+
+@contextmanager
+def count_minutes(tables: "Mapping[str, DataFrame]") -> "Iterator[Mapping[str, DataFrame]]":
+    """Masters' samples and replicas' acks per group and minute."""
+    from pyspark.sql import functions as F
+
+    def counted(name: str) -> "DataFrame":
+        window = (F.col("ts") - F.pmod("ts", F.lit(60_000))).alias("window_ts")
+        return tables[name].groupBy("broker_name", window).agg(F.count("*").alias("n"))
+
+    yield {"masters": counted("master_sample"), "replicas": counted("replica_sample")}
+
+
+class Files:
+    """Appends lines, as brokers do."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def append(self, *samples: HaSample, node: str = "n", rest: bytes = b"") -> None:
+        hour = time.strftime("dt=%Y-%m-%d/hour=%H", time.gmtime(HOUR_TS / 1000))
+        folder = self.root / "ha_sample" / hour
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{node}-1.jsonl.open").open("ab") as file:
+            file.write(b"".join(map(encode_record, samples)) + rest)
+
+    def close(self, node: str = "n") -> None:
+        (path,) = self.root.rglob(f"{node}-1.jsonl.open")
+        path.rename(path.with_suffix(""))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "telemetry")
+
+
+def follow(spark: "SparkSession", files: Files, out: Path, *, fail: str = "") -> "LiveTables":
+    """Reads what is there now, from the checkpoint on. `fail`: before or after the tables are written, or
+    when their status is."""
+    from analytics.stream.live import LiveTables
+    from analytics.stream.source import NAME, TelemetrySource
+
+    spark.dataSource.register(TelemetrySource)
+    tables = LiveTables(spark, out, count_minutes, wall_clock=lambda: NOW)
+
+    def take(frame: "DataFrame", number: int) -> None:
+        if fail == "before":
+            raise RuntimeError("crash")
+        tables.add(frame, number)
+        if fail == "after":
+            raise RuntimeError("crash")
+        tables.commit(took_ms=0)
+        if fail == "committed":
+            raise RuntimeError("crash")
+
+    source = spark.readStream.format(NAME).option("directory", str(files.root))
+    query = (
+        source.option("from_hour", str(HOUR_TS // 3_600_000))
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return tables
+
+
+def found(tables: "LiveTables", name: str) -> dict[tuple[str, int], int]:
+    rows = [row for _, table in tables.kept(name) for row in table.to_pylist()]
+    return {(row["broker_name"], (row["window_ts"] - HOUR_TS) // 60_000): row["n"] for row in rows}
+
+
+def test_late_doubled_and_damaged_lines(spark: "SparkSession", files: Files, tmp_path: Path) -> None:
+    out = tmp_path / "live"
+    first = [sample(second) for second in range(1200, 1290)]
+    files.append(*first)
+    files.append(*first[:50], sample(1230, "c"), node="copy")
+    files.append(
+        sample(1231, broker_id=2, role="slave"), rest=b"{broken\n[]\n" + encode_record(sample(1299))[:40]
+    )
+    tables = follow(spark, files, out)
+    assert found(tables, "masters") == {("b", 20): 60, ("b", 21): 30, ("c", 20): 1}
+    assert found(tables, "replicas") == found(tables, "masters")
+    assert (tables.status.bad, tables.status.late) == (2, 0)
+    files.append(rest=encode_record(sample(1299))[40:])  # the other half of the line
+    files.append(sample(1201, "late"), sample(5, "left to the hourly job"), node="copy")
+    files.close()
+    tables = follow(spark, files, out)
+    assert found(tables, "masters") == {("b", 20): 60, ("b", 21): 31, ("c", 20): 1, ("late", 20): 1}
+    assert (tables.status.bad, tables.status.late) == (2, 2)  # one sample, and its replica
+    again = follow(spark, files, out)
+    assert again.status == tables.status
+
+
+@pytest.mark.parametrize("fail", ["before", "after", "committed"])
+def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, fail: str) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    crashed, smooth = tmp_path / "crashed", tmp_path / "smooth"
+    files.append(*(sample(second) for second in range(1200, 1230)))
+    with pytest.raises(StreamingQueryException):
+        follow(spark, files, crashed, fail=fail)
+    files.append(*(sample(second) for second in range(1230, 1270)))  # not in the batch that is repeated
+    tables = follow(spark, files, crashed)
+    assert found(tables, "masters") == {("b", 20): 30}, "the same bytes again"
+    tables = follow(spark, files, crashed)
+    other = follow(spark, files, smooth)
+    assert found(tables, "masters") == found(other, "masters") == {("b", 20): 60, ("b", 21): 10}
+    assert tables.status.rows == other.status.rows == 140
+    minutes = {
+        path.relative_to(out): path.read_bytes() for out in (crashed,) for path in out.glob("rollup/*/*")
+    }
+    assert minutes == {path.relative_to(smooth): path.read_bytes() for path in smooth.glob("rollup/*/*")}

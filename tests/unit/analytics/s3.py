@@ -1,0 +1,21 @@
+"""An S3-compatible server in this process."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from moto.server import ThreadedMotoServer
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """Yields the URL of an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+        yield f"s3://key:secret@bucket/%s?{options}&allow_bucket_creation=true"
+    finally:
+        server.stop()

@@ -1,0 +1,144 @@
+"""The last minutes: what the stream writes, what a name server reads, and what controllers' events say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+import pyarrow as pa
+
+from analytics.stream.pages import LivePages
+from analytics.stream.states import GroupStates
+from keelmq.web.live_files import MINUTE_MS, MINUTES, find_group
+from keelmq.web.live_reader import LiveFiles
+from keelmq.web.page_files import packed, unpacked
+from keelmq.web.reading import PageFileError
+
+START = 29_000_000 * MINUTE_MS
+GROUP = ("c", 'b"\\\n')
+
+
+def lag(minute: int, ms: int, name: tuple[str, str] = GROUP) -> dict[str, Any]:
+    return {"cluster_name": name[0], "broker_name": name[1], "window_ts": START + minute * MINUTE_MS,
+            "samples": 60, "ms_p99": ms, "ms_max": ms + 1, "max_offset": 7, "confirm_offset": 6}  # fmt: skip
+
+
+def replica(minute: int, broker: int) -> dict[str, Any]:
+    return {"cluster_name": GROUP[0], "broker_name": GROUP[1], "window_ts": START + minute * MINUTE_MS,
+            "broker_id": broker, "samples": 60, "bytes_max": broker, "ms_max": 0, "samples_out": 0,
+            "last_ack_offset": 5, "last_ts": 1}  # fmt: skip
+
+
+def event(ts: int, number: int, master: int | None, members: list[int], **more: Any) -> dict[str, Any]:
+    after = {"master_broker_id": master, "sync_state_set": members}
+    return {"cluster_name": "c", "broker_name": "b", "ts": START + ts, "event_id": number, "log_id": "L",
+            "refused": None, "after": after, **more}  # fmt: skip
+
+
+def put(pages: LivePages, minute: int, *lags: dict[str, Any], replicas: tuple[Any, ...] = ()) -> None:
+    tables = [pa.Table.from_pylist(list(rows)) if rows else None for rows in (lags, replicas)]
+    pages.put(START + minute * MINUTE_MS, *tables)
+
+
+def published(out: Path, minutes: int = 3) -> LivePages:
+    pages = LivePages(out, every_ms=5_000)
+    put(pages, 0, lag(0, 10), lag(0, 99, ("c", "other")), replicas=(replica(0, 2), replica(0, 3)))
+    put(pages, minutes - 1, lag(minutes - 1, 30), replicas=(replica(minutes - 1, 3),))
+    pages.publish(GroupStates(), computed_ts=5, data_to_ts=START + minutes * MINUTE_MS - 1)
+    return pages
+
+
+def test_a_group_is_found_by_its_exact_name(tmp_path: Path) -> None:
+    published(tmp_path)
+    files = LiveFiles(tmp_path)
+    head = files.head()
+    assert head is not None and (head.start_ts, head.count, head.every_ms) == (START, 3, 5_000)
+    found = files.series(head, *GROUP)
+    assert found is not None and found.lag == {
+        "samples": [60, None, 60], "ms_p99": [10, None, 30], "ms_max": [11, None, 31],
+    }  # fmt: skip
+    assert [(each.broker_id, each.columns["bytes_max"]) for each in found.replicas] == [
+        (2, [2, None, None]), (3, [3, None, 3]),
+    ]  # fmt: skip
+    other = files.series(head, "c", "other")
+    assert other is not None and other.lag["ms_p99"] == [99, None, None]
+    for name in (("c", "b"), ("c", "othe"), ("", "other")):
+        assert files.series(head, *name) is None
+    late = files.series(head, *GROUP, from_ts=START + MINUTE_MS + 5)
+    assert late is not None and (late.start_ts, late.count) == (START + MINUTE_MS, 2)
+
+
+def test_a_minute_that_changes_replaces_its_file(tmp_path: Path) -> None:
+    pages = published(tmp_path)
+    put(pages, 0, lag(0, 77))
+    data = (tmp_path / MINUTES / f"{START}.jsonl").read_bytes()
+    group = find_group(data, *GROUP)
+    assert group is not None and group.lag["ms_p99"] == 77 and find_group(data, "c", "other") is None
+    pages.forget(START + MINUTE_MS)
+    assert [path.stem for path in (tmp_path / MINUTES).iterdir()] == [str(START + 2 * MINUTE_MS)]
+
+
+def merged(out: Path) -> Any:
+    at, content = LiveFiles(out).merged(packed(b'{"v":1,"groups":[]}'), 9)
+    return at, json.loads(unpacked(content))
+
+
+def test_the_fleet_has_its_last_hour(tmp_path: Path) -> None:
+    assert merged(tmp_path) == (0, {"v": 1, "groups": []}), "no stream: the index as it is"
+    pages = LivePages(tmp_path, every_ms=5_000)
+    for minute in (0, 61):
+        put(pages, minute, lag(minute, minute, ("c", "b")))
+    states = GroupStates()
+    states.set_minimum(("c", "b"), 2)
+    states.set_minimum(("c", "z"), 2)
+    events = [
+        event(0, 1, 1, [1, 2]),
+        event(59 * MINUTE_MS + 30_000, 2, 1, [1]),
+        event(60 * MINUTE_MS, 3, None, [1]),
+    ]
+    states.add_events([*events, event(0, 1, None, [1], broker_name="z")])
+    end = START + 61 * MINUTE_MS + 15_000
+    pages.publish(states, computed_ts=end + 1, data_to_ts=end)
+    at, index = merged(tmp_path)
+    live = index["live"]
+    assert at > 0 and (live["start_ts"], live["count"]) == (START + 2 * MINUTE_MS, 60)
+    b, z = live["groups"]
+    assert (b["broker_name"], z["broker_name"]) == ("b", "z")
+    assert b["ms_p99"] == [None] * 59 + [61] and b["samples_ts"] == START + 62 * MINUTE_MS
+    assert b["below_min_ms"] == [0] * 57 + [30_000, MINUTE_MS, 15_000]
+    assert b["no_master_ms"] == [0] * 58 + [MINUTE_MS, 15_000]
+    assert z["no_master_ms"] == [MINUTE_MS] * 59 + [15_000] and "samples_ts" not in z
+
+
+def test_states_whatever_order_events_come_in() -> None:
+    rows = [event(0, 1, 1, [1, 2]), event(10_000, 2, None, [1, 2]), event(40_000, 3, 2, [2, 1])]
+    rows += [event(40_100, 3, 2, [2, 1], type="snapshot"), event(5, 9, None, [], refused="no")]
+    for order in (rows, rows[::-1], [*rows, *rows]):
+        states = GroupStates()
+        for row in order:
+            states.add_events([row])
+        assert states.minutes(START, 2, START + 2 * MINUTE_MS) == {("c", "b"): ([0, 0], [30_000, 0])}
+        states.forget(START + 30_000)
+        assert states.minutes(START, 1, START + MINUTE_MS) == {("c", "b"): ([0], [30_000])}
+
+
+def test_a_controllers_clock_behind_does_not_undo_an_event() -> None:
+    states = GroupStates()
+    states.add_events([event(20_000, 1, None, [1]), event(10_000, 2, 1, [1])])
+    assert states.minutes(START, 1, START + MINUTE_MS) == {}
+
+
+def test_files_of_another_release_or_damaged(tmp_path: Path) -> None:
+    published(tmp_path)
+    head = LiveFiles(tmp_path).head()
+    assert head is not None
+    (tmp_path / MINUTES / f"{START}.jsonl").write_bytes(b'["c","other",{"samples":"x"}]\n')
+    with pytest.raises(PageFileError, match=r"\.jsonl is damaged: .*; restart the stream"):
+        LiveFiles(tmp_path).series(head, "c", "other")
+    (tmp_path / "live/page.json").write_text(
+        (tmp_path / "live/page.json").read_text().replace('"v":1', '"v":9')
+    )
+    with pytest.raises(PageFileError, match="of another release"):
+        LiveFiles(tmp_path).head()

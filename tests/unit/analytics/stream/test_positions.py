@@ -1,0 +1,105 @@
+"""Positions: whatever grows, disappears or comes late, every byte of a followed hour is read exactly once."""
+
+import json
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.stream.positions import HOURS_KEPT, Positions, Range, advance, hour_of, ranges, share
+
+HOUR = 490_000
+
+
+def name_of(node: int, hour: int) -> str:
+    day, of_day = divmod(hour, 24)
+    at = f"dt=2025-{1 + day % 12:02}-{1 + day % 28:02}"  # only its form matters where hours are not compared
+    return f"0/ha_sample/{at}/hour={of_day:02}/node{node}-{hour}.jsonl"
+
+
+def test_the_hour_of_a_name() -> None:
+    assert hour_of("0/ha_sample/dt=1970-01-02/hour=03/n-1.jsonl") == 27
+    assert hour_of("0/ha_sample/dt=2026-11-23/hour=00/n-1.jsonl") == 498_720
+    for strange in (
+        "n-1.jsonl",
+        "/dt=2026-13-01/hour=00/n",
+        "/dt=2026-12-01/hour=24/n",
+        "/dt=1969-12-01/hour=24/n",
+    ):
+        assert hour_of(strange) is None
+
+
+def files_at(hour: int, node: int) -> str:
+    """A name whose hour is `hour`, for hours of January 1970."""
+    return f"0/ha_sample/dt=1970-01-{1 + hour // 24:02}/hour={hour % 24:02}/node{node}-1.jsonl"
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["grow", "grow", "hour", "remove"]),
+        st.integers(0, 3),
+        st.integers(1, 50),
+        st.integers(1, 60),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_each_byte_once(steps: list[tuple[str, int, int, int]]) -> None:
+    hour, sizes = 30, {}
+    at = Positions(hour, {})
+    read: dict[str, list[Range]] = defaultdict(list)
+    for what, node, count, bytes_max in steps:
+        if what == "grow":
+            name = files_at(hour, node)
+            sizes[name] = sizes.get(name, 0) + count
+        elif what == "hour":
+            hour += 1
+        else:
+            sizes.pop(files_at(hour, node), None)
+        end = Positions.of_json(
+            json.loads(json.dumps(advance(at, sizes, hour=hour, bytes_max=bytes_max).to_json()))
+        )
+        new = list(ranges(at, end))
+        assert sum(each.size for each in new) <= bytes_max
+        assert end.from_hour >= at.from_hour
+        for each in new:
+            read[each.name].append(each)
+        at = end
+    for _ in range(len(sizes) + 1):  # no byte is left behind, however small the batches were
+        end = advance(at, sizes, hour=hour, bytes_max=10_000)
+        for each in ranges(at, end):
+            read[each.name].append(each)
+        at = end
+    for name, size in sizes.items():
+        assert [each.start for each in read[name]] == [0, *(each.end for each in read[name][:-1])]
+        assert read[name][-1].end >= size
+    assert all(hour_of(name) >= hour - HOURS_KEPT for name in at.files)
+
+
+def test_hours_that_are_not_followed() -> None:
+    at = Positions(30, {})
+    old, new = files_at(29, 0), files_at(30, 0)
+    end = advance(at, {old: 10, new: 10, "strange": 5}, hour=30, bytes_max=100)
+    assert list(ranges(at, end)) == [Range(new, 0, 10)]
+
+
+def test_a_dropped_file_is_not_read_again() -> None:
+    sizes = {files_at(30, 0): 10}
+    at = advance(Positions(30, {}), sizes, hour=30, bytes_max=100)
+    later = advance(at, sizes, hour=33, bytes_max=100)
+    assert later == Positions(31, {})
+    assert advance(later, sizes, hour=33, bytes_max=100) == later
+
+
+@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 8))
+def test_shares_are_even(sizes: list[int], parts: int) -> None:
+    every = [Range(str(number), 0, size) for number, size in enumerate(sizes)]
+    lists = share(every, parts)
+    assert sorted((each for one in lists for each in one), key=lambda each: int(each.name)) == every
+    assert len(lists) <= parts
+    totals = [sum(each.size for each in one) for one in lists]
+    if len(totals) == parts:
+        assert max(totals) - min(totals) <= max(sizes)
