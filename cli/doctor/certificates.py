@@ -3,18 +3,15 @@ each other."""
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from cli.doctor.files import ConfigFile
-from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.machine import check_private
+from keelmq.health.certificates import RENEW, RENEW_DAYS, URGENT_DAYS
+from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.config import ControllerConfig
-
-RENEW_DAYS = 30
-URGENT_DAYS = 7
-RENEW = "renew it (keelmq certificates, where ca.key is) and copy both files: no restart is needed"
 
 
 def check_certificates(files: Sequence[ConfigFile]) -> list[Finding]:
@@ -57,21 +54,6 @@ def _one(name: str, controller: ControllerConfig) -> Iterator[Finding]:
     elif days < RENEW_DAYS:
         yield warning("config.secret", name, f"{text}: {days:.0f} days left", RENEW)
     yield private or ok("config.secret", name, text)
-
-
-def certificate_problems(address: str, raft: Mapping[str, object]) -> Iterator[Finding]:
-    """Yields problems of a running member's certificate, from its /readyz."""
-    if fault := raft.get("certificateFault"):
-        step = "correct the files: it uses the old ones now, but would not start again"
-        yield warning("controller.raft", address, f"its new certificate is not in use: {fault}", step)
-    ends = raft.get("certificateEnds")
-    if isinstance(ends, int):
-        until = datetime.fromtimestamp(ends, UTC)
-        if (days := (until - datetime.now(UTC)).total_seconds() / 86_400) < RENEW_DAYS:
-            tell = failed if days < URGENT_DAYS else warning
-            yield tell(
-                "controller.raft", address, f"its certificate ends at {until:%Y-%m-%d %H:%M} UTC", RENEW
-            )
 
 
 def _same_authority(controllers: Sequence[tuple[str, ControllerConfig]]) -> Iterator[Finding]:

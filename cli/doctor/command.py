@@ -19,20 +19,20 @@ from cli.credentials import CredentialsOption, checked_credentials
 from cli.doctor import files as config_files
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
-from cli.doctor.cluster_snapshot import take_snapshot
 from cli.doctor.containers import inner_files
 from cli.doctor.files import ConfigFile, Kind
-from cli.doctor.findings import Finding, Level, as_value, count, merged, ok, summary
-from cli.doctor.groups import groups
 from cli.doctor.machine import Port
 from cli.doctor.port_certificates import check_port_certificates
 from cli.doctor.quota import check_quota
-from cli.doctor.reach import Reach, Silent
 from cli.doctor.rules import rules
 from cli.doctor.security import check_security
-from cli.doctor.verdict import verdict
 from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.health.findings import Finding, Level, as_value, count, merged, ok, summary
+from keelmq.health.groups import groups
+from keelmq.health.reach import Reach, Silent
+from keelmq.health.snapshot import take_snapshot
+from keelmq.health.verdict import verdict
 from keelmq.security.signer import Credentials
 
 TIMEOUT_DEFAULT_MS = 1_200

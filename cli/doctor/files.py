@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
-from cli.doctor.findings import Finding, failed, ok, plural, warning
+from keelmq.health.findings import Finding, failed, ok, plural, warning
 from keelmq.remoting.config_store import with_stored
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,

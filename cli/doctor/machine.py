@@ -17,7 +17,7 @@ from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
-from cli.doctor.findings import Finding, failed, ok, warning
+from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.compiled import built
 from keelmq.runtime.config import ConfigError

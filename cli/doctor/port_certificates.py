@@ -4,7 +4,7 @@ when are its certificates good?"""
 from collections.abc import Iterator, Sequence
 
 from cli.doctor.files import ConfigFile
-from cli.doctor.findings import Finding, failed, ok, warning
+from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.runtime.tls.files import CertificateFiles, days_left

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile
-from cli.doctor.findings import Finding, ok, warning
+from keelmq.health.findings import Finding, ok, warning
 
 CHECK = "machine.quota"
 PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "index")

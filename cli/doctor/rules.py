@@ -4,38 +4,15 @@ file, socket or clock.
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile
-from cli.doctor.findings import Finding, failed, ok, warning
+from cli.doctor.plain_groups import plain_rules
+from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.health.group_settings import group_rules
 from namesrv.plugins.controller.config import ControllerConfig, is_loopback
 
-MUST_BE_EQUAL = {
-    "brokerClusterName": "a group belongs to one cluster: another cluster's group needs another brokerName",
-    "enableControllerMode": "the controllers lead all replicas of a group, or the group has one broker only",
-    "mappedFileSizeCommitLog": "replicas copy the CommitLog byte for byte, file ends included",
-}
-"""Keys of the brokers of one group whose difference breaks replication or elections."""
-
-SHOULD_BE_EQUAL = (
-    "allAckInSyncStateSet",
-    "autoCreateTopicEnable",
-    "brokerHeartbeatInterval",
-    "brokerPermission",
-    "checkSyncStateSetPeriod",
-    "controllerHeartBeatTimeoutMills",
-    "defaultTopicQueueNums",
-    "flushDiskType",
-    "haMaxTimeSlaveNotCatchup",
-    "inSyncReplicas",
-    "maxMessageSize",
-    "minInSyncReplicas",
-    "slaveTimeout",
-)
-"""Keys whose difference makes the group's guarantees depend on which replica is master."""
-
-SAME_ADDRESSES = ("controllerAddr", "namesrvAddr")
 ROUTES_EXPIRE_MS = 120_000
 """A name server removes a broker that has not registered for this long."""
 
@@ -55,6 +32,7 @@ def rules(files: Sequence[ConfigFile]) -> list[Finding]:
         groups[broker.broker_name][file.name] = properties(broker)
     for name, replicas in sorted(groups.items()):
         found += group_rules("config.group", name, replicas)
+        found += plain_rules(name, {file.name: each for file, each in brokers if each.broker_name == name})
         found += _group_size(name, [broker for _, broker in brokers if broker.broker_name == name])
     return found
 
@@ -65,41 +43,6 @@ def properties(broker: BrokerConfig) -> dict[str, str]:
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()
     }
-
-
-def group_rules(check: str, group: str, replicas: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    """Yields what differs. `replicas`: file or address -> its settings; a missing key is not compared."""
-    if len(replicas) < 2:
-        return
-    found = []
-    for key, why in MUST_BE_EQUAL.items():
-        if differs := _differing(key, replicas, str.strip):
-            found.append(failed(check, group, f"{key} differs: {differs}", f"make it the same: {why}"))
-    for key in SHOULD_BE_EQUAL:
-        if differs := _differing(key, replicas, str.strip):
-            step = "make it the same everywhere: after a fail-over another replica's value applies"
-            found.append(warning(check, group, f"{key} differs: {differs}", step))
-    for key in SAME_ADDRESSES:
-        if differs := _differing(key, replicas, lambda text: ";".join(sorted(addresses(text)))):
-            step = "give every replica the whole list"
-            found.append(warning(check, group, f"{key} differs: {differs}", step))
-    yield from found or [ok(check, group, f"{len(replicas)} replicas have the same settings")]
-
-
-def _differing(key: str, replicas: Mapping[str, Mapping[str, str]], normal: Callable[[str], str]) -> str:
-    """Returns each value with the names that have it; "" if all agree."""
-    values: dict[str, list[str]] = defaultdict(list)
-    for name, settings in replicas.items():
-        if key in settings:
-            values[normal(settings[key])].append(name)
-    if len(values) < 2:
-        return ""
-    return ", ".join(f"{value or 'empty'} ({', '.join(names)})" for value, names in sorted(values.items()))
-
-
-def addresses(text: str) -> list[str]:
-    """Returns the entries of "host:port;host:port", unchecked. Commas separate as well."""
-    return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
 
 
 def _group_size(name: str, brokers: Sequence[BrokerConfig]) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cli.doctor.files import ConfigFile
-from cli.doctor.findings import Finding, failed, ok, warning
 from cli.doctor.machine import host_of
+from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.runtime.config import ConfigError, parse_settings, secret_keys
 from keelmq.runtime.tls.settings import with_file
 from keelmq.security.core.plain_acl import BadPlainAcl

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.cluster_snapshot import ClusterSnapshot, NameServer, RunningBroker, clock_of, peers_of
-from cli.doctor.findings import Finding, Level
-from cli.doctor.groups import groups
-from cli.doctor.reach import HttpAnswer, Silent
-from cli.doctor.verdict import verdict
+from keelmq.health.findings import Finding, Level
+from keelmq.health.groups import groups
+from keelmq.health.reach import HttpAnswer, Silent
+from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, clock_of, peers_of
+from keelmq.health.verdict import verdict
 from keelmq.remoting.operations.controller import ControllerMetadata, ReplicaIdentity, ReplicasInfo
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 
@@ -383,3 +383,17 @@ def test_brokers_that_were_not_asked_are_counted() -> None:
     seen = healthy()
     more_brokers_than_can_be_asked(seen)
     assert any("700 more were not asked" in each.text for each in judged(seen))
+
+
+def test_groups_without_controllers_that_lost_their_master_or_have_two() -> None:
+    plain = {"enableControllerMode": "false", "minInSyncReplicas": "1"}
+    seen = ClusterSnapshot(
+        name_servers={NS[0]: name_server({1: BROKERS[0]})},
+        brokers={BROKERS[0]: running(active=False, **plain)},
+    )
+    assert any("only slaves without controllers" in each.text for each in bad(seen))
+    seen = ClusterSnapshot(
+        name_servers={NS[0]: name_server({0: BROKERS[0]}), NS[1]: name_server({0: BROKERS[1]})},
+        brokers={at: running(active=True, **plain) for at in BROKERS[:2]},
+    )
+    assert any("2 masters of this brokerName" in each.text for each in bad(seen))

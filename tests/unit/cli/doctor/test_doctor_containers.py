@@ -1,5 +1,6 @@
 """The doctor reads the file of a container, and with it those of its brokers."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,60 @@ def test_a_broker_of_a_container_is_not_one_of_its_own(tmp_path: Path, ports: li
     a = broker(tmp_path, "a", ports[0])
     result = doctor(container(tmp_path, ports[2], a), a)
     assert not lines(result, "the same port"), result.stdout
+
+
+def state(directory: Path, added: dict[Path, int], *removed: Path) -> None:
+    kept = {"version": 1, "added": {str(path): worker for path, worker in added.items()}}
+    (directory / "state.json").write_text(json.dumps({**kept, "removed": [str(path) for path in removed]}))
+
+
+def test_brokers_that_requests_added_are_checked(tmp_path: Path, ports: list[int]) -> None:
+    a, b = (broker(tmp_path, name, port) for name, port in zip("ab", ports, strict=False))
+    state(tmp_path, {b: 0})
+    result = doctor(container(tmp_path, ports[2], a))
+    assert result.exit_code == 0, result.output
+    assert lines(result, "ok", "container.conf: b.conf: broker C_b_0, ports")
+
+
+def test_what_a_request_added_and_is_gone_or_clashes(tmp_path: Path, ports: list[int]) -> None:
+    a = broker(tmp_path, "a", ports[0])
+    twin = written(tmp_path / "twin.conf", **dict(line.split("=") for line in a.read_text().split()))
+    gone = tmp_path / "gone.conf"
+    state(tmp_path, {twin: 0, gone: 3})
+    result = doctor(container(tmp_path, ports[2], a))
+    assert result.exit_code == 1
+    (line,) = lines(result, "FAILED", "gone.conf", "cannot read")
+    assert f"mqadmin removeBroker -c 127.0.0.1:{ports[2]} -b any:{gone}:-1" in line
+    assert lines(result, "FAILED", "twin.conf", "C_a_0 has already been added")
+    assert lines(result, "FAILED", "twin.conf", f"port {ports[0]} (listenPort) is the listenPort of C_a_0")
+    assert lines(result, "FAILED", "twin.conf", "is the same directory as")
+    assert lines(result, "warning", "gone.conf was in worker 3, and containerProcesses is 1")
+
+
+def test_a_broker_that_a_request_removed(tmp_path: Path, ports: list[int]) -> None:
+    a, b = (broker(tmp_path, name, port) for name, port in zip("ab", ports, strict=False))
+    state(tmp_path, {}, b)
+    result = doctor(container(tmp_path, ports[2], a, b))
+    assert result.exit_code == 0, result.output
+    assert lines(result, "warning", f"mqadmin addBroker -c 127.0.0.1:{ports[2]} -b {b}")
+    assert not lines(result, "broker C_b_0")
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"version": 9}', b"\xff"])
+def test_a_damaged_membership_file(tmp_path: Path, ports: list[int], text: bytes) -> None:
+    (tmp_path / "state.json").write_bytes(text)
+    result = doctor(container(tmp_path, ports[2], broker(tmp_path, "a", ports[0])))
+    assert result.exit_code == 1
+    (line,) = lines(result, "FAILED", "containerStatePath", "the container would not start")
+    assert f"cp {tmp_path}/state.json.bak {tmp_path}/state.json" in line
+
+
+def test_two_masters_of_one_name_on_two_machines(tmp_path: Path, ports: list[int]) -> None:
+    a, other = broker(tmp_path, "a", ports[0]), tmp_path / "other"
+    other.mkdir()
+    b = broker(other, "a", ports[1]).rename(other / "b.conf")
+    result = doctor(container(tmp_path, ports[2], a), b)
+    assert result.exit_code == 1
+    assert lines(result, "FAILED", "C:a: 2 masters have this brokerName: container.conf: a.conf, b.conf") or (
+        lines(result, "FAILED", "C:a: 2 masters have this brokerName: b.conf, container.conf: a.conf")
+    )

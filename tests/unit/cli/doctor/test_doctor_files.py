@@ -10,8 +10,8 @@ import pytest
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
 from cli.doctor.files import ConfigFile, Kind, environment, kind_of, load
-from cli.doctor.findings import CHECKS, Finding, Level, failed, merged, ok
 from cli.doctor.rules import rules
+from keelmq.health.findings import CHECKS, Finding, Level, failed, merged, ok
 from namesrv.plugins.controller.raft.api import TlsFiles
 from tests.support.raft_certificates import Authority
 

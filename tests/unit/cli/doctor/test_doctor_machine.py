@@ -13,9 +13,9 @@ import pytest
 
 from cli.doctor import machine
 from cli.doctor.files import ConfigFile, load
-from cli.doctor.findings import Finding, Level
 from cli.doctor.machine import Port
 from cli.doctor.quota import check_quota
+from keelmq.health.findings import Finding, Level
 
 
 def broker(directory: Path, name: str = "broker.conf", **keys: str) -> ConfigFile:

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
-from cli.doctor.reach import ROUNDS, Reach, Silent
 from cli.keelmq import app
+from keelmq.health.reach import ROUNDS, Reach, Silent
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, Empty, Peer, Request
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
@@ -127,7 +127,7 @@ async def test_a_password_goes_only_where_nobody_else_reads_it(monkeypatch: pyte
             await reach.get(address, "/v1/groups", as_user=True)
             await reach.get(address, "/readyz")
             await stranger.get(address, "/v1/groups", as_user=True)
-            monkeypatch.setattr("cli.doctor.reach.is_loopback", lambda _: False)
+            monkeypatch.setattr("keelmq.health.reach.is_loopback", lambda _: False)
             await reach.get(address, "/v1/groups", as_user=True)
     assert [b"Authorization: Basic YWRtaW46c3dvcmRmaXNo\r\n" in head for head in heads] == [
         True,

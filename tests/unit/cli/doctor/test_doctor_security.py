@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.files import Kind, load
-from cli.doctor.findings import Finding, Level
 from cli.doctor.security import check_security, weakness
 from cli.init_security import Wanted, create
+from keelmq.health.findings import Finding, Level
 from tests.unit.cli.doctor.test_doctor_files import one
 
 MEMBER = "f3b1c09d5a7e4f62881d"

@@ -7,20 +7,29 @@ are asked at once.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from cli.doctor.reach import HttpAnswer, Reach, Silent
-from cli.doctor.rules import addresses
-from keelmq.client.admin import AdminClient
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.health.group_settings import addresses
+from keelmq.health.memory import Memory
+from keelmq.health.reach import HttpAnswer, Reach, Silent
 from keelmq.remoting.client import split_address
-from keelmq.remoting.operations.controller import ControllerMetadata, ReplicasInfo
+from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
+from keelmq.remoting.operations.container import ContainerStatus
+from keelmq.remoting.operations.controller import ControllerMetadata, PastElection, ReplicasInfo
 from keelmq.remoting.operations.route import ClusterInfo
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX
 from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500
-"""The doctor asks no more brokers than this: its time and 1024 open files are the limits."""
+"""No more brokers than this are asked: the time limit and 1024 open files are the reasons."""
+AT_ONCE_MAX = 128
+"""Servers that are asked concurrently."""
+ELECTIONS_MAX = 1_000
+PROBE_TOPIC = "SELF_TEST_TOPIC"
+"""A topic that every broker has."""
 
 T = TypeVar("T")
 
@@ -34,15 +43,19 @@ class NameServer:
     cluster: ClusterInfo
     settings: Mapping[str, str]
     topics: frozenset[str] | None  # None: enableAllTopicList=false
+    permissions: Mapping[str, int] = field(default_factory=dict)  # broker name -> of PROBE_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """The answers of one broker; the numbers are the request codes."""
+    """The answers of one broker; the numbers are the request codes. None: it does not answer that one, such
+    as a broker without replication."""
 
     info: Mapping[str, str]  # 28
     settings: Mapping[str, str]  # 26
     clock_ms: int | None = None  # how far its clock is ahead of ours, to the second
+    ha: HaRuntimeInfo | None = None  # 907
+    epochs: EpochEntryCache | None = None  # 1007
 
 
 @dataclass
@@ -56,7 +69,12 @@ class ClusterSnapshot:
     http_servers: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> TCP address, from files
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
+    elections: Sequence[PastElection] = ()  # 29012, newest first
+    containers: dict[str, ContainerStatus | Silent] = field(default_factory=dict)  # 29031
+    controller_settings: dict[str, Mapping[str, str] | Silent] = field(default_factory=dict)  # 1010
     not_asked: int = 0  # brokers beyond BROKERS_ASKED_MAX
+    taken_ms: int = 0  # when the first question was asked, wall clock
+    took_ms: int = 0
     clocks: dict[str, list[int]] = field(default_factory=dict)  # host -> ms ahead of ours
     resolved: dict[str, frozenset[str]] = field(default_factory=dict)  # host:port -> ip:port
 
@@ -74,6 +92,20 @@ class ClusterSnapshot:
         """Returns whether this name server or controller answers."""
         answers = (self.name_servers.get(address), self.controllers.get(address))
         return any(isinstance(each, NameServer | ControllerMetadata) for each in answers)
+
+    def is_embedded(self, controller: str) -> bool:
+        """Returns whether a controller is in a name server's process, as far as addresses tell: one of the
+        same machine answers if it does."""
+        host, is_silent = controller.rpartition(":")[0], isinstance(self.controllers.get(controller), Silent)
+        return any(
+            at.rpartition(":")[0] == host and isinstance(answer, Silent) == is_silent
+            for at, answer in self.name_servers.items()
+        )
+
+    def member_of(self, controller: str) -> str:
+        """Returns the id of a controller, such as n0; "": not known."""
+        views = [view for view in self.controllers.values() if isinstance(view, ControllerMetadata)]
+        return next((id_ for view in views for id_, at in peers_of(view).items() if at == controller), "")
 
     @property
     def answering(self) -> dict[str, NameServer]:
@@ -99,14 +131,22 @@ class ClusterSnapshot:
 
 
 async def take_snapshot(
-    reach: Reach, name_servers: Sequence[str], controllers: Sequence[str], http: Mapping[str, str]
+    reach: Reach,
+    name_servers: Sequence[str],
+    controllers: Sequence[str],
+    http: Mapping[str, str],
+    memory: Memory | None = None,
+    containers: Sequence[str] = (),
 ) -> ClusterSnapshot:
-    """Asks all servers that the given ones lead to. `http`: TCP address -> HTTP address, from the files."""
-    seen = ClusterSnapshot(http_servers={each: address for address, each in http.items()})
+    """Asks all servers that the given ones lead to. `http`: TCP address -> HTTP address, from the files.
+    `memory`: of earlier snapshots, for a caller that repeats them: answers that rarely change are then asked
+    for rarely."""
+    memory, began_s = memory or Memory(), asyncio.get_running_loop().time()
+    seen = ClusterSnapshot(http_servers={each: address for address, each in http.items()}, taken_ms=wall_ms())
     http_addresses = [http.get(address) or _http_guess(address) for address in name_servers]
     http_addresses += [http[address] for address in controllers if address in http]
     await asyncio.gather(
-        _all(seen.name_servers, name_servers, lambda each: reach.ask(each, _name_server)),
+        _all(seen.name_servers, name_servers, lambda each: _name_server(reach, each, memory)),
         _all(seen.controllers, controllers, _ask_metadata(reach)),
     )
     if not name_servers:
@@ -116,46 +156,102 @@ async def take_snapshot(
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
     await asyncio.gather(
-        _all(seen.brokers, asked, lambda each: reach.ask(each, _broker)),
+        _all(seen.brokers, asked, lambda each: _broker(reach, each, memory)),
         _all(seen.controllers, filter(None, [*_peers(seen), *known]), _ask_metadata(reach)),
     )
     answered = any(isinstance(each, ControllerMetadata) for each in seen.controllers.values())
     await _all(seen.controllers, [] if answered else _of_brokers(seen), _ask_metadata(reach))
     await _all(seen.controllers, _peers(seen), _ask_metadata(reach))
-    await asyncio.gather(_ask_leader(seen, reach), _resolve(seen, reach))
+    await _all(seen.health, _said_http(seen), lambda each: reach.get(each, "/readyz"))
+    await asyncio.gather(
+        _ask_leader(seen, reach),
+        _resolve(seen, reach),
+        _all(seen.controller_settings, _answering(seen), lambda each: _controller(reach, each, memory)),
+    )
+    await _all(
+        seen.containers,
+        containers,
+        lambda each: reach.ask(each, lambda admin, address: admin.container_status(address)),
+    )
+    await _all(seen.brokers, _unlisted(seen), lambda each: _broker(reach, each, memory))
     _read_clocks(seen)
+    seen.took_ms = round((asyncio.get_running_loop().time() - began_s) * 1000)
     return seen
 
 
 async def _all(
     into: dict[str, T | Silent], asked: Iterable[str], question: Callable[[str], Awaitable[T]]
 ) -> None:
+    gate = asyncio.Semaphore(AT_ONCE_MAX)
+
     async def one(address: str) -> T | Silent:
-        try:
-            return await question(address)
-        except Silent as silent:
-            return silent
+        async with gate:
+            try:
+                return await question(address)
+            except Silent as silent:
+                return silent
 
     new = [address for address in dict.fromkeys(asked) if address not in into]
     into.update(zip(new, await asyncio.gather(*(one(address) for address in new)), strict=True))
 
 
-async def _name_server(admin: AdminClient, address: str) -> NameServer:
-    cluster, settings = await asyncio.gather(admin.cluster_info(address), admin.namesrv_config(address))
-    topics = None
-    if settings.get("enableAllTopicList", "true") == "true":
-        topics = frozenset(await admin.topic_list(address))
-    return NameServer(cluster, settings, topics)
+async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
+    async def rarely(admin: AdminClient, address: str) -> NameServer:
+        settings, permissions = await admin.namesrv_config(address), {}
+        with suppress(AdminError):  # no broker has registered it there
+            route = await admin.topic_route(address, PROBE_TOPIC)
+            permissions = {each.broker_name: each.perm for each in route.queue_datas}
+        topics = None
+        if settings.get("enableAllTopicList", "true") == "true":
+            topics = frozenset(await admin.topic_list(address))
+        return NameServer(ClusterInfo(), settings, topics, permissions)
+
+    cluster, kept = await asyncio.gather(
+        reach.ask(server, lambda admin, address: admin.cluster_info(address)),
+        memory.recall(("name server", server), lambda: reach.ask(server, rarely)),
+    )
+    return replace(kept, cluster=cluster)
+
+
+async def _controller(reach: Reach, server: str, memory: Memory) -> Mapping[str, str]:
+    async def ask() -> Mapping[str, str]:
+        return await reach.ask(server, lambda admin, address: admin.controller_config(address))
+
+    return await memory.recall(("controller", server), ask)
 
 
 def _ask_metadata(reach: Reach) -> Callable[[str], Awaitable[ControllerMetadata]]:
     return lambda each: reach.ask(each, lambda admin, address: admin.controller_metadata(address))
 
 
-async def _broker(admin: AdminClient, address: str) -> RunningBroker:
+async def _broker(reach: Reach, server: str, memory: Memory) -> RunningBroker:
     asked_ms = wall_ms()
-    info, settings = await asyncio.gather(admin.runtime_info(address), admin.broker_config(address))
-    return RunningBroker(info, settings, clock_of(info, (asked_ms + wall_ms()) // 2))
+    info = await reach.ask(server, lambda admin, address: admin.runtime_info(address))
+    clock_ms = clock_of(info, (asked_ms + wall_ms()) // 2)
+    settings, ha, epochs = await asyncio.gather(
+        memory.recall(
+            ("settings", server, info.get("bootTimestamp", "")),
+            lambda: reach.ask(server, lambda admin, address: admin.broker_config(address)),
+        ),
+        _or_none(lambda: reach.ask(server, lambda admin, address: admin.ha_status(address))),
+        memory.recall(
+            ("epochs", server, info.get("bootTimestamp", ""), info.get("brokerActive", "")),
+            lambda: _or_none(
+                lambda: reach.ask(server, lambda admin, address: admin.broker_epochs(address, ""))
+            ),
+        ),
+    )
+    return RunningBroker(info, settings, clock_ms, ha, epochs)
+
+
+async def _or_none(question: Callable[[], Awaitable[T]]) -> T | None:
+    """A server that refuses one of several questions has answered the others."""
+    try:
+        return await question()
+    except Silent as silent:
+        if silent.code is None:
+            raise
+        return None
 
 
 async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
@@ -166,6 +262,9 @@ async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
     http_addresses = {str(plugin.get("address")): http_address for http_address, plugin in seen.plugins}
     if leader in http_addresses:
         await _ask_groups(seen, reach, http_addresses[leader])
+    count = min(ELECTIONS_MAX, 50 + 2 * len(seen.group_names))
+    with suppress(Silent):  # RocketMQ's controllers keep no past elections
+        seen.elections = await reach.ask(leader, lambda admin, address: admin.elections(address, "", count))
     try:
         sets = await reach.ask(
             leader, lambda admin, address: admin.sync_state_sets_at(address, seen.group_names)
@@ -208,6 +307,13 @@ def _http_address_of(seen: ClusterSnapshot, controller: str) -> str | None:
     return said or _http_guess(controller)
 
 
+def _said_http(seen: ClusterSnapshot) -> list[str]:
+    """Returns the HTTP addresses of controllers whose /readyz was not found elsewhere, as they say."""
+    found = {str(plugin.get("address", "")) for _, plugin in seen.plugins}
+    views = [(at, view) for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
+    return [view.http_address for at, view in views if at not in found and view.http_address]
+
+
 def _http_guess(address: str) -> str | None:
     host, _, port = address.rpartition(":")
     number = int(port) + HTTP_PORT_DISTANCE
@@ -231,6 +337,20 @@ def peers_of(metadata: ControllerMetadata) -> dict[str, str]:
         if address.rpartition(":")[0]:
             found[member] = address
     return found
+
+
+def _unlisted(seen: ClusterSnapshot) -> list[str]:
+    """Returns the live brokers of the controllers that no name server lists."""
+    sets = seen.sets.values() if isinstance(seen.sets, Mapping) else ()
+    replicas = [each for info in sets for each in (*info.in_sync_replicas, *info.not_in_sync_replicas)]
+    known = [
+        each.broker_address for each in replicas if each.alive and each.broker_address not in seen.brokers
+    ]
+    return known[: max(BROKERS_ASKED_MAX - len(seen.brokers), 0)]
+
+
+def _answering(seen: ClusterSnapshot) -> list[str]:
+    return [at for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
 
 
 def _peers(seen: ClusterSnapshot) -> list[str]:

@@ -2,12 +2,20 @@
 
 from collections.abc import Iterator
 
-from cli.doctor.cluster_snapshot import ClusterSnapshot, RunningBroker
-from cli.doctor.findings import Finding, failed, ok, warning
-from cli.doctor.reach import Silent
+from keelmq.health import commands
+from keelmq.health.container_rules import container_rules
+from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.health.group_settings import addresses
+from keelmq.health.permission_rules import permission_rules
+from keelmq.health.plain_routes import plain_routes
+from keelmq.health.reach import Silent
+from keelmq.health.replication_rules import replication_rules
+from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
+GONE_MS = 6 * 3_600_000
+"""A replica that was not heard of for longer may have been removed."""
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
@@ -17,10 +25,10 @@ def groups(seen: ClusterSnapshot) -> list[Finding]:
     if isinstance(seen.sets, Silent):
         step = f"{AGAIN}; if this persists, check that a majority of the controllers runs"
         text = f"the leading controller does not tell the masters: {seen.sets}"
-        found.append(failed("group.master", "groups", text, step))
+        found.append(failed("group.master", "groups", text, step, commands.watch(seen)))
     for name in seen.group_names:
         found += _group(seen, name)
-    return found
+    return [*found, *replication_rules(seen), *permission_rules(seen), *container_rules(seen)]
 
 
 def _group(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
@@ -32,25 +40,36 @@ def _group(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
         yield from _controlled(seen, name, known[name])
     elif known is not None and controlled:
         text = "its brokers run in controller mode, but the controllers do not know it"
-        step = "check that their controllerAddr names these controllers; the brokers' logs say more"
-        yield failed("group.master", name, text, step)
+        step = "restart them with the controllerAddr of these controllers; the brokers' logs say more"
+        line = commands.start_with("controllerAddr", sorted(seen.controllers))
+        yield failed("group.master", name, text, step, line)
     elif not controlled:
         yield from _alone(seen, name)
 
 
 def _alone(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
     """A group without controllers, or of which no broker answers: only the name servers' routes are known."""
+    tables = {
+        address: server.cluster.broker_addr_table[name].broker_addrs
+        for address, server in seen.answering.items()
+        if name in server.cluster.broker_addr_table
+    }
+    wrong = list(plain_routes(name, tables)) if _running(seen, name) else []
+    if wrong:
+        yield from wrong
+        return
     shown = {master for master in _routed(seen, name).values() if master is not None}
     if not shown:
         step = "start its broker; in controller mode, see the findings about the controllers"
-        yield failed("group.master", name, "the name servers list no master", step)
+        yield failed("group.master", name, "the name servers list no master", step, commands.START_BROKER)
         return
     for master in sorted(shown):
         if isinstance(seen.brokers.get(master), RunningBroker):
             yield ok("group.master", name, f"master {master}, without fail-over (no controller mode)")
         else:
             step = "start it again; only controller mode replaces a master automatically"
-            yield failed("group.master", name, f"master {master} does not answer", step)
+            line = commands.start_broker(seen.brokers.get(master), seen, name)
+            yield failed("group.master", name, f"master {master} does not answer", step, line)
 
 
 def _controlled(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
@@ -66,7 +85,8 @@ def _controlled(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterato
     yield from disagree
     if not disagree:
         told = seen.groups.get(name, {}).get("disagreements") or []
-        yield from (warning("group.routes", name, str(text), AGAIN) for text in told)
+        line = commands.watch(seen, name)
+        yield from (warning("group.routes", name, str(text), AGAIN, line) for text in told)
         if not told and master is not None and master.alive and seen.answering:
             yield ok("group.routes", name, "every name server shows that master")
 
@@ -78,8 +98,9 @@ def _no_master(
     reason = seen.groups.get(name, {}).get("withoutLiveMaster")
     in_sync = ", ".join(f"{each.broker_id} ({each.broker_address})" for each in info.in_sync_replicas)
     others = [each for each in info.not_in_sync_replicas if each.alive]
+    line = commands.explain_election(seen, name, _cluster(seen, name))
     if any(each.alive for each in info.in_sync_replicas):
-        step = AGAIN
+        step, line = AGAIN, commands.watch(seen, name)
     elif others:
         step = (
             f"start one of the SyncStateSet again: {in_sync or 'it is empty'}; broker "
@@ -87,7 +108,7 @@ def _no_master(
         )
     else:
         step = f"start one of the SyncStateSet again: {in_sync or 'it is empty'}"
-    return failed("group.master", name, f"{who}{f' ({reason})' if reason else ''}", step)
+    return failed("group.master", name, f"{who}{f' ({reason})' if reason else ''}", step, line)
 
 
 def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
@@ -97,32 +118,56 @@ def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[F
     size = f"{len(alive)} of {len(replicas)} replicas in sync"
     if wanted is not None:
         size += f", {wanted} needed (minInSyncReplicas)"
+    catching_up = any(each.alive for each in info.not_in_sync_replicas) and info.master_address
+    line = commands.watch_replication(info.master_address or "") if catching_up else commands.START_BROKER
     if wanted is not None and len(alive) < wanted:
         step = "start the missing replicas; every message is refused until they have caught up"
-        yield failed("group.in-sync", name, size, step)
+        yield failed("group.in-sync", name, size, step, line)
     elif len(alive) == 1 and len(replicas) > 1:
         step = "start the others, or wait until they have caught up: no replica could replace this master now"
-        yield warning("group.in-sync", name, size, step)
+        yield warning("group.in-sync", name, size, step, line)
     elif len(alive) == wanted != 1 and len(replicas) > len(alive):
         step = "start the others: one more failure stops all writes"
-        yield warning("group.in-sync", name, size, step)
+        yield warning("group.in-sync", name, size, step, line)
     else:
         yield ok("group.in-sync", name, size)
     for each in replicas:
-        yield from _replica(name, each, in_sync=each in info.in_sync_replicas, cluster=_cluster(seen, name))
+        yield from _replica(seen, name, info, each)
 
 
-def _replica(name: str, replica: ReplicaIdentity, *, in_sync: bool, cluster: str) -> Iterator[Finding]:
+def _replica(
+    seen: ClusterSnapshot, name: str, info: ReplicasInfo, replica: ReplicaIdentity
+) -> Iterator[Finding]:
     who = f"replica {replica.broker_id} at {replica.broker_address}"
     if not replica.alive:
-        step = (
-            f"start it; if it will not return: mqadmin cleanBrokerMetadata -a CONTROLLER -bn {name} "
-            f"-b {replica.broker_id} -c {cluster or 'CLUSTER'}"
-        )
-        yield warning("group.in-sync", name, f"{who} is not alive", step)
-    elif not in_sync:
+        forget = commands.clean_replica(seen, name, _cluster(seen, name), replica.broker_id)
+        if (gone := _gone(seen, name, replica.broker_id)) is not None:
+            step = "start it, or if it was removed for good, make the controllers forget it"
+            yield warning("group.in-sync", name, f"{who} is not alive: {gone}", step, forget)
+        else:
+            step, answer = (
+                f"start it (if it will not return: {forget})",
+                seen.brokers.get(replica.broker_address),
+            )
+            line = commands.start_broker(answer, seen, name)
+            yield warning("group.in-sync", name, f"{who} is not alive", step, line)
+    elif replica not in info.in_sync_replicas:
         step = "if it does not catch up, its disk or network is slower than the master's traffic"
-        yield warning("group.in-sync", name, f"{who} is alive, but not in sync", step)
+        line = commands.watch_replication(info.master_address) if info.master_address else ""
+        yield warning("group.in-sync", name, f"{who} is alive, but not in sync", step, line)
+
+
+def _gone(seen: ClusterSnapshot, name: str, broker_id: int) -> str | None:
+    """Returns for how long a dead replica has not been heard of, if that is longer than a repair takes. None:
+    it is not, or the controllers do not tell."""
+    for each in seen.groups.get(name, {}).get("replicas", ()):
+        if each.get("brokerId") == broker_id:
+            age_ms = each.get("heartbeatAgeMs")
+            if age_ms is None:
+                return "the leading controller has never heard of it"
+            if age_ms > GONE_MS:
+                return f"not heard of for {age_ms // 3_600_000} hours"
+    return None
 
 
 def _routes(
@@ -134,7 +179,12 @@ def _routes(
             continue
         text = f"name server {address} shows {shown or 'no master'}, not {master.broker_address}"
         step = f"{AGAIN}; if this persists, check namesrvAddr of that broker, and its connection"
-        yield failed("group.routes", name, text, step)
+        line = commands.watch(seen, name)
+        listed = listed_name_servers(seen, master.broker_address)
+        if listed and address not in listed:
+            step = f"namesrvAddr of the master lacks {address}: restart it with the whole list"
+            line = commands.start_with("namesrvAddr", seen.name_servers)
+        yield failed("group.routes", name, text, step, line)
 
 
 def _routed(seen: ClusterSnapshot, name: str) -> dict[str, str | None]:
@@ -144,6 +194,12 @@ def _routed(seen: ClusterSnapshot, name: str) -> dict[str, str | None]:
         broker = server.cluster.broker_addr_table.get(name)
         found[address] = None if broker is None else broker.broker_addrs.get(MASTER_ID)
     return found
+
+
+def listed_name_servers(seen: ClusterSnapshot, address: str) -> list[str]:
+    """Returns namesrvAddr of a running broker."""
+    broker = seen.brokers.get(address)
+    return addresses(broker.settings.get("namesrvAddr", "")) if isinstance(broker, RunningBroker) else []
 
 
 def _running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:

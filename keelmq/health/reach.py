@@ -23,6 +23,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.open_network import is_loopback
 from keelmq.security.signer import Credentials, optional_signer
 
@@ -35,7 +36,16 @@ T = TypeVar("T")
 
 
 class Silent(Exception):
-    """No answer, or not a usable one; the text says which."""
+    """No answer, or not a usable one; the text says which. code: of a server that refused, else None."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def is_refusal(self) -> bool:
+        """Returns whether the server answers, and wants other credentials, or has none for us."""
+        return self.code == ResponseCode.NO_PERMISSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +63,17 @@ class HttpAnswer:
 
 
 class Reach:
-    """`credentials`: they sign all requests."""
+    """`credentials`: they sign all requests. `tls`: for all connections; False: as the command line says."""
 
-    def __init__(self, timeout_ms: int, credentials: Credentials | None = None) -> None:
+    def __init__(self, timeout_ms: int, credentials: Credentials | None = None, *, tls: Tls = False) -> None:
         self.timeout_ms, self._credentials = timeout_ms, credentials
         self._is_signing = credentials is not None
         signer = optional_signer(credentials, proof=True)
-        self._client = RemotingClient(connect_timeout_ms=timeout_ms, signer=signer)
+        self._client = RemotingClient(connect_timeout_ms=timeout_ms, signer=signer, tls=tls)
         self._admin = AdminClient(self._client, timeout_ms=timeout_ms)
-        self._deadline = asyncio.get_running_loop().time() + ROUNDS * timeout_ms / 1000
         self._names: dict[str, asyncio.Task[list[str]]] = {}
+        self._deadline = 0.0
+        self.begin()
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,6 +85,12 @@ class Reach:
             task.cancel()
         await asyncio.gather(*self._names.values(), return_exceptions=True)
         await self._client.close()
+
+    def begin(self) -> None:
+        """Starts the time limit of all requests together again, for another round over the same connections.
+        Names are resolved again."""
+        self._deadline = asyncio.get_running_loop().time() + ROUNDS * self.timeout_ms / 1000
+        self._names = {host: task for host, task in self._names.items() if not task.done()}
 
     async def ask(self, address: str, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
         """Returns the answer to `question`, which gets the client and the address with its name resolved. If
@@ -93,7 +110,7 @@ class Reach:
         except AdminError as error:
             code = f"{error.code_name}, " if error.code else ""
             hint = "" if self._is_signing or error.code != ResponseCode.NO_PERMISSION else SIGN
-            raise Silent(f"{code}{_reason(error.remark)}{hint}") from None
+            raise Silent(f"{code}{_reason(error.remark)}{hint}", error.code) from None
 
     async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
         """Returns the answer to an HTTP GET. as_user: with the password, where nobody else can read it.

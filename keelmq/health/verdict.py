@@ -3,19 +3,23 @@ out."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
+from shlex import quote
 from typing import Any
 
-from cli.doctor.certificates import certificate_problems
-from cli.doctor.cluster_snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
-from cli.doctor.findings import Finding, failed, ok, plural, warning
-from cli.doctor.reach import HttpAnswer, Silent
-from cli.doctor.rules import addresses, group_rules
+from keelmq.health import commands
+from keelmq.health.certificates import certificate_problems
+from keelmq.health.findings import Finding, failed, ok, plural, warning
+from keelmq.health.group_settings import addresses, group_rules
+from keelmq.health.reach import HttpAnswer, Silent
+from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
 from keelmq.remoting.operations.controller import ControllerMetadata
 
 CLOCK_WARNING_MS = 2_000
 RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
+SIGN_STEP = "give the credentials of a user who may read"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
@@ -35,8 +39,7 @@ def verdict(seen: ClusterSnapshot) -> list[Finding]:
 def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
     for address, server in seen.name_servers.items():
         if isinstance(server, Silent):
-            step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
-            yield failed("namesrv.reachable", address, f"name server: {server}", step)
+            yield _silent_name_server(seen, address, server)
             continue
         brokers = sum(len(each.broker_addrs) for each in server.cluster.broker_addr_table.values())
         groups = len(server.cluster.broker_addr_table)
@@ -48,20 +51,30 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
             )
         else:
             step = "start brokers with this address in namesrvAddr; after its own restart, wait 30 s"
-            yield warning("namesrv.reachable", address, "name server: no broker is registered", step)
+            text, line = "name server: no broker is registered", commands.watch(seen)
+            yield warning("namesrv.reachable", address, text, step, line)
+
+
+def _silent_name_server(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:
+    if silent.is_refusal:
+        return failed("namesrv.reachable", address, f"name server: {silent}", SIGN_STEP, commands.sign(seen))
+    step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
+    line = commands.START_NAME_SERVER
+    return failed("namesrv.reachable", address, f"name server: {silent}", step, line)
 
 
 def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
     servers = seen.answering
     if len(servers) < 2:
         return
-    found = [*_same_brokers(servers), *_same_topics(servers), *_same_settings(servers)]
+    found = [*_same_brokers(seen), *_same_topics(seen, servers), *_same_settings(seen, servers)]
     same = "the same brokers, topics and settings everywhere"
     yield from found or [ok("namesrv.agree", f"{len(servers)} name servers", same)]
 
 
-def _same_brokers(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
-    step = f"{AGAIN}; if this persists, check that namesrvAddr of the brokers lists every name server"
+def _same_brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
+    servers = seen.answering
+    step = f"{AGAIN}; if this persists, check the brokers' connections to the name servers"
     for name in sorted({name for each in servers.values() for name in each.cluster.broker_addr_table}):
         tables: dict[str, list[str]] = defaultdict(list)
         for address, server in servers.items():
@@ -70,20 +83,39 @@ def _same_brokers(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
             tables[", ".join(f"{key}={at}" for key, at in shown.items()) or "nobody"].append(address)
         if len(tables) > 1:
             text = "; ".join(f"{who} at {', '.join(at)}" for who, at in tables.items())
-            yield failed("namesrv.agree", name, f"name servers disagree: {text}", step)
+            lacking = dict(_lacking(seen, name))
+            if lacking:
+                address, missing = next(iter(lacking.items()))
+                step = f"namesrvAddr of {address} lacks {', '.join(missing)}: restart it with the whole list"
+                line = commands.start_with("namesrvAddr", servers)
+            else:
+                line = commands.watch(seen, name)
+            yield failed("namesrv.agree", name, f"name servers disagree: {text}", step, line)
 
 
-def _same_topics(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
+def _lacking(seen: ClusterSnapshot, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields brokers of a group with the name servers that their namesrvAddr lacks. A list of host names is
+    not compared: a name may stand for all of them."""
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name:
+            listed = addresses(broker.settings.get("namesrvAddr", ""))
+            missing = [each for each in seen.answering if each not in listed]
+            if listed and missing and len(missing) < len(seen.answering):
+                yield address, missing
+
+
+def _same_topics(seen: ClusterSnapshot, servers: Mapping[str, NameServer]) -> Iterator[Finding]:
     known = {at: each.topics for at, each in servers.items() if each.topics is not None}
     everything = frozenset().union(*known.values())
     for address, topics in known.items():
         if missing := sorted(everything - topics):
             names = ", ".join(missing[:NAMES_SHOWN]) + (", ..." if len(missing) > NAMES_SHOWN else "")
             step = f"{AGAIN}; if the topic was deleted at some name servers only, repeat mqadmin deleteTopic"
-            yield warning("namesrv.agree", address, f"lacks {len(missing)} topics: {names}", step)
+            text = f"lacks {len(missing)} topics: {names}"
+            yield warning("namesrv.agree", address, text, step, commands.watch(seen))
 
 
-def _same_settings(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
+def _same_settings(seen: ClusterSnapshot, servers: Mapping[str, NameServer]) -> Iterator[Finding]:
     own = {"listenPort", "bindAddress", "httpPort", "kvConfigPath", "configStorePath", "rocketmqHome"}
     own |= {"analyticsOutputDir"}
     for key in sorted({key for each in servers.values() for key in each.settings} - own):
@@ -94,8 +126,10 @@ def _same_settings(servers: Mapping[str, NameServer]) -> Iterator[Finding]:
             values[server.settings.get(key, "not set")].append(address)
         if len(values) > 1:
             text = "; ".join(f"{value} at {', '.join(at)}" for value, at in values.items())
-            step = "mqadmin updateNamesrvConfig with all of them in -n, or the same configuration file"
-            yield warning("namesrv.agree", key, f"differs: {text}", step)
+            step = "give all of them the value that is right, or the same configuration file"
+            value = next(iter(values))
+            line = f"mqadmin updateNamesrvConfig {commands.name_servers(seen)} -k {key} -v {quote(value)}"
+            yield warning("namesrv.agree", key, f"differs: {text}", step, line)
 
 
 def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -105,9 +139,12 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
     for address, each in seen.controllers.items():
         if isinstance(each, Silent):
             step = "start it there: without a majority of controllers no master can be replaced"
-            yield failed("controller.reachable", address, f"controller: {each}", step)
+            line = commands.START_NAME_SERVER if seen.is_embedded(address) else commands.START_CONTROLLER
+            if each.is_refusal:
+                step, line = SIGN_STEP, commands.sign(seen)
+            yield failed("controller.reachable", address, f"controller: {each}", step, line)
         else:
-            member = next((name for name, at in peers_of(each).items() if at == address), "")
+            member = seen.member_of(address)
             role = "leads" if each.is_leader else "follows"
             yield ok("controller.reachable", address, f"controller {member} {role}".replace("  ", " "))
     if not views:
@@ -116,7 +153,8 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
     if len(lists) > 1:
         text = "; ".join(f"{view.peers} at {at}" for at, view in views.items())
         step = "give all the same controllerDLegerPeers: different members elect different leaders"
-        yield failed("controller.leader", "controllers", f"different members: {text}", step)
+        line = f"mqadmin getControllerMetaData {commands.controllers(seen)}"
+        yield failed("controller.leader", "controllers", f"different members: {text}", step, line)
     yield from _leader(seen, views)
 
 
@@ -127,24 +165,33 @@ def _leader(seen: ClusterSnapshot, views: Mapping[str, ControllerMetadata]) -> I
         view.controller_leader_address: at for at, view in views.items() if view.controller_leader_address
     }
     if not named:
-        step = AGAIN
+        step, line = AGAIN, commands.watch(seen)
         if len(views) < majority:
-            step = f"start more of them: {majority} of {members} must run"
+            step, line = f"start more of them: {majority} of {members} must run", _start_controller(seen)
         text = f"no controller leads; {len(views)} of {members} answer"
-        yield failed("controller.leader", "controllers", text, step)
+        yield failed("controller.leader", "controllers", text, step, line)
     elif len(named) > 1:
         text = "; ".join(f"{leader} says {at}" for leader, at in named.items())
-        yield warning("controller.leader", "controllers", f"different leaders: {text}", AGAIN)
+        yield warning(
+            "controller.leader", "controllers", f"different leaders: {text}", AGAIN, commands.watch(seen)
+        )
     elif without := [at for at, view in views.items() if not view.controller_leader_address]:
         step = f"{AGAIN}; if this persists, check its log and its connection to the others"
-        yield failed("controller.leader", ", ".join(without), "knows no leader, but the others do", step)
+        text, subject = "knows no leader, but the others do", ", ".join(without)
+        yield failed("controller.leader", subject, text, step, commands.watch(seen))
     elif len(views) < majority:
         text = f"{next(iter(named))} leads as far as it knows; only {len(views)} of {members} answer"
         step = f"start more of them: {majority} of {members} must run, or nothing can be decided"
-        yield failed("controller.leader", "controllers", text, step)
+        yield failed("controller.leader", "controllers", text, step, _start_controller(seen))
     else:
         text = f"{next(iter(named))} leads, {len(views)} of {members} answer"
         yield ok("controller.leader", "controllers", text)
+
+
+def _start_controller(seen: ClusterSnapshot) -> str:
+    down = [at for at, each in seen.controllers.items() if isinstance(each, Silent)]
+    embedded = any(seen.is_embedded(at) for at in down)
+    return commands.START_NAME_SERVER if embedded else commands.START_CONTROLLER
 
 
 def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -156,32 +203,43 @@ def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
             value = answer.json()
             reasons = value.get("reasons", ()) if isinstance(value, dict) else ()
             step = f"{AGAIN}; its log says more"
-            yield failed("controller.raft", http_address, f"not ready: {'; '.join(map(str, reasons))}", step)
+            text = f"not ready: {'; '.join(map(str, reasons))}"
+            yield failed("controller.raft", http_address, text, step, commands.watch(seen))
     plugins = [(str(plugin.get("address", http_address)), plugin) for http_address, plugin in seen.plugins]
     committed = max((_raft_number(plugin, "commitIndex") for _, plugin in plugins), default=0)
     for address, plugin in plugins:
-        yield from _member(address, plugin, committed, members=len(plugins))
+        yield from _member(seen, address, plugin, committed, members=len(plugins))
 
 
-def _member(address: str, plugin: Mapping[str, object], committed: int, *, members: int) -> Iterator[Finding]:
+def _member(
+    seen: ClusterSnapshot, address: str, plugin: Mapping[str, object], committed: int, *, members: int
+) -> Iterator[Finding]:
+    start = commands.START_NAME_SERVER if seen.is_embedded(address) else commands.START_CONTROLLER
     raft = plugin.get("raft")
     raft = raft if isinstance(raft, dict) else {}
     telemetry = plugin.get("telemetry")
     if isinstance(telemetry, dict) and telemetry.get("fault"):
-        step = "free disk space; elections continue, but are not recorded"
-        yield warning("controller.raft", address, f"telemetry: {telemetry['fault']}", step)
+        step = "free disk space and restart it; elections continue, but are not recorded"
+        yield warning("controller.raft", address, f"telemetry: {telemetry['fault']}", step, start)
     if raft.get("running") is False:
         step = "its log says why its raft thread ended; restart it"
-        yield failed("controller.raft", address, "raft does not run", step)
+        yield failed("controller.raft", address, "raft does not run", step, start)
         return
-    found = list(_raft_problems(address, plugin, raft, committed, members))
+    found = list(_raft_problems(commands.watch(seen), address, plugin, raft, committed, members))
+    found += certificate_problems(address, raft, seen.member_of(address))
     lag = max(committed - _raft_number(plugin, "lastApplied"), 0)
     yield from found or [ok("controller.raft", address, f"raft runs, {lag} entries behind")]
 
 
 def _raft_problems(
-    address: str, plugin: Mapping[str, object], raft: Mapping[str, Any], committed: int, members: int
+    line: str,
+    address: str,
+    plugin: Mapping[str, object],
+    raft: Mapping[str, Any],
+    committed: int,
+    members: int,
 ) -> Iterator[Finding]:
+    """line: the command that shows whether they go away."""
     if others := raft.get("otherMemberLists"):
         text = f"{', '.join(others)} and this one have different members"
         step = "give all the same controllerDLegerPeers and controllerRaftPeers"
@@ -189,19 +247,19 @@ def _raft_problems(
     if raft.get("role") == "learner":
         text = "has no vote yet: its directory was empty"
         step = f"{AGAIN}; until then the group survives one failure less"
-        yield warning("controller.raft", address, text, step)
+        yield warning("controller.raft", address, text, step, line)
     lag = committed - _raft_number(plugin, "lastApplied")
     if lag > RAFT_LAG_ENTRIES:
         step = f"{AGAIN}; if the number grows, check its disk and its connection"
-        yield warning("controller.raft", address, f"{lag} entries behind the leader", step)
-    yield from certificate_problems(address, raft)
+        yield warning("controller.raft", address, f"{lag} entries behind the leader", step, line)
     connected = raft.get("connected")
     if plugin.get("active") and isinstance(connected, list) and len(connected) < members - 1:
         refused = raft.get("refusedConnections") or {}
         reasons = ", ".join(f"{reason} ({times} times)" for reason, times in refused.items())
         text = f"leads, but has a raft connection to {', '.join(connected) or 'no other member'} only"
         step = f"{AGAIN}; if this persists, check the key or CA of all members, and the raft port"
-        yield warning("controller.raft", address, text + (f"; refused: {reasons}" if reasons else ""), step)
+        text += f"; refused: {reasons}" if reasons else ""
+        yield warning("controller.raft", address, text, step, line)
 
 
 def _raft_number(plugin: Mapping[str, object], key: str) -> int:
@@ -216,8 +274,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
         yield ok("broker.reachable", plural(len(seen.brokers), "broker"), text)
     for address, broker in seen.brokers.items():
         if isinstance(broker, Silent):
-            step = "start mqbroker there; the name servers still list it"
-            yield failed("broker.reachable", address, f"broker: {broker}", step)
+            yield _silent_broker(seen, address, broker)
             continue
         name = broker.settings.get("brokerName", "")
         role = "writable" if broker.info.get("brokerActive") == "true" else "not writable (a slave)"
@@ -229,11 +286,23 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
         text = f"disk of the store {used:.0%} full"
         if used >= DISK_USED_FAILED:
             step = "free space now: a full disk refuses every message"
-            yield failed("broker.disk", address, text, step)
+            yield failed("broker.disk", address, text, step, commands.delete_expired(address))
         elif used >= DISK_USED_WARNING:
-            yield warning("broker.disk", address, text, "free space, or move the store to a larger disk")
+            step = "free space, or move the store to a larger disk"
+            yield warning("broker.disk", address, text, step, commands.delete_expired(address))
         else:
             yield ok("broker.disk", address, text)
+
+
+def _silent_broker(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:
+    text, line = f"broker: {silent}", commands.start_broker(silent, seen)
+    if silent.is_refusal:
+        step = SIGN_STEP
+    elif "no answer" in str(silent):
+        step = "it hangs, or its machine is away: see whether it comes back; if not, restart mqbroker there"
+    else:
+        step = "start mqbroker there; the name servers still list it"
+    return failed("broker.reachable", address, text, step, line)
 
 
 def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -242,7 +311,8 @@ def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
         if isinstance(broker, RunningBroker) and broker.settings:
             groups[broker.settings.get("brokerName", "")][address] = broker.settings
     for name, replicas in sorted(groups.items()):
-        yield from group_rules("broker.settings", name, replicas)
+        same = partial(commands.same_setting, replicas)
+        yield from group_rules("broker.settings", name, replicas, same)
     views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
     members = {address for view in views for address in peers_of(view).values()}
     for replicas in groups.values():
@@ -267,7 +337,8 @@ def _knows_controllers(
         step = (
             "list every controller and restart the broker: without its heartbeats a leader considers it dead"
         )
-        yield failed("broker.settings", address, text, step)
+        line = commands.start_with("controllerAddr", sorted(members))
+        yield failed("broker.settings", address, text, step, line)
 
 
 def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -278,7 +349,7 @@ def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
             side = "ahead of" if ahead_ms > 0 else "behind"
             text = f"its clock is {abs(ahead_ms) / 1000:.1f} s {side} ours"
             step = "run NTP (chrony) on all machines; timestamps of messages depend on it, elections do not"
-            yield warning("machine.clock", host, text, step)
+            yield warning("machine.clock", host, text, step, "chronyc tracking")
     good = sum(abs(each) <= CLOCK_WARNING_MS for each in best.values())
     if good:
         text = f"within {CLOCK_WARNING_MS // 1000} s of ours"

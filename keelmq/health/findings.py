@@ -6,7 +6,7 @@ from enum import StrEnum
 
 CHECKS = {
     "config.loads": "the file loads as its program would load it, and its own rules hold",
-    "config.group": "brokers of one group agree where they must, and are enough for minInSyncReplicas",
+    "config.group": "brokers of one group agree where they must, have one master, own ids, and are enough",
     "config.controllers": "controllers have the same members, group and key, and an id of their own",
     "config.addresses": "no address that other machines use is 127.0.0.1; address lists are complete",
     "config.timeouts": "heartbeats, scans and replication timeouts fit together",
@@ -14,7 +14,7 @@ CHECKS = {
     "config.tls": "the files of the tls.* keys load, are private, and do not expire soon",
     "config.security": "ports that other machines reach are closed to strangers, and secrets are private",
     "config.passwords": "no password is a known or short one, and no user has the secret of the members",
-    "config.container": "the brokers of a container load, and share no port, directory or group",
+    "config.container": "the brokers of a container, also those that requests added, load, and share nothing",
     "machine.ports": "the ports are free, or in use by the program that they are for",
     "machine.directories": "directories are writable, have free space, and belong to this broker",
     "machine.quota": "the quota of the disk, if there is one, deletes nothing at once",
@@ -31,6 +31,10 @@ CHECKS = {
     "broker.settings": "running brokers of one group agree where they must, and list all controllers",
     "group.master": "each group has a live master",
     "group.in-sync": "enough replicas are in the SyncStateSet, all are alive",
+    "broker.writable": "each master accepts messages, and name servers give its topics write permission",
+    "broker.container": "containers run all their brokers and processes",
+    "controller.settings": "the controllers elect no replica that lacks acknowledged messages",
+    "group.epochs": "replicas agree on where each masterEpoch begins in their logs",
     "group.routes": "name servers show clients the master that the controllers chose",
 }
 
@@ -43,13 +47,15 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check`: a key of CHECKS. `subject`: the file, address or group. `next_step`: what to do about it."""
+    """`check`: a key of CHECKS. `subject`: the file, address or group. `next_step`: what to do about it.
+    `command`: the line to paste for that, empty if it is none of our programs'."""
 
     level: Level
     check: str
     subject: str
     text: str
     next_step: str = ""
+    command: str = ""
 
     def __post_init__(self) -> None:
         assert self.check in CHECKS, self.check
@@ -58,6 +64,7 @@ class Finding:
     def line(self) -> str:
         """Returns the finding as one line: level, subject, text, next step."""
         step = f"; next: {self.next_step}" if self.next_step else ""
+        step += f": {self.command}" if self.command else ""
         return " ".join(f"{self.level:<8} {self.subject}: {self.text}{step}".split("\n"))
 
 
@@ -66,15 +73,15 @@ def ok(check: str, subject: str, text: str) -> Finding:
     return Finding(Level.OK, check, subject, text)
 
 
-def warning(check: str, subject: str, text: str, next_step: str) -> Finding:
+def warning(check: str, subject: str, text: str, next_step: str, command: str = "") -> Finding:
     """Returns a finding of level WARNING. `next_step` must not be empty."""
-    return Finding(Level.WARNING, check, subject, text, next_step)
+    return Finding(Level.WARNING, check, subject, text, next_step, command)
 
 
-def failed(check: str, subject: str, text: str, next_step: str) -> Finding:
+def failed(check: str, subject: str, text: str, next_step: str, command: str = "") -> Finding:
     """Returns a finding of level FAILED, which makes the doctor's exit code 1. `next_step` must not be
     empty."""
-    return Finding(Level.FAILED, check, subject, text, next_step)
+    return Finding(Level.FAILED, check, subject, text, next_step, command)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
@@ -118,6 +125,7 @@ def as_value(findings: Sequence[Finding], took_s: float) -> dict[str, object]:
                 "subject": finding.subject,
                 "text": finding.text,
                 "next": finding.next_step or None,
+                "command": finding.command or None,
             }
             for finding in findings
         ],

@@ -1,0 +1,115 @@
+"""The line of each next step, ready to paste: our programs' commands with this cluster's addresses. Pure.
+
+FILE stands for a configuration file on another machine: no server tells its path.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+from keelmq.health.reach import Silent
+from keelmq.health.snapshot import ClusterSnapshot
+from keelmq.remoting.operations.controller import ControllerMetadata
+
+WATCH_S = 2
+AT_RUN_TIME = frozenset(
+    {
+        "autoCreateTopicEnable",
+        "brokerPermission",
+        "defaultTopicQueueNums",
+        "maxMessageSize",
+        "minInSyncReplicas",
+    }
+)
+"""Of the settings that brokers of a group are to have in common, those that a request changes; a test
+compares them with the broker's own list."""
+START_BROKER = "mqbroker -c FILE"
+START_NAME_SERVER = "mqnamesrv -c FILE"
+START_CONTROLLER = "mqcontroller -c FILE"
+
+
+def joined(addresses: Iterable[str]) -> str:
+    """Returns "host:port;host:port", quoted for a shell."""
+    return shlex.quote(";".join(dict.fromkeys(addresses)))
+
+
+def name_servers(seen: ClusterSnapshot) -> str:
+    """Returns -n with every name server of the snapshot."""
+    return f"-n {joined(seen.name_servers)}" if seen.name_servers else ""
+
+
+def controllers(seen: ClusterSnapshot) -> str:
+    """Returns -a with the controllers that answer; if none does, with all."""
+    up = [at for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
+    return f"-a {joined(up or seen.controllers)}" if seen.controllers else ""
+
+
+def watch(seen: ClusterSnapshot, group: str = "") -> str:
+    """Returns the command that shows whether a problem goes away on its own."""
+    where = name_servers(seen) or controllers(seen)
+    only = f" --group {shlex.quote(group)}" if group else ""
+    return f"keelmq status {where}{only} --watch {WATCH_S}"
+
+
+def sign(seen: ClusterSnapshot) -> str:
+    """Returns the same question with credentials."""
+    return f"keelmq status {name_servers(seen) or controllers(seen)} --credentials FILE"
+
+
+def start_broker(answer: object, seen: ClusterSnapshot, group: str = "") -> str:
+    """Returns the command for a broker that does not answer: nothing listens there, or it may hang."""
+    if isinstance(answer, Silent) and answer.is_refusal:
+        return sign(seen)
+    if isinstance(answer, Silent) and "no answer" in str(answer):
+        return watch(seen, group)
+    return START_BROKER
+
+
+def start_with(key: str, addresses: Iterable[str]) -> str:
+    """Returns the start of a broker with another address list; the file is to be changed as well."""
+    return f"{START_BROKER} --set {shlex.quote(key + '=' + ';'.join(addresses))}"
+
+
+def update_broker(address: str, key: str, value: str) -> str:
+    """Returns the change of a setting of one running broker."""
+    return f"mqadmin updateBrokerConfig -b {address} -k {key} -v {shlex.quote(value)}"
+
+
+def same_setting(replicas: Mapping[str, Mapping[str, str]], key: str, value: str) -> str:
+    """Returns the change of a setting at the brokers (address -> settings) that have another value, or of one
+    that is read at the start, the start with it."""
+    other = [at for at, settings in replicas.items() if settings.get(key, value) != value]
+    if key in AT_RUN_TIME:
+        return f"mqadmin updateBrokerConfig -b {joined(other)} -k {key} -v {shlex.quote(value)}"
+    return f"{START_BROKER} --set {shlex.quote(f'{key}={value}')}"
+
+
+def update_controllers(seen: ClusterSnapshot, key: str, value: str) -> str:
+    """Returns the change of a setting of all controllers."""
+    return f"mqadmin updateControllerConfig {controllers(seen)} -k {key} -v {shlex.quote(value)}"
+
+
+def clean_replica(seen: ClusterSnapshot, group: str, cluster: str, broker_id: int) -> str:
+    """Returns the command that makes the controllers forget a replica."""
+    of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
+    return f"mqadmin cleanBrokerMetadata {controllers(seen)} {of} -b {broker_id}"
+
+
+def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:
+    """Returns the command that says who could be elected, and why not the others."""
+    of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
+    return f"mqadmin electMaster {controllers(seen)} {of} --dry-run"
+
+
+def watch_replication(master: str) -> str:
+    """Returns the command that shows how the replicas of a master catch up."""
+    return f"mqadmin haStatus -b {master} --watch {WATCH_S}"
+
+
+def delete_expired(address: str) -> str:
+    """Returns the command that deletes a broker's expired log files now."""
+    return f"mqadmin deleteExpiredCommitLog -b {address}"
+
+
+def show_epochs(seen: ClusterSnapshot, group: str) -> str:
+    """Returns the command that shows the epoch files of a group side by side."""
+    return f"mqadmin getBrokerEpoch {name_servers(seen)} -b {shlex.quote(group)}"

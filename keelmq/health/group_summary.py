@@ -1,0 +1,279 @@
+"""One broker group of a snapshot: its replicas, how far they are behind, its last election, who disagrees.
+
+Groups without controllers: the name servers' routes say who belongs to them, and brokerId 0 is the master.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
+from keelmq.health.status import GroupStatus, LastElection, ReplicaStatus, Verdict
+from keelmq.remoting.codes import MASTER_ID
+from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo
+from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
+
+NOBODY = -1
+"""The broker id in LastElection if nobody could be elected."""
+
+
+def group_status(seen: ClusterSnapshot, name: str) -> GroupStatus:
+    """Returns the state of one group. Its verdict and problems are still to be filled in."""
+    sets = seen.sets if isinstance(seen.sets, Mapping) else {}
+    info, view = sets.get(name), seen.groups.get(name, {})
+    if info is None and view:
+        info = _info_of_view(name, view)
+    if info is None:
+        return _plain(seen, name)
+    replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
+    in_sync = {each.broker_id for each in info.in_sync_replicas}
+    master = next((each for each in replicas if each.broker_id == info.master_broker_id), None)
+    links = _links(seen, master.broker_address if master else "")
+    rows = [
+        _replica(seen, each, links, view, info, is_in_sync=each.broker_id in in_sync)
+        for each in sorted(replicas, key=lambda each: each.broker_id)
+    ]
+    leading = next((row for row in rows if row.broker_id == info.master_broker_id), None)
+    return GroupStatus(
+        cluster=_cluster(seen, name, view),
+        broker_name=name,
+        verdict=Verdict.OK,
+        has_controllers=True,
+        master_id=info.master_broker_id,
+        master_address=info.master_address or "",
+        master_epoch=info.master_epoch,
+        sync_state_set=sorted(in_sync),
+        sync_state_set_epoch=info.sync_state_set_epoch,
+        min_in_sync=min_in_sync(seen, name, info.master_address or ""),
+        confirm_offset=leading.confirm_offset if leading else None,
+        max_offset=leading.max_offset if leading else None,
+        replicas=rows,
+        last_election=_last_election(seen, name, view),
+        disagreements=list(dict.fromkeys(_disagreements(seen, name, info, replicas, view))),
+    )
+
+
+def _info_of_view(name: str, view: Mapping[str, Any]) -> ReplicasInfo:
+    """The leader's /v1/groups instead of 1006, which asks for names and may fail on its own."""
+    each = [
+        (
+            one.get("inSync") is True,
+            ReplicaIdentity(
+                broker_name=name,
+                broker_id=int(one["brokerId"]),
+                broker_address=str(one["address"]),
+                alive=one.get("alive") is True,
+            ),
+        )
+        for one in view.get("replicas", ())
+    ]
+    return ReplicasInfo(
+        master_broker_id=view.get("masterBrokerId"),
+        master_address=view.get("masterAddress"),
+        master_epoch=view.get("masterEpoch", 0),
+        sync_state_set_epoch=view.get("syncStateSetEpoch", 0),
+        in_sync_replicas=[one for is_in, one in each if is_in],
+        not_in_sync_replicas=[one for is_in, one in each if not is_in],
+    )
+
+
+def _plain(seen: ClusterSnapshot, name: str) -> GroupStatus:
+    """A group that no controller leads, or that of controllers that do not answer."""
+    routed = routed_brokers(seen, name)
+    master = routed.get(MASTER_ID, "")
+    links = _links(seen, master)
+    info = ReplicasInfo(master_broker_id=MASTER_ID if master else None, master_address=master)
+    rows = []
+    for broker_id, address in sorted(routed.items()):
+        link = links.get(broker_id)
+        is_up = isinstance(seen.brokers.get(address), RunningBroker)
+        identity = ReplicaIdentity(broker_name=name, broker_id=broker_id, broker_address=address, alive=is_up)
+        in_sync = broker_id == MASTER_ID or (link is not None and link.in_sync)
+        rows.append(_replica(seen, identity, links, {}, info, is_in_sync=in_sync and is_up))
+    leading = rows[0] if rows and rows[0].broker_id == MASTER_ID else None
+    return GroupStatus(
+        cluster=_cluster(seen, name, {}),
+        broker_name=name,
+        verdict=Verdict.OK,
+        has_controllers=any(
+            each.settings.get("enableControllerMode") == "true" for each in running(seen, name).values()
+        ),
+        master_id=MASTER_ID if master else None,
+        master_address=master,
+        sync_state_set=[row.broker_id for row in rows if row.is_in_sync],
+        min_in_sync=min_in_sync(seen, name, master),
+        confirm_offset=leading.confirm_offset if leading else None,
+        max_offset=leading.max_offset if leading else None,
+        replicas=rows,
+    )
+
+
+def _replica(
+    seen: ClusterSnapshot,
+    identity: ReplicaIdentity,
+    links: Mapping[int, HaConnectionRuntimeInfo],
+    view: Mapping[str, Any],
+    info: ReplicasInfo,
+    *,
+    is_in_sync: bool,
+) -> ReplicaStatus:
+    """From its own answers, the master's (907), and the heartbeats that the leading controller has."""
+    address, broker_id = identity.broker_address, identity.broker_id
+    broker = seen.brokers.get(address)
+    heard: Mapping[str, Any] = next(
+        (each for each in view.get("replicas", ()) if each.get("brokerId") == broker_id), {}
+    )
+    is_master = broker_id == info.master_broker_id
+    link = None if is_master else links.get(broker_id)
+    role = "master" if is_master else "slave"
+    common: dict[str, Any] = {
+        "broker_id": broker_id,
+        "address": address,
+        "role": role,
+        "is_alive": identity.alive,
+        "is_in_sync": is_in_sync,
+        "max_offset": heard.get("maxOffset"),
+        "confirm_offset": heard.get("confirmOffset"),
+        "epoch": heard.get("epoch"),
+        "lag_bytes": 0 if is_master and identity.alive else heard.get("lagBytes"),
+        "lag_ms": 0 if is_master and identity.alive else None,
+    }
+    if link is not None:
+        common |= {"lag_bytes": link.diff, "lag_ms": link.lag_millis}
+    if not isinstance(broker, RunningBroker):
+        why = str(broker) if broker is not None else "no name server lists it"
+        return ReplicaStatus(**common | {"role": "silent", "problem": why})
+    common |= {key: value for key, value in _numbers(broker).items() if value is not None}
+    if common["lag_bytes"] is None:
+        common["lag_bytes"] = _behind(seen, info, common["max_offset"])
+    why = broker.info.get("notWritable", "") if is_master else (broker.ha.fault or "" if broker.ha else "")
+    return ReplicaStatus(**common, problem=why)
+
+
+def _numbers(broker: RunningBroker) -> dict[str, Any]:
+    info, epochs = broker.info, broker.epochs
+    return {
+        "max_offset": _whole(info.get("commitLogMaxOffset")),
+        "confirm_offset": _whole(info.get("confirmOffset")),
+        "epoch": epochs.epoch_list[-1].epoch if epochs is not None and epochs.epoch_list else None,
+        "messages_in_per_s": _first(info.get("putTps")),
+        "messages_out_per_s": _first(info.get("getTransferredTps")),
+        "disk_used": _first(info.get("commitLogDiskRatio")),
+        "version": info.get("brokerVersionDesc", ""),
+        "started_ms": _whole(info.get("bootTimestamp")),
+    }
+
+
+def _behind(seen: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -> int | None:
+    """Returns the difference of two answers, a moment apart; None: the master's end is not known."""
+    master = seen.brokers.get(info.master_address or "")
+    end = _whole(master.info.get("commitLogMaxOffset")) if isinstance(master, RunningBroker) else None
+    return None if end is None or max_offset is None else max(end - max_offset, 0)
+
+
+def _links(seen: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeInfo]:
+    """Returns the slaves as the master has them. RocketMQ's masters do not tell whose link it is."""
+    broker = seen.brokers.get(master)
+    if not isinstance(broker, RunningBroker) or broker.ha is None:
+        return {}
+    return {each.broker_id: each for each in broker.ha.ha_connection_info if each.broker_id is not None}
+
+
+def _last_election(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> LastElection | None:
+    for past in seen.elections:
+        if past.broker_name == name:
+            lost_ms = past.last_heartbeat_ts
+            return LastElection(
+                event_id=past.event_id,
+                time_ms=past.ts,
+                reason=past.reason,
+                broker_id=NOBODY if past.new_master_broker_id is None else past.new_master_broker_id,
+                before=past.old_master_broker_id,
+                master_epoch=past.master_epoch,
+                without_master_ms=max(past.ts - lost_ms, 0) if lost_ms and past.ts else None,
+            )
+    last = view.get("lastElection")
+    if not isinstance(last, dict) or not last.get("ts"):
+        return None
+    elected = last.get("masterBrokerId")
+    return LastElection(
+        event_id=None,
+        time_ms=last["ts"],
+        reason=str(last.get("reason", "")),
+        broker_id=NOBODY if elected is None else elected,
+        master_epoch=last.get("masterEpoch", 0),
+    )
+
+
+def _disagreements(
+    seen: ClusterSnapshot,
+    name: str,
+    info: ReplicasInfo,
+    replicas: list[ReplicaIdentity],
+    view: Mapping[str, Any],
+) -> Iterator[str]:
+    yield from map(str, view.get("disagreements") or ())
+    ids = {each.broker_address: each.broker_id for each in replicas}
+    for address, server in seen.answering.items():
+        broker = server.cluster.broker_addr_table.get(name)
+        shown = {} if broker is None else broker.broker_addrs
+        if info.master_address and shown.get(MASTER_ID) != info.master_address:
+            yield f"name server {address} shows {shown.get(MASTER_ID) or 'no master'}"
+        for each in sorted(set(shown.values()) - ids.keys()):
+            yield f"name server {address} lists {each}, which the controllers do not know"
+    for address, broker_id in ids.items():
+        answer = seen.brokers.get(address)
+        says = isinstance(answer, RunningBroker) and answer.ha is not None and answer.ha.master
+        if says and address != info.master_address:
+            yield f"broker {broker_id} at {address} acts as master, too"
+
+
+def routed_brokers(seen: ClusterSnapshot, name: str) -> dict[int, str]:
+    """Returns id -> address of a group in the routes of all name servers; of several, the first."""
+    found: dict[int, str] = {}
+    for server in seen.answering.values():
+        if broker := server.cluster.broker_addr_table.get(name):
+            for broker_id, address in broker.broker_addrs.items():
+                found.setdefault(broker_id, address)
+    return found
+
+
+def running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:
+    """Returns the brokers of a group that answer, by address."""
+    return {
+        address: broker
+        for address, broker in seen.brokers.items()
+        if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name
+    }
+
+
+def min_in_sync(seen: ClusterSnapshot, name: str, master: str) -> int | None:
+    """Returns minInSyncReplicas of the master, else the highest of the brokers that answer; None: none
+    does."""
+    brokers = running(seen, name)
+    chosen = [brokers[master]] if master in brokers else list(brokers.values())
+    texts = [broker.settings.get("minInSyncReplicas", "") for broker in chosen]
+    return max((int(text) for text in texts if text.isdigit()), default=None)
+
+
+def _cluster(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> str:
+    for server in seen.answering.values():
+        if name in server.cluster.broker_addr_table:
+            return server.cluster.broker_addr_table[name].cluster
+    return str(view.get("cluster", ""))
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def _first(text: str | None) -> float | None:
+    """Returns the first number of "10 s, a minute and ten minutes"; RocketMQ writes NaN where it divides by
+    zero."""
+    try:
+        value = float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None
+    return value if value == value else None

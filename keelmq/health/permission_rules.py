@@ -1,0 +1,65 @@
+"""Judges whether masters take messages, and what the controllers may elect. Pure."""
+
+from collections.abc import Iterator, Mapping
+
+from keelmq.health import commands
+from keelmq.health.findings import Finding, failed, warning
+from keelmq.health.group_summary import group_status
+from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
+from keelmq.health.status import GroupStatus
+
+WRITE = 2
+UNCLEAN = "enableElectUncleanMaster"
+
+
+def permission_rules(seen: ClusterSnapshot) -> Iterator[Finding]:
+    """Yields masters that refuse messages, topics without write permission, and unclean elections."""
+    for name in seen.group_names:
+        yield from _master(seen, group_status(seen, name))
+    yield from _wiped(seen)
+    yield from _unclean(seen)
+
+
+def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+    address = status.master_address
+    broker = seen.brokers.get(address)
+    if not isinstance(broker, RunningBroker):
+        return
+    permission = broker.settings.get("brokerPermission", "")
+    reason = broker.info.get("notWritable", "")
+    if permission.isdigit() and not int(permission) & WRITE:
+        text = f"brokerPermission={permission} is without write: producers are shown no queue of it"
+        step = "give it back when the reason is over"
+        line = commands.update_broker(address, "brokerPermission", "6")
+        yield warning("broker.writable", address, text, step, line)
+    elif reason and not reason.startswith("brokerPermission"):
+        text = f"master of {status.broker_name} accepts no messages: {reason}"
+        step = "remove the cause; see whether it goes away"
+        yield failed("broker.writable", address, text, step, commands.watch(seen, status.broker_name))
+
+
+def _wiped(seen: ClusterSnapshot) -> Iterator[Finding]:
+    """Topics whose write permission an operator removed (wipeWritePerm), seen at a topic that every broker
+    has."""
+    for name in seen.group_names:
+        wiped = [at for at, each in seen.answering.items() if not each.permissions.get(name, WRITE) & WRITE]
+        master = seen.brokers.get(group_status(seen, name).master_address)
+        settings: Mapping[str, str] = master.settings if isinstance(master, RunningBroker) else {}
+        if wiped and settings.get("brokerPermission", "6") == "6":
+            text = f"{', '.join(wiped)}: its topics have no write permission (wipeWritePerm)"
+            step = "give it back when the maintenance is over"
+            line = f"mqadmin addWritePerm -n {commands.joined(wiped)} -b {name}"
+            yield warning("broker.writable", name, text, step, line)
+
+
+def _unclean(seen: ClusterSnapshot) -> Iterator[Finding]:
+    on = [
+        at
+        for at, each in seen.controller_settings.items()
+        if isinstance(each, Mapping) and each.get(UNCLEAN, "").lower() == "true"
+    ]
+    if on:
+        text = f"{UNCLEAN}=true: a replica that lacks acknowledged messages may become master"
+        step = "switch it off, unless messages may be lost here"
+        line = commands.update_controllers(seen, UNCLEAN, "false")
+        yield warning("controller.settings", ", ".join(on), text, step, line)

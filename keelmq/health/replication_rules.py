@@ -1,0 +1,93 @@
+"""Judges how the replicas of each group copy their master: who lags, who stopped, whose log differs. Pure."""
+
+from collections.abc import Iterator, Mapping
+
+from keelmq.health import commands
+from keelmq.health.findings import Finding, failed, warning
+from keelmq.health.group_summary import group_status, running
+from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
+from keelmq.health.status import GroupStatus, ReplicaStatus
+
+LAG_MS = 5_000
+"""A replica that has lacked bytes of its master for longer than this is reported. It leaves the SyncStateSet
+after haMaxTimeSlaveNotCatchup, 15 s by default."""
+LAG_BYTES = 64 << 20
+"""The same, where the time is not known."""
+
+
+def replication_rules(seen: ClusterSnapshot) -> Iterator[Finding]:
+    """Yields what is wrong with the replication of each group."""
+    for name in seen.group_names:
+        status = group_status(seen, name)
+        for replica in status.replicas:
+            yield from _replica(seen, status, replica)
+        yield from _masters(seen, status)
+        yield from _epochs(seen, status)
+
+
+def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus) -> Iterator[Finding]:
+    broker, name = seen.brokers.get(replica.address), status.broker_name
+    if not isinstance(broker, RunningBroker):
+        return
+    who = f"replica {replica.broker_id} at {replica.address}"
+    if replica.role == "slave" and replica.problem:
+        step = "stop it, and see what a repair would do with its store: --yes does it"
+        text = f"{who} copies nothing: {replica.problem}"
+        yield failed("group.epochs", name, text, step, "keelmq repair --store DIR")
+    elif replica.role == "slave" and status.master_address and _lags(replica):
+        behind = "" if replica.lag_bytes is None else f"{replica.lag_bytes:,} bytes"
+        since = "" if replica.lag_ms is None else f"for {replica.lag_ms / 1000:.0f} s"
+        text = f"{who} lags: {' '.join(filter(None, (behind, since)))}"
+        step = "its disk or network is slower than the master's traffic; see whether it comes nearer"
+        yield warning("group.in-sync", name, text, step, commands.watch_replication(status.master_address))
+
+
+def _lags(replica: ReplicaStatus) -> bool:
+    if replica.lag_ms is not None:
+        return replica.lag_ms > LAG_MS and bool(replica.lag_bytes)
+    return (replica.lag_bytes or 0) > LAG_BYTES
+
+
+def _masters(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+    """A master that the controllers replaced, and that has not heard of it."""
+    if not status.has_controllers:
+        return
+    for address, broker in running(seen, status.broker_name).items():
+        is_other = address != status.master_address
+        if is_other and broker.ha is not None and broker.ha.master and status.master_address:
+            refuses = broker.info.get("notWritable", "")
+            text = f"{address} acts as master, too; the controllers say {status.master_address}"
+            text += f"; it accepts no messages: {refuses}" if refuses else "; it accepts messages"
+            step = "check its connection to the controllers and to the other brokers, then restart it"
+            line = commands.watch(seen, status.broker_name)
+            yield failed("group.master", status.broker_name, text, step, line)
+
+
+def _epochs(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+    """Two replicas that begin one masterEpoch at different offsets have different messages from there on."""
+    master = seen.brokers.get(status.master_address)
+    of_master = _starts(master) if isinstance(master, RunningBroker) else {}
+    for replica in status.replicas:
+        broker = seen.brokers.get(replica.address)
+        if replica.address == status.master_address or not isinstance(broker, RunningBroker):
+            continue
+        differing = [
+            (epoch, start, of_master[epoch])
+            for epoch, start in sorted(_starts(broker).items())
+            if epoch in of_master and of_master[epoch] != start
+        ]
+        if differing:
+            epoch, start, ours = differing[0]
+            text = (
+                f"replica {replica.broker_id} at {replica.address} begins epoch {epoch} at {start}, its "
+                f"master at {ours}: their logs differ from {min(start, ours)} on"
+            )
+            step = "compare the epochs; a replica that does not truncate itself is stopped and repaired"
+            line = commands.show_epochs(seen, status.broker_name)
+            yield failed("group.epochs", status.broker_name, text, step, line)
+
+
+def _starts(broker: RunningBroker) -> Mapping[int, int]:
+    """Returns epoch -> its first offset."""
+    entries = broker.epochs.epoch_list if broker.epochs is not None else ()
+    return {each.epoch: each.start_offset for each in entries}

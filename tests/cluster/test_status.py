@@ -1,0 +1,171 @@
+"""keelmq status and top at a real cluster: nothing while it is healthy, then each fault with its command."""
+
+import asyncio
+import json
+import os
+import pty
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.lab.cluster import Cluster
+from cli.status.command import TIMEOUT_DEFAULT_MS, code_of
+from keelmq.health.reach import Reach
+from keelmq.health.summary import take_status
+from tests.support.harness import SAFE, START_TIMEOUT_S, Harness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+KEELMQ = [sys.executable, "-m", "cli.keelmq"]
+MQADMIN = [sys.executable, "-m", "cli.mqadmin.main"]
+END_S = 30.0
+
+Found = dict[str, Any]
+
+
+async def status(cluster: Cluster) -> tuple[int, Found]:
+    """Exit code and the answer, as the command gives them."""
+    async with Reach(TIMEOUT_DEFAULT_MS) as reach:
+        found = await take_status(reach, cluster.namesrv_addr.split(";"))
+    return code_of(found), json.loads(found.model_dump_json(by_alias=True))
+
+
+async def until(cluster: Cluster, check: str, words: str) -> Found:
+    """Returns the problem when it is there."""
+
+    async def look() -> Found | None:
+        code, found = await status(cluster)
+        hits = [each for each in found["problems"] if each["check"] == check and words in each["text"]]
+        assert code == (1 if found["problems"] else 0)
+        return hits[0] if hits else None
+
+    return await cluster.until(f"{check}: {words}", look, timeout_s=START_TIMEOUT_S)
+
+
+async def until_well(cluster: Cluster) -> Found:
+    async def look() -> Found | None:
+        code, found = await status(cluster)
+        return found if code == 0 else None
+
+    return await cluster.until("a healthy cluster", look, timeout_s=2 * START_TIMEOUT_S)
+
+
+async def test_faults_of_real_processes(tmp_path: Path) -> None:
+    async with Harness(tmp_path, http=True, broker_settings=SAFE) as running:
+        cluster = running.cluster
+        group = (await until_well(cluster))["groups"][0]
+        assert group["verdict"] == "ok" and len(group["syncStateSet"]) == 3
+        assert {each["lagBytes"] for each in group["replicas"]} == {0}
+        assert group["lastElection"]["reason"] == "first election"
+        await asyncio.to_thread(_watch_and_top, cluster.namesrv_addr)
+
+        master = await running.master()
+        slave = next(program for program in cluster.brokers if program is not master)
+        change = shlex.split(f"updateBrokerConfig -b {slave.address} -k minInSyncReplicas -v 1")
+        await _mqadmin(*change)
+        problem = await until(cluster, "broker.settings", "minInSyncReplicas differs")
+        await _mqadmin(*shlex.split(problem["command"])[1:])  # what status says mends it
+        await until_well(cluster)
+
+        await _mqadmin("wipeWritePerm", "-n", cluster.namesrv_addr, "-b", cluster.broker_name)
+        problem = await until(cluster, "broker.writable", "no write permission")
+        await _mqadmin(*shlex.split(problem["command"])[1:])
+        await until_well(cluster)
+
+        unclean = ("-k", "enableElectUncleanMaster", "-v", "true")
+        await _mqadmin("updateControllerConfig", "-a", cluster.controller_addr, *unclean)
+        problem = await until(cluster, "controller.settings", "lacks acknowledged messages")
+        await _mqadmin(*shlex.split(problem["command"])[1:])
+        await until_well(cluster)
+
+        cluster.pause(slave)
+        problem = await until(cluster, "broker.reachable", "no answer in")
+        assert problem["command"].startswith("keelmq status -n ")
+        cluster.resume(slave)
+        await until_well(cluster)
+
+        leader = await running.controller_leader()
+        follower = next(program for program in cluster.name_servers if program is not leader)
+        await cluster.kill_and_wait(slave)
+        problem = await until(cluster, "group.in-sync", "is not alive")
+        assert problem["command"] == "mqbroker -c FILE"
+        await cluster.kill_and_wait(follower)
+        problem = await until(cluster, "controller.reachable", "connection refused")
+        assert problem["command"] == "mqnamesrv -c FILE"
+        await until(cluster, "namesrv.reachable", "connection refused")
+        third = next(each for each in cluster.name_servers if each not in (leader, follower))
+        await cluster.kill_and_wait(third)
+        problem = await until(cluster, "controller.leader", "1 of 3 answer")
+        assert problem["command"] == "mqnamesrv -c FILE"
+
+        for program in cluster.programs:
+            if program.is_running:
+                await cluster.kill_and_wait(program)
+        code, found = await status(cluster)
+        assert code == 3 and found["verdict"] == "failed" and found["groups"] == []
+
+
+async def _mqadmin(*args: str) -> None:
+    command = [*MQADMIN, *args]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def _watch_and_top(namesrv_addr: str) -> None:
+    for command in (
+        [*KEELMQ, "status", "-n", namesrv_addr, "--watch", "1", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "cli.mqadmin.main",
+            "clusterList",
+            "-n",
+            namesrv_addr,
+            "--watch",
+            "1",
+            "--json",
+        ],
+    ):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert [type(json.loads(process.stdout.readline())) for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=END_S)
+        assert (process.returncode, errors) == (130, "")
+    piped = subprocess.run([*KEELMQ, "top", "-n", namesrv_addr], capture_output=True, text=True, timeout=60)
+    assert piped.returncode == 2 and "status --watch 2 --json" in piped.stderr
+    assert _top(namesrv_addr, "sbsrgq") == 0
+
+
+def _top(namesrv_addr: str, pressed: str) -> int:
+    """Runs keelmq top in a terminal, presses keys when it shows the group, returns its exit code."""
+    ours, its = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    command = [*KEELMQ, "top", "-n", namesrv_addr]
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    shown, deadline = b"", time.monotonic() + END_S
+    try:
+        while b"3/3" not in shown and process.poll() is None and time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.1)[0]:
+                with suppress(OSError):  # it has closed its side
+                    shown += os.read(ours, 65_536)
+        assert b"IN SYNC" in shown and b"3/3" in shown, shown
+        os.write(ours, pressed.encode())
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.1)[0]:
+                with suppress(OSError):  # it has closed its side
+                    shown += os.read(ours, 65_536)
+        assert b"\x1b[?1049l" in shown  # the screen that was there before is back
+        return process.wait(END_S)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

@@ -1,0 +1,454 @@
+"""The staged faults: how each is put into a healthy cluster, and what `keelmq status` must say and advise.
+
+docs/status.md has a table of them, which `python -m tests.gallery.table` writes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from keelmq.health.reach import Silent
+from keelmq.health.snapshot import ClusterSnapshot
+from keelmq.health.status import Verdict
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.broker import HaRuntimeInfo
+from keelmq.remoting.operations.container import BrokerState
+from tests.gallery.cluster import (
+    BROKERS,
+    CONTAINER,
+    CONTROLLERS,
+    HTTP,
+    NAME,
+    NS,
+    PLAIN,
+    PLAIN_NAME,
+    ROUTES,
+    broker,
+    container,
+    controller,
+    heard,
+    inner,
+    links,
+    name_server,
+    ready,
+    replicas,
+)
+
+REFUSED, HUNG = Silent("connection refused"), Silent("no answer in 1200 ms")
+WATCH = f"keelmq status -n '{';'.join(NS)}' --watch 2"
+WATCH_GROUP = f"keelmq status -n '{';'.join(NS)}' --group {NAME} --watch 2"
+AT_ALL = f"-a '{';'.join(CONTROLLERS)}'"
+OF_GROUP = f"-bn {NAME} -c C"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """words: in the problem's text. what: for the table."""
+
+    what: str
+    put: Callable[[ClusterSnapshot], None]
+    level: Verdict
+    check: str
+    subject: str
+    words: str
+    command: str
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(
+    what: str, level: str, check: str, subject: str, words: str, command: str
+) -> Callable[[Callable[[ClusterSnapshot], None]], Callable[[ClusterSnapshot], None]]:
+    """Registers a fault under the name of the function that puts it into a snapshot."""
+
+    def register(put: Callable[[ClusterSnapshot], None]) -> Callable[[ClusterSnapshot], None]:
+        FAULTS[put.__name__] = Fault(what, put, Verdict(level), check, subject, words, command)
+        return put
+
+    return register
+
+
+@fault(
+    "a majority of the controllers is down",
+    "failed",
+    "controller.leader",
+    "controllers",
+    "only 1 of 3 answer",
+    "mqnamesrv -c FILE",
+)
+def majority_lost(seen: ClusterSnapshot) -> None:
+    for number in (1, 2):
+        seen.controllers[CONTROLLERS[number]] = REFUSED
+        seen.name_servers[NS[number]] = REFUSED
+
+
+@fault(
+    "one controller is down",
+    "failed",
+    "controller.reachable",
+    CONTROLLERS[2],
+    "connection refused",
+    "mqcontroller -c FILE",
+)
+def controller_down(seen: ClusterSnapshot) -> None:
+    seen.controllers[CONTROLLERS[2]] = REFUSED
+
+
+@fault(
+    "all controllers run, none leads", "failed", "controller.leader", "controllers", "3 of 3 answer", WATCH
+)
+def nobody_leads(seen: ClusterSnapshot) -> None:
+    seen.controllers = {at: controller(number, leader=None) for number, at in enumerate(CONTROLLERS)}
+
+
+@fault(
+    "the master was killed, and no replica is in sync with it",
+    "failed",
+    "group.master",
+    NAME,
+    "master 1 at 10.0.1.1:10911 is dead",
+    f"mqadmin electMaster {AT_ALL} {OF_GROUP} --dry-run",
+)
+def no_candidate(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(dead=(1,), out=(2, 3))}
+    seen.brokers[BROKERS[0]] = REFUSED
+
+
+@fault(
+    "the master hangs (SIGSTOP, a stalled disk)",
+    "failed",
+    "broker.reachable",
+    BROKERS[0],
+    "no answer in 1200 ms",
+    WATCH,
+)
+def master_hangs(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = HUNG
+
+
+@fault(
+    "a replica is down",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "replica 3 at 10.0.1.3:10911 is not alive",
+    "mqbroker -c FILE",
+)
+def replica_down(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(dead=(3,), out=(3,))}
+    seen.brokers[BROKERS[2]] = REFUSED
+
+
+@fault(
+    "a replica lags behind its master",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "lags: 73,400,320 bytes for 9 s",
+    f"mqadmin haStatus -b {BROKERS[0]} --watch 2",
+)
+def replica_lags(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, ha=links(lag_bytes=73_400_320, lag_ms=9_000))
+
+
+@fault(
+    "a replica catches up, out of the SyncStateSet",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "is alive, but not in sync",
+    f"mqadmin haStatus -b {BROKERS[0]} --watch 2",
+)
+def replica_out_of_sync(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(out=(3,))}
+
+
+@fault(
+    "fewer replicas in sync than minInSyncReplicas: sends are refused",
+    "failed",
+    "group.in-sync",
+    NAME,
+    "1 of 3 replicas in sync, 2 needed",
+    "mqbroker -c FILE",
+)
+def below_minimum(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(dead=(2, 3), out=(2, 3))}
+
+
+@fault(
+    "the disk of a store is full",
+    "failed",
+    "broker.disk",
+    BROKERS[0],
+    "96% full",
+    f"mqadmin deleteExpiredCommitLog -b {BROKERS[0]}",
+)
+def disk_full(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, commitLogDiskRatio="0.9600")
+
+
+@fault(
+    "the disk of a store is nearly full",
+    "warning",
+    "broker.disk",
+    BROKERS[1],
+    "85% full",
+    f"mqadmin deleteExpiredCommitLog -b {BROKERS[1]}",
+)
+def disk_nearly_full(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, commitLogDiskRatio="0.8500")
+
+
+@fault(
+    "name servers show different masters",
+    "failed",
+    "namesrv.agree",
+    NAME,
+    "name servers disagree",
+    WATCH_GROUP,
+)
+def name_servers_disagree(seen: ClusterSnapshot) -> None:
+    shown = {0: BROKERS[1], 1: BROKERS[0], 3: BROKERS[2]}
+    seen.name_servers[NS[1]] = name_server(ROUTES | {NAME: shown})
+
+
+@fault(
+    "a name server is down",
+    "failed",
+    "namesrv.reachable",
+    NS[0],
+    "connection refused",
+    "mqnamesrv -c FILE",
+)
+def name_server_down(seen: ClusterSnapshot) -> None:
+    seen.name_servers[NS[0]] = REFUSED
+
+
+@fault(
+    "a broker's namesrvAddr lacks a name server",
+    "failed",
+    "namesrv.agree",
+    NAME,
+    "name servers disagree",
+    f"mqbroker -c FILE --set 'namesrvAddr={';'.join(NS)}'",
+)
+def missing_in_name_server(seen: ClusterSnapshot) -> None:
+    seen.name_servers[NS[2]] = name_server(ROUTES | {NAME: {0: BROKERS[0], 3: BROKERS[2]}})
+    seen.brokers[BROKERS[1]] = broker(1, namesrvAddr=";".join(NS[:2]))
+
+
+@fault(
+    "a broker's controllerAddr lacks a controller",
+    "failed",
+    "broker.settings",
+    BROKERS[1],
+    "controllerAddr of this broker lacks 10.0.0.3:9878",
+    f"mqbroker -c FILE --set 'controllerAddr={';'.join(CONTROLLERS)}'",
+)
+def wrong_controllers(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, controllerAddr=";".join(CONTROLLERS[:2]))
+
+
+@fault("a machine's clock is off", "warning", "machine.clock", "10.0.1.1", "61.0 s ahead", "chronyc tracking")
+def clocks_apart(seen: ClusterSnapshot) -> None:
+    seen.clocks["10.0.1.1"] = [61_000]
+
+
+@fault(
+    "a replica was removed for good, and the controllers still count it",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "not heard of for 30 hours",
+    f"mqadmin cleanBrokerMetadata {AT_ALL} {OF_GROUP} -b 3",
+)
+def removed_replica(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(dead=(3,), out=(3,))}
+    seen.groups = heard(heartbeatAgeMs=30 * 3_600_000)
+    del seen.brokers[BROKERS[2]]
+    shown = {0: BROKERS[0], 2: BROKERS[1]}
+    seen.name_servers = {at: name_server(ROUTES | {NAME: shown}) for at in NS}
+
+
+@fault(
+    "settings of replicas differ",
+    "warning",
+    "broker.settings",
+    NAME,
+    "minInSyncReplicas differs: 1 (10.0.1.3:10911), 2",
+    f"mqadmin updateBrokerConfig -b {BROKERS[2]} -k minInSyncReplicas -v 2",
+)
+def settings_differ(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[2]] = broker(2, minInSyncReplicas="1")
+
+
+@fault(
+    "unclean elections are switched on",
+    "warning",
+    "controller.settings",
+    ", ".join(CONTROLLERS),
+    "a replica that lacks acknowledged messages may become master",
+    f"mqadmin updateControllerConfig {AT_ALL} -k enableElectUncleanMaster -v false",
+)
+def unclean_elections(seen: ClusterSnapshot) -> None:
+    seen.controller_settings = {at: {"enableElectUncleanMaster": "true"} for at in CONTROLLERS}
+
+
+@fault(
+    "a partitioned master has not heard that it was replaced",
+    "failed",
+    "group.master",
+    NAME,
+    f"{BROKERS[1]} acts as master, too",
+    WATCH_GROUP,
+)
+def second_master(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, ha=HaRuntimeInfo(master=True), notWritable="the lease is over")
+
+
+@fault(
+    "a fenced master refuses messages",
+    "failed",
+    "broker.writable",
+    BROKERS[0],
+    "accepts no messages: it hears no controller",
+    WATCH_GROUP,
+)
+def master_fenced(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, notWritable="it hears no controller")
+
+
+@fault(
+    "two masters without controllers have one brokerName",
+    "failed",
+    "group.master",
+    PLAIN_NAME,
+    "2 masters of this brokerName",
+    "keelmq doctor -c FILE -c FILE",
+)
+def two_plain_masters(seen: ClusterSnapshot) -> None:
+    seen.name_servers[NS[1]] = name_server(ROUTES | {PLAIN_NAME: {0: PLAIN[1]}})
+
+
+@fault(
+    "slaves without controllers lost their master",
+    "failed",
+    "group.master",
+    PLAIN_NAME,
+    "no master, only slaves without controllers",
+    "mqbroker -c FILE",
+)
+def plain_slave_alone(seen: ClusterSnapshot) -> None:
+    del seen.brokers[PLAIN[0]]
+    seen.name_servers = {at: name_server(ROUTES | {PLAIN_NAME: {1: PLAIN[1]}}) for at in NS}
+
+
+@fault(
+    "a broker of a container is quarantined",
+    "failed",
+    "broker.container",
+    CONTAINER,
+    "is quarantined: its port is in use",
+    f"mqadmin addBroker -c {CONTAINER} -b /etc/keelmq/broker-c.conf",
+)
+def quarantined(seen: ClusterSnapshot) -> None:
+    seen.containers[CONTAINER] = container(inner(BrokerState.QUARANTINED, "its port is in use"))
+
+
+@fault(
+    "a process of a container does not run",
+    "failed",
+    "broker.container",
+    CONTAINER,
+    "process 1 does not run: killed",
+    f"keelmq container restart -c {CONTAINER} 1",
+)
+def worker_down(seen: ClusterSnapshot) -> None:
+    seen.containers[CONTAINER] = container(is_running=False)
+
+
+@fault(
+    "a controller cannot write its telemetry",
+    "warning",
+    "controller.raft",
+    CONTROLLERS[1],
+    "telemetry: no space left",
+    "mqnamesrv -c FILE",
+)
+def telemetry_fault(seen: ClusterSnapshot) -> None:
+    seen.health[HTTP[1]] = ready(1, telemetry={"fault": "no space left"})
+
+
+@fault(
+    "a controller's certificate has ended",
+    "failed",
+    "controller.raft",
+    CONTROLLERS[2],
+    "its certificate ended at 2001-09-09",
+    "keelmq certificates n2",
+)
+def certificate_ended(seen: ClusterSnapshot) -> None:
+    seen.health[HTTP[2]] = ready(2, certificateEnds=1_000_000_000)
+
+
+@fault(
+    "write permission was wiped and not given back",
+    "warning",
+    "broker.writable",
+    NAME,
+    "its topics have no write permission",
+    f"mqadmin addWritePerm -n '{';'.join(NS)}' -b {NAME}",
+)
+def write_permission_wiped(seen: ClusterSnapshot) -> None:
+    seen.name_servers = {at: name_server(permissions={NAME: 4, PLAIN_NAME: 6}) for at in NS}
+
+
+@fault(
+    "a master is read-only (brokerPermission)",
+    "warning",
+    "broker.writable",
+    BROKERS[0],
+    "brokerPermission=4 is without write",
+    f"mqadmin updateBrokerConfig -b {BROKERS[0]} -k brokerPermission -v 6",
+)
+def read_only(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, brokerPermission="4")
+
+
+@fault(
+    "the servers refuse us: no credentials, or wrong ones",
+    "failed",
+    "namesrv.reachable",
+    ", ".join(NS),
+    "NO_PERMISSION",
+    f"keelmq status -n '{';'.join(NS)}' --credentials FILE",
+)
+def refused(seen: ClusterSnapshot) -> None:
+    silent = Silent("NO_PERMISSION, username cannot be null", ResponseCode.NO_PERMISSION)
+    seen.name_servers = dict.fromkeys(NS, silent)
+    seen.controllers, seen.brokers, seen.sets, seen.groups = {}, {}, None, {}
+
+
+@fault(
+    "a replica's log differs from its master's (epoch divergence)",
+    "failed",
+    "group.epochs",
+    NAME,
+    "begins epoch 3 at 2048, its master at 1024",
+    f"mqadmin getBrokerEpoch -n '{';'.join(NS)}' -b {NAME}",
+)
+def epochs_diverge(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, epochs={1: 0, 3: 2_048})
+
+
+@fault(
+    "a replica stopped copying (no common epoch, a damaged epoch file)",
+    "failed",
+    "group.epochs",
+    NAME,
+    "copies nothing: no common epoch",
+    "keelmq repair --store DIR",
+)
+def replica_stopped(seen: ClusterSnapshot) -> None:
+    stopped = HaRuntimeInfo(master=False, fault="no common epoch with the master")
+    seen.brokers[BROKERS[1]] = replace(broker(1), ha=stopped)

@@ -1,0 +1,130 @@
+"""Every staged fault is named by `keelmq status`, with the command to type next; every command is one of
+ours, and its flags are right."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from broker.__main__ import make_parser as broker_parser
+from broker.config.broker_config import AT_RUN_TIME as BROKERS_AT_RUN_TIME
+from cli.keelmq import app as keelmq
+from cli.mqadmin.main import app as mqadmin
+from cli.status.view import screen
+from keelmq.health import commands
+from keelmq.health.findings import CHECKS
+from keelmq.health.snapshot import ClusterSnapshot
+from keelmq.health.status import Problem, Verdict
+from keelmq.health.summary import of_one_group, status_of
+from keelmq.runtime.config import ConfigError
+from tests.gallery.cluster import NAME, PLAIN_NAME, healthy
+from tests.gallery.faults import FAULTS
+from tests.gallery.table import DOCUMENT, MARK, rewritten
+from tests.unit.cli.doctor.test_doctor_cluster import healthy as doctors_healthy
+
+UsageError = typer.BadParameter.__mro__[1]
+"""That of the click in typer."""
+SERVERS = ("mqnamesrv", "mqcontroller", "mqbroker", "mqbrokercontainer")
+FOREIGN = ("chronyc",)
+"""Programs of others that a next step names."""
+
+
+def problems(name: str) -> list[Problem]:
+    seen = healthy()
+    FAULTS[name].put(seen)
+    return status_of(seen).problems
+
+
+def parse(command: str) -> None:
+    """Raises unless our programs take this command line. Nothing is run."""
+    program, *args = shlex.split(command)
+    if program in FOREIGN:
+        return
+    if program in SERVERS:
+        assert broker_parser().parse_args(args)
+        return
+    found: Any = get_command({"mqadmin": mqadmin, "keelmq": keelmq}[program])
+    while hasattr(found, "commands"):
+        program, args = args[0], args[1:]
+        found = found.get_command(found.make_context("it", [], resilient_parsing=True), program)
+        assert found is not None, program
+    found.make_context(program, args)
+
+
+def test_nothing_is_wrong_with_the_healthy_cluster() -> None:
+    found = status_of(healthy())
+    assert found.problems == [] and found.verdict is Verdict.OK
+    assert [each.verdict for each in found.groups] == [Verdict.OK, Verdict.OK]
+
+
+def test_there_are_enough() -> None:
+    assert len(FAULTS) >= 25
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_is_named_with_its_command(name: str) -> None:
+    fault = FAULTS[name]
+    found = [
+        each
+        for each in problems(name)
+        if (each.check, each.subject, each.level) == (fault.check, fault.subject, fault.level)
+        and fault.words in each.text
+    ]
+    assert [each.command for each in found] == [fault.command], "\n".join(map(str, problems(name)))
+    assert found[0].next_step and found[0].check in CHECKS
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_command_is_one_of_ours_and_parses(name: str) -> None:
+    for each in problems(name):
+        assert each.command, f"{each.check}: {each.text}"
+        parse(each.command)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["mqadmin haStatus --nothing 1", "keelmq status -x", "mqadmin noSuch", "mqbroker -z"]
+)
+def test_a_wrong_command_does_not_parse(wrong: str) -> None:
+    with pytest.raises((UsageError, ConfigError, AssertionError)):
+        parse(wrong)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_screen_fits_80_columns_but_for_commands(name: str) -> None:
+    seen = healthy()
+    FAULTS[name].put(seen)
+    lines = [line.plain for line in screen(status_of(seen), 80)]
+    assert [line for line in lines if len(line) > 80 and not line.lstrip().startswith("$ ")] == []
+    assert any(line.strip() == f"$ {FAULTS[name].command}" for line in lines)
+    assert lines[0].split()[0] == status_of(seen).verdict.value.upper()
+
+
+def test_one_group_keeps_what_is_of_no_group() -> None:
+    seen = healthy()
+    FAULTS["two_plain_masters"].put(seen)
+    FAULTS["controller_down"].put(seen)
+    only = of_one_group(status_of(seen), NAME)
+    assert [each.broker_name for each in only.groups] == [NAME]
+    assert {each.subject for each in only.problems} == {FAULTS["controller_down"].subject}
+    assert of_one_group(status_of(seen), "nobody").groups == []
+    assert PLAIN_NAME in {each.subject for each in status_of(seen).problems}
+
+
+def test_settings_that_a_request_changes_are_those_of_the_broker() -> None:
+    assert commands.AT_RUN_TIME <= BROKERS_AT_RUN_TIME
+
+
+def test_an_older_cluster_without_907_1007_and_http_has_no_false_alarm() -> None:
+    seen: ClusterSnapshot = doctors_healthy()
+    found = status_of(seen)
+    assert found.problems == []
+    assert found.groups[0].replicas[1].lag_ms is None and found.groups[0].last_election is None
+
+
+def test_the_page_has_the_table_of_today() -> None:
+    text = Path(DOCUMENT).read_text(encoding="utf-8")
+    assert text.count(MARK) == 2
+    assert rewritten(text) == text, "python -m tests.gallery.table"
