@@ -1,9 +1,11 @@
 """Compiles the leaf modules (keelmq/runtime/compiled.py) with Cython, if Cython and a C compiler are here.
+Builds the console's pages (keelmq/console/frontend), if npm is here.
 
-Run by hatchling for a wheel, and by tools/env.sh for a checkout: python hatch_build.py. Whatever is missing
-costs one line and nothing else: the package is complete without.
+Run by hatchling for a wheel, and by tools/env.sh for a checkout: python hatch_build.py [console]. Whatever is
+missing costs one line and nothing else: the package is complete without.
 """
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -23,9 +25,16 @@ FLAGS = ["-O3", "-g0"]
 DIRECTIVES = {"language_level": 3, "annotation_typing": False}  # the types of the twin are in its .pxd
 BUILD_SECONDS_MAX = 600
 ERROR_CHARACTERS_MAX = 300
+FRONTEND, PAGES = ROOT / "keelmq" / "console" / "frontend", ROOT / "keelmq" / "console" / "static"
+BUILT_FROM = FRONTEND / "node_modules" / ".built-from"
+NPM_STEPS = (("ci", "--no-audit", "--no-fund", "--loglevel=error"), ("run", "build"))
 
 
 class CannotCompile(Exception):
+    """One line for the user."""
+
+
+class CannotBuildConsole(Exception):
     """One line for the user."""
 
 
@@ -35,6 +44,11 @@ class LeafHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return  # tools/env.sh looks after a checkout
+        try:
+            build_console()
+            build_data["artifacts"].append(f"/{PAGES.relative_to(ROOT)}/**")
+        except CannotBuildConsole as error:
+            self.app.display_warning(f"{error}; this wheel has no console")
         try:
             twins = compile_leaves()
         except CannotCompile as error:
@@ -67,6 +81,49 @@ def _twin_path(source: Path) -> Path:
     spec.loader.exec_module(module)
     path: Path = module.twin_path(source)
     return path
+
+
+def build_console() -> None:
+    """The pages of the console, in keelmq/console/static, if they are not those of the sources already.
+    CannotBuildConsole."""
+    npm, is_there = shutil.which("npm"), (PAGES / "index.html").exists()
+    if npm is None:
+        if is_there:  # an image is built from a checkout that has built them
+            return
+        raise CannotBuildConsole("no pages of the console: they need npm and Node 20")
+    # `npm ci` empties node_modules first, under the hands of whoever uses it.
+    sources = _sources_of_console()
+    if is_there and BUILT_FROM.exists() and BUILT_FROM.read_text() == sources:
+        return
+    for step in NPM_STEPS:
+        try:
+            done = subprocess.run(
+                [npm, *step],
+                cwd=FRONTEND,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=BUILD_SECONDS_MAX,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CannotBuildConsole(f"no pages of the console: npm {step[0]} did not run: {error}") from None
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+            raise CannotBuildConsole(
+                f"no pages of the console: npm {step[0]}: {lines[0][:ERROR_CHARACTERS_MAX]}"
+            )
+    BUILT_FROM.write_text(sources)
+
+
+def _sources_of_console() -> str:
+    """A digest of what the pages are built from."""
+    digest = hashlib.sha256()
+    for folder in (FRONTEND, FRONTEND / "public", FRONTEND / "src"):
+        files = folder.rglob("*") if folder != FRONTEND else folder.glob("*")
+        for path in sorted(each for each in files if each.is_file()):
+            digest.update(f"{path.relative_to(FRONTEND)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def check_tools() -> None:
@@ -124,6 +181,13 @@ def _build(directory: Path, sources: list[Path]) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:] == ["console"]:
+        try:
+            build_console()
+        except CannotBuildConsole as error:
+            print(f"keelmq set-up: {error}", file=sys.stderr)
+            return 1
+        return 0
     if sys.argv[1:]:
         _build(Path(sys.argv[1]), [Path(each).resolve() for each in sys.argv[2:]])
         return 0

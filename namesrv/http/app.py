@@ -10,15 +10,18 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from keelmq.console.pages import is_built
+from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable, Role
+from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
-from namesrv.http.config_view import config_router
 from namesrv.http.dashboard import dashboard_router
+from namesrv.http.pages_view import pages_router
 from namesrv.http.views import RouteSources, views_router
 from namesrv.plugins import Settings
 
@@ -32,6 +35,13 @@ class RouteService:
     scrape: Callable[[], Scrape]
 
 
+CHANGES = (
+    "Keys of one program. The name server stores a change in its file (318); a change of the "
+    "controller is replicated to all controllers (1009), and null resets a key to their files' value."
+)
+"""How changes of settings are stored."""
+
+
 def make_app(
     *,
     route_service: RouteService | None,
@@ -40,6 +50,7 @@ def make_app(
     plugin_scrapes: Iterable[Callable[[], Iterable[Any]]],
     health: Callable[[], Mapping[str, object]],
     analytics_output_dir: Path | None,
+    console: ConsoleService | None = None,
 ) -> FastAPI:
     """Returns the application. `route_service` None: a standalone controller.
 
@@ -51,7 +62,7 @@ def make_app(
     if route_service is not None:
         app.include_router(views_router(route_service.sources))
         add_operations(app, route_service.table, role_of)
-    app.include_router(config_router(settings))
+    app.include_router(config_router(settings, note=CHANGES))
     for each in plugin_routers:
         if isinstance(each, OperationTable):
             add_operations(app, each, role_of)
@@ -65,5 +76,8 @@ def make_app(
             yield from plugin()
 
     add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
-    app.include_router(dashboard_router(analytics_output_dir))
+    if console is not None:
+        console.add_to(app)
+    app.include_router(dashboard_router(has_console=console is not None and is_built()))
+    app.include_router(pages_router(analytics_output_dir))
     return app

@@ -4,8 +4,9 @@ Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
 import socket
+from itertools import islice
 
-from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.codes import MASTER_ID, RequestCode
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.metrics import (
@@ -20,6 +21,8 @@ from keelmq.remoting.servers.metrics import (
 from keelmq.remoting.write_buffers import WriteBuffers
 from namesrv.core.routes import RouteTable
 
+GROUPS_MAX = 1_000
+
 TABLE = Table(
     "mqnamesrv",
     ("node_type", "node_id"),
@@ -27,6 +30,11 @@ TABLE = Table(
         Metric("rocketmq_namesrv_brokers", "registered brokers, slaves included"),
         Metric("rocketmq_namesrv_groups", "broker groups with a registered broker"),
         Metric("rocketmq_namesrv_topics", "topics with a route"),
+        Metric(
+            "rocketmq_namesrv_group_master",
+            "1: the address of each group's master, as clients are told; of the first 1000 groups",
+            ("cluster", "broker_name", "address"),
+        ),
         Metric("rocketmq_namesrv_connections", "open connections of brokers and clients"),
         *unsent_metrics("rocketmq_namesrv"),
         *limit_metrics("rocketmq_namesrv"),
@@ -58,6 +66,10 @@ def scrape(
     made = Scrape(TABLE, ("nameserver", f"{socket.gethostname()}:{listen_port}"))
     for name, count in routes.counts().items():
         made.add(f"rocketmq_namesrv_{name}", count)
+    for name in islice(sorted(routes.broker_names()), GROUPS_MAX):
+        group = routes.broker_data(name)
+        if group is not None and MASTER_ID in group.broker_addrs:
+            made.add("rocketmq_namesrv_group_master", 1, group.cluster, name, group.broker_addrs[MASTER_ID])
     made.add("rocketmq_namesrv_connections", connection_count)
     add_unsent(made, "rocketmq_namesrv", write_buffers)
     add_limits(made, "rocketmq_namesrv", limits)

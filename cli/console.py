@@ -1,0 +1,105 @@
+"""keelmq console: the console of a cluster as a program of its own. Exit codes: 0 stopped, 1 it cannot start,
+2 usage."""
+
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from cli.command_line import checked_addresses, quiet_connection_log, refused
+from cli.credentials import CredentialsOption, checked_credentials
+from keelmq.client.cluster.routes import parse_addresses
+from keelmq.console.sources import POLL_MS
+from keelmq.console.standalone import PORT, StandaloneConsole, StandaloneOptions
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.program import log_to_stderr, runner, say_ready, stop_event
+from keelmq.security.open_network import is_loopback
+
+
+def console(
+    namesrv_addr: Annotated[
+        str,
+        typer.Option(
+            "-n",
+            "--namesrvAddr",
+            envvar="NAMESRV_ADDR",
+            callback=checked_addresses,
+            help="Name servers, host:port;host:port",
+        ),
+    ],
+    controller_addr: Annotated[
+        str | None,
+        typer.Option(
+            "-a",
+            "--controllerAddress",
+            callback=checked_addresses,
+            help="Controllers (default: as the brokers are configured)",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="HTTP port; 0: any free one")] = PORT,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="Address that the port binds; 0.0.0.0: all")
+    ] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A name that browsers use for it, behind a proxy"),
+    ] = None,
+    credentials: CredentialsOption = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Carry out no action")] = False,
+    poll_ms: Annotated[
+        int, typer.Option("--poll", min=250, metavar="MS", help="ms between polls while somebody looks")
+    ] = POLL_MS,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
+    log_level: Annotated[str, typer.Option("--log-level", hidden=True)] = "WARNING",
+) -> None:
+    """Serve a web page that shows a cluster of KeelMQ or RocketMQ, and operates it.
+
+    With credentials it asks with them, for reading only, and everybody who opens the page logs in with a user
+    of the cluster. Actions are signed with that user's password.
+    """
+    signs_with = checked_credentials("keelmq", credentials)
+    quiet_connection_log()
+    log_to_stderr(log_level)
+    options = StandaloneOptions(
+        name_servers=parse_addresses(namesrv_addr),
+        controllers=parse_addresses(controller_addr) if controller_addr else (),
+        bind=bind,
+        port=port,
+        credentials=signs_with,
+        read_only=read_only,
+        poll_ms=poll_ms,
+        hosts=tuple(host or ()),
+    )
+    if not is_loopback(bind) and signs_with is None:
+        typer.echo(
+            "warning: everybody who reaches this port sees the cluster, and may change it as far as it lets "
+            "unsigned requests: give --credentials, or --read-only",
+            err=True,
+        )
+    try:
+        with runner() as loop:
+            loop.run(_serve(options, open_page=open_page))
+    except ConfigError as error:
+        raise refused(str(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+async def _serve(options: StandaloneOptions, *, open_page: bool) -> None:
+    from keelmq.console.pages import is_built  # it imports FastAPI, which takes long
+
+    stop = stop_event()
+    console = StandaloneConsole(options)
+    try:
+        await console.start()
+        host, port = console.address
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{port}/console/"
+        say_ready(f"keelmq console at {address}")
+        if not is_built():
+            typer.echo("the page is not built (see that address); /v1/console works", err=True)
+        if open_page:
+            webbrowser.open(address)
+        await stop.wait()
+    finally:
+        await console.stop()

@@ -1,0 +1,193 @@
+"""Who looks at the console, and as whom it acts: log-in, cookies, and the credentials of a request.
+
+A session stands for the user's name and password, in memory. The HTTP guard gets them as the header
+Authorization of each request that has the cookie (keelmq/remoting/http_access.py, Sessions), so a user who is
+removed, or has a new password, is out with the next request.
+"""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Final, Protocol
+
+from fastapi import Request, Response
+
+from keelmq.client.admin import AdminClient
+from keelmq.console.core.sessions import Session, SessionTable
+from keelmq.console.pages import PAGE, is_built
+from keelmq.remoting.http_access import TooManyFailures
+from keelmq.remoting.operation import Peer
+from keelmq.remoting.servers.http_call import call_of
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tls.contexts import Tls
+from keelmq.security.core.throttle import FailureThrottle
+from keelmq.security.server_access import ip_of
+from keelmq.security.signer import Credentials
+
+COOKIE: Final = "keelmq_console"
+SESSION_ID_BYTES: Final = 32
+NAME_CHARS_MAX: Final = 256
+API: Final = "/v1/console"
+OPEN: Final = frozenset({f"{API}/session", f"{API}/login", f"{API}/logout"})
+LOGINS_AT_ONCE: Final = 4
+
+
+class Verifier(Protocol):
+    """Checks a name and a password."""
+
+    async def verify(self, user: str, password: str, peer: Peer) -> None:
+        """Raises Unauthenticated, Forbidden or TooManyFailures."""
+        ...
+
+    @property
+    def is_required(self) -> bool:
+        """Returns whether nobody sees anything without a session or other credentials."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who sends a request. user "": nobody is logged in. credentials: what signs their actions; None: nothing
+    does."""
+
+    user: str = ""
+    credentials: Credentials | None = None
+    session: Session | None = None
+
+
+class ConsoleAccess:
+    """The sessions of one console. Implements Sessions of keelmq/remoting/http_access.py. `as_password`: a
+    session stands for Authorization: Basic, where the port knows the users; else for its id (user_of())."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        as_password: bool,
+        tls: Tls = False,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._verifier, self._tls, self._clock = verifier, tls, clock
+        self._as_password = as_password
+        self._table = SessionTable()
+        self._throttle = FailureThrottle()
+        self._checking = asyncio.Semaphore(LOGINS_AT_ONCE)
+
+    @property
+    def is_required(self) -> bool:
+        """Returns whether a visitor must log in, or send credentials."""
+        return self._verifier.is_required
+
+    # -- Sessions ----------------------------------------------------------------------------------------
+
+    def is_open(self, path: str) -> bool:
+        """Returns whether a path needs no credentials: the page itself, what leads there, and what it needs
+        to log in."""
+        return path in OPEN or path == PAGE or path.startswith(f"{PAGE}/") or (path == "/" and is_built())
+
+    def has(self, path: str) -> bool:
+        """Returns whether a path is one of the console's own."""
+        return path.startswith(f"{API}/")
+
+    def authorization_of(self, path: str, cookie: str) -> str | None:
+        """Returns the header Authorization that a cookie stands for; None: nothing. Cookies are for the
+        console's own routes only."""
+        if not self.has(path):
+            return None
+        session_id = _id_of(cookie)
+        session = self._table.use(session_id, self._clock())
+        if session is None:
+            return None
+        return basic(session.user, session.secret.text) if self._as_password else f"Session {session_id}"
+
+    def user_of(self, authorization: str) -> str | None:
+        """Returns the user of a header that authorization_of() made; None: it is no session's."""
+        scheme, _, session_id = authorization.partition(" ")
+        session = self._table.look(session_id, self._clock()) if scheme == "Session" else None
+        return None if session is None else session.user
+
+    # -- log-in ------------------------------------------------------------------------------------------
+
+    async def login(self, request: Request, response: Response, user: str, password: str) -> Session:
+        """Begins a session, and sets its cookie. Raises the refusals of http_access.py."""
+        peer = call_of(request.scope).peer
+        address, now = ip_of(peer.address), self._clock()
+        if wait_ms := self._throttle.wait_ms(address, now, user):
+            raise TooManyFailures(
+                f"too many failed log-ins from {address}; try again in {wait_ms // 1_000 + 1} s", wait_ms
+            )
+        self._throttle.failed(address, now, user)  # a success counts as well: it is rare
+        async with self._checking:
+            await self._verifier.verify(user, password, peer)
+        self.logout(request)
+        session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
+        session = self._table.begin(session_id, user, password, self._clock())
+        response.set_cookie(
+            COOKIE, session_id, httponly=True, samesite="strict", secure=peer.is_tls, path="/"
+        )
+        return session
+
+    def logout(self, request: Request) -> None:
+        """Ends the session of a request. Safe to repeat."""
+        self._table.end(_id_of(request.headers.get("cookie", "")))
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def visitor(self, request: Request) -> Visitor:
+        """Returns who sends a request. With a password in the header instead of a session, it is that user,
+        once the guard has checked it."""
+        session = self._table.look(_id_of(request.headers.get("cookie", "")), self._clock())
+        if session is not None:
+            return Visitor(session.user, Credentials(session.user, session.secret.text), session)
+        caller = call_of(request.scope).caller
+        given = _credentials_in(request.headers.get("authorization", ""))
+        if given is not None and given.access_key == caller.user:
+            return Visitor(caller.user, given)
+        return Visitor(caller.user)
+
+    def left_ms(self, session: Session) -> int:
+        """Returns how long a session still lasts if it is not used."""
+        return max(0, session.ends_ms - self._clock())
+
+    def is_still_in(self, visitor: Visitor, request: Request) -> bool:
+        """Returns whether the session of an open stream has not ended since."""
+        return visitor.session is None or self.visitor(request).session is not None
+
+    @asynccontextmanager
+    async def admin_of(
+        self, request: Request, *, timeout_ms: int | None = None
+    ) -> AsyncIterator[AdminClient]:
+        """Yields an AdminClient that signs as the sender of a request; it does not sign for somebody who is
+        not logged in."""
+        credentials = self.visitor(request).credentials
+        async with AdminClient(timeout_ms=timeout_ms, tls=self._tls, credentials=credentials) as admin:
+            yield admin
+
+
+def _id_of(header: str) -> str:
+    """Returns the session id in a Cookie header, "" if there is none."""
+    try:
+        morsel = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if morsel is None else morsel.value
+
+
+def basic(user: str, password: str) -> str:
+    """Returns the header Authorization with a password."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _credentials_in(authorization: str) -> Credentials | None:
+    scheme, _, text = authorization.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+        return Credentials(user, password)
+    except ValueError:
+        return None

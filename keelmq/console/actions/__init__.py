@@ -1,0 +1,1 @@
+"""What an operator can do from the console: one Action each, see action.py."""

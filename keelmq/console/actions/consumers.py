@@ -1,0 +1,203 @@
+"""Actions on consumer groups: reset offsets, skip what is accumulated, delete."""
+
+from typing import Final
+
+from pydantic import Field
+
+from keelmq.client.admin import AdminError
+from keelmq.client.admin.places import ask_brokers, masters_of
+from keelmq.client.admin.progress import NOBODY, members_of
+from keelmq.client.admin.resets import LATEST, ResetRow, Wanted
+from keelmq.console.actions.action import (
+    Acting,
+    Action,
+    Parameters,
+    Preview,
+    ServerOutcome,
+    at_each,
+    command_line,
+)
+from keelmq.console.actions.masters import masters, outcomes
+from keelmq.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from keelmq.remoting.operation import Role
+from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.remoting.servers.http_answers import NotFound
+
+QUEUES_SHOWN_MAX: Final = 1_000
+
+
+class ResetOffset(Parameters):
+    """at_ms: to the first message stored then or later, ms since 1970; -1: the end, so that everything
+    accumulated is skipped. force: also forward, past messages that are not consumed yet."""
+
+    group: str = Field(min_length=1, max_length=255)
+    topic: str = Field(min_length=1, max_length=255)
+    at_ms: int = Field(ge=-1, le=2**53)
+    force: bool = True
+
+
+class DeleteGroup(Parameters):
+    """The group with its retry and dead letter topics. remove_offset: also what it has consumed."""
+
+    cluster: str = Field(min_length=1, max_length=256)
+    group: str = Field(min_length=1, max_length=255)
+    remove_offset: bool = False
+
+
+async def _masters_route(acting: Acting, topic: str) -> tuple[TopicRouteData, list[str]]:
+    """Returns the route to masters only, and the names of brokers without one. Raises NotFound."""
+    try:
+        route = await acting.admin.topic_route(acting.name_server_list, topic)
+    except AdminError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NotFound(f"no name server knows topic {topic}") from None
+        raise
+    without = [each.broker_name for each in route.broker_datas if MASTER_ID not in each.broker_addrs]
+    return masters_of(route), sorted(without)
+
+
+async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
+    route, without = await _masters_route(acting, asked.topic)
+    wanted = Wanted(asked.group, asked.topic, asked.at_ms, None, None, asked.force)
+    told, errors = await ask_brokers(
+        acting.admin, route, lambda address: acting.admin.would_reset(address, wanted)
+    )
+    rows = [row for _, found in told for row in found]
+    _, members, _ = await members_of(acting.admin, route, asked.group)
+    warnings = [f"{each} has no master: nothing is done there; repeat it later" for each in without]
+    warnings += [f"{error.address}: {error.remark}" for error in errors if error.code not in NOBODY]
+    forward = sum(
+        max(0, row.reset_offset - (row.consumer_offset or 0)) for row in rows if row.consumer_offset
+    )
+    back = sum(max(0, row.consumer_offset - row.reset_offset) for row in rows if row.consumer_offset)
+    if forward:
+        warnings.insert(0, f"about {forward} messages are skipped: {asked.group} will not get them")
+    if back:
+        warnings.insert(0, f"about {back} messages are consumed once more")
+    if rows and all(row.consumer_offset is None for row in rows):
+        warnings.append(f"group {asked.group} has consumed nothing of topic {asked.topic} so far")
+    online = 0 if members is None else len(members.connection_set)
+    when = "the end of every queue" if asked.at_ms == LATEST else "the first message of that time or later"
+    return Preview(
+        what=f"Group {asked.group} continues topic {asked.topic} at {when}. "
+        + (f"{online} members are connected; they go on there." if online else "No member is connected."),
+        servers=[address for address, _ in told],
+        warnings=warnings,
+        command=_reset_command(acting, asked),
+        is_possible=bool(rows),
+        details={
+            "queues": [_reset_row(row) for row in rows[:QUEUES_SHOWN_MAX]],
+            "moreQueues": max(0, len(rows) - QUEUES_SHOWN_MAX),
+        },
+    )
+
+
+def _reset_row(row: ResetRow) -> dict[str, object]:
+    return {
+        "brokerName": row.queue.broker_name,
+        "queueId": row.queue.queue_id,
+        "brokerOffset": row.broker_offset,
+        "from": row.consumer_offset,
+        "to": row.reset_offset,
+    }
+
+
+def _reset_command(acting: Acting, asked: ResetOffset) -> str:
+    force = [] if asked.force else ["-f", "false"]
+    if asked.at_ms == LATEST:
+        return command_line(
+            "mqadmin", "skipAccumulatedMessage", "-n", acting.name_server_list, "-g", asked.group,
+            "-t", asked.topic, *force,
+        )  # fmt: skip
+    return command_line(
+        "mqadmin", "resetOffsetByTime", "-n", acting.name_server_list, "-g", asked.group, "-t", asked.topic,
+        "-s", asked.at_ms, *force,
+    )  # fmt: skip
+
+
+async def _reset(acting: Acting, asked: ResetOffset) -> list[ServerOutcome]:
+    route, _ = await _masters_route(acting, asked.topic)
+
+    async def ask(address: str) -> str:
+        offsets = await acting.admin.reset_offset(
+            address, asked.group, asked.topic, timestamp=asked.at_ms, force=asked.force
+        )
+        return f"{len(offsets)} queues"
+
+    return await at_each([each.broker_addrs[MASTER_ID] for each in route.broker_datas], ask)
+
+
+async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
+    at = await masters(acting, asked.cluster)
+    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups)
+    there = [each.address for each in said if each.answer is not None and asked.group in each.answer]
+    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
+
+    async def progress(address: str) -> int:
+        found = await acting.admin.consume_stats(address, asked.group)
+        return sum(row.behind for row in found.queues.values())
+
+    async def members(address: str) -> int:
+        return len((await acting.admin.consumer_connections(address, asked.group)).connection_set)
+
+    behind = await acting.admin.each(";".join(at.addresses), progress)
+    online = await acting.admin.each(";".join(at.addresses), members)
+    lag, connected = sum(each.answer or 0 for each in behind), max((each.answer or 0) for each in online)
+    if connected:
+        warnings.insert(0, f"{connected} members are connected: they make the group again, or fail")
+    if lag:
+        warnings.append(f"{lag} messages are not consumed yet")
+    if not there:
+        warnings.insert(0, f"no master of cluster {asked.cluster} has a group {asked.group}")
+    kept = "" if asked.remove_offset else " Its offsets stay: a group of this name goes on where it was."
+    return Preview(
+        what=f"Consumer group {asked.group} is deleted in cluster {asked.cluster}, with its retry topic and "
+        f"its dead letters.{kept}",
+        servers=[*at.addresses, *acting.name_servers],
+        warnings=warnings,
+        command=command_line(
+            "mqadmin", "deleteSubGroup", "-n", acting.name_server_list, "-c", asked.cluster,
+            "-g", asked.group, *(["-r", "true"] if asked.remove_offset else []),
+        ),
+        is_possible=bool(there),
+        type_to_confirm=asked.group,
+    )  # fmt: skip
+
+
+async def _delete(acting: Acting, asked: DeleteGroup) -> list[ServerOutcome]:
+    at = await masters(acting, asked.cluster)
+    done = await at_each(
+        at.addresses,
+        lambda each: acting.admin.delete_group(each, asked.group, clean_offset=asked.remove_offset),
+    )
+    if any(each.outcome != "ok" for each in done):
+        return done  # its topics are still needed
+    topics = await acting.admin.delete_group_topics(
+        at.addresses, acting.name_server_list, asked.cluster, asked.group
+    )
+    return done + [await outcomes(each) for each in topics]
+
+
+RESET_OFFSET: Final = Action(
+    name="resetOffset",
+    title="reset a group's offsets, or skip what is accumulated",
+    description="To a time, at every master of the topic. The preview shows each queue.",
+    parameters=ResetOffset,
+    role=Role.OPERATE,
+    code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    preview=_preview_reset,
+    run=_reset,
+    example={"group": "billing", "topic": "orders", "atMs": 1_767_225_600_000},
+)
+DELETE_GROUP: Final = Action(
+    name="deleteGroup",
+    title="delete a consumer group",
+    description="With its retry and dead letter topics, at every master of a cluster.",
+    parameters=DeleteGroup,
+    role=Role.OPERATE,
+    code=RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    preview=_preview_delete,
+    run=_delete,
+    example={"cluster": "DefaultCluster", "group": "billing"},
+)
+ACTIONS: Final = (RESET_OFFSET, DELETE_GROUP)

@@ -1,0 +1,186 @@
+"""Actions on a broker group at its controllers: elect a master, forget replicas."""
+
+from typing import Final
+
+from pydantic import Field
+
+from keelmq.client.admin import AdminError
+from keelmq.console.actions.action import (
+    Acting,
+    Action,
+    Parameters,
+    Preview,
+    ServerOutcome,
+    command_line,
+    outcome_of,
+)
+from keelmq.health.status import GroupStatus
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.operation import Role
+from keelmq.remoting.operations.controller import ElectionExplanation
+
+
+class Group(Parameters):
+    """Names a group."""
+
+    cluster: str = Field(min_length=1)
+    broker_name: str = Field(min_length=1)
+
+
+class Elect(Group):
+    """broker_id: the replica that becomes the master."""
+
+    broker_id: int = Field(ge=1)
+
+
+class Clean(Group):
+    """broker_ids: empty forgets the whole group. living: also replicas that are alive."""
+
+    broker_ids: list[int] = Field(default_factory=list)
+    living: bool = False
+
+
+async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
+    group = acting.group(asked.cluster, asked.broker_name)
+    address = next((each.address for each in group.replicas if each.broker_id == asked.broker_id), "")
+    was = f"instead of broker {group.master_id}" if group.master_id else "; it has no master now"
+    who = f"Broker {asked.broker_id}{f' at {address}' if address else ''}"
+    preview = Preview(
+        what=f"{who} becomes the master of {asked.broker_name} {was}.".replace(" ;", ";"),
+        servers=list(acting.controllers[:1]),
+        warnings=[*_loss_warnings(group, asked.broker_id)],
+        command=_elect_command(acting, asked),
+    )
+    try:
+        explained = await acting.admin.explain_election(
+            acting.controller_list,
+            cluster_name=asked.cluster,
+            broker_name=asked.broker_name,
+            broker_id=asked.broker_id,
+        )
+    except AdminError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return preview  # a controller of RocketMQ
+        warning = f"the controllers do not say what would happen: {error.remark}"
+        return preview.model_copy(update={"warnings": [warning, *preview.warnings]})
+    return _with_explanation(preview, explained)
+
+
+def _with_explanation(preview: Preview, explained: ElectionExplanation) -> Preview:
+    details = {"explanation": explained.model_dump(by_alias=True, exclude_none=True, mode="json")}
+    if explained.code:
+        warning = f"it would be refused: {explained.remark or explained.verdict}"
+        changed: dict[str, object] = {"warnings": [warning], "is_possible": False, "details": details}
+        return preview.model_copy(update=changed)
+    warnings = list(preview.warnings)
+    if explained.unclean:
+        warnings.insert(0, "this election is unclean: acknowledged messages may be lost")
+    return preview.model_copy(update={"warnings": warnings, "details": details})
+
+
+def _loss_warnings(group: GroupStatus, broker_id: int) -> list[str]:
+    found = []
+    replica = next((each for each in group.replicas if each.broker_id == broker_id), None)
+    if replica is None:
+        return [f"broker {broker_id} is not known in {group.broker_name}"]
+    if group.sync_state_set and broker_id not in group.sync_state_set:
+        behind = "" if replica.lag_bytes is None else f" ({replica.lag_bytes} bytes behind)"
+        found.append(
+            f"broker {broker_id} is not in the SyncStateSet{behind}: messages that it lacks would be lost"
+        )
+    if not replica.is_alive:
+        found.append(f"broker {broker_id} does not answer")
+    return found
+
+
+async def _elect(acting: Acting, asked: Elect) -> list[ServerOutcome]:
+    async def elect() -> str:
+        master, _ = await acting.admin.elect_master(
+            acting.controller_list,
+            cluster_name=asked.cluster,
+            broker_name=asked.broker_name,
+            broker_id=asked.broker_id,
+        )
+        return f"broker {master.master_broker_id} is the master, masterEpoch {master.master_epoch}"
+
+    return [await outcome_of(acting.controller_list, elect())]
+
+
+def _elect_command(acting: Acting, asked: Elect) -> str:
+    return command_line(
+        "mqadmin", "electMaster", "-a", acting.controller_list,
+        "-c", asked.cluster, "-bn", asked.broker_name, "-b", asked.broker_id,
+    )  # fmt: skip
+
+
+async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
+    group = acting.group(asked.cluster, asked.broker_name)
+    known = {each.broker_id: each for each in group.replicas}
+    chosen = asked.broker_ids or sorted(known)
+    living = [each for each in chosen if each in known and known[each].is_alive]
+    unknown = [each for each in chosen if each not in known]
+    warnings = [f"{group.broker_name} has no broker {each}" for each in unknown]
+    if living and not asked.living:
+        warnings.append(f"alive, and so refused: {_ids(living)}; stop them first, or clean living ones too")
+    elif living:
+        warnings.append(f"alive: {_ids(living)}; they must be restarted to be known again")
+    if group.master_id in chosen:
+        warnings.append(f"broker {group.master_id} is the master: the group is without one afterwards")
+    in_sync = [each for each in chosen if each in group.sync_state_set]
+    if in_sync and set(group.sync_state_set) <= set(chosen):
+        warnings.append("no replica with all acknowledged messages is left in the SyncStateSet")
+    which = f"brokers {_ids(chosen)}" if asked.broker_ids else "all replicas, and the group itself"
+    return Preview(
+        what=f"The controllers forget {which} of {group.broker_name}. Ids are not assigned again; files and "
+        "messages of the brokers stay.",
+        servers=list(acting.controllers[:1]),
+        warnings=warnings,
+        command=command_line(
+            "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", asked.cluster,
+            "-bn", asked.broker_name, "-b", _ids(asked.broker_ids), *(["-l"] if asked.living else []),
+        ),
+        is_possible=not (living and not asked.living) and not unknown,
+        type_to_confirm=group.broker_name,
+    )  # fmt: skip
+
+
+async def _clean(acting: Acting, asked: Clean) -> list[ServerOutcome]:
+    cleaned = acting.admin.clean_broker_data(
+        acting.controller_list,
+        cluster_name=asked.cluster,
+        broker_name=asked.broker_name,
+        broker_ids=_ids(asked.broker_ids),
+        clean_living=asked.living,
+    )
+    return [await outcome_of(acting.controller_list, cleaned)]
+
+
+def _ids(broker_ids: list[int]) -> str:
+    return ";".join(str(each) for each in broker_ids)
+
+
+ELECT_MASTER: Final = Action(
+    name="electMaster",
+    title="elect a master",
+    description="Makes a replica of a group its master. It must be alive, and in the SyncStateSet unless the "
+    "controllers allow otherwise.",
+    parameters=Elect,
+    role=Role.ADMINISTER,
+    code=RequestCode.CONTROLLER_ELECT_MASTER,
+    preview=_preview_elect,
+    run=_elect,
+    example={"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerId": 2},
+    fields={"designateElect": "true"},
+)
+CLEAN_BROKER_METADATA: Final = Action(
+    name="cleanBrokerMetadata",
+    title="forget replicas that will not return",
+    description="Removes replicas from the controllers' state.",
+    parameters=Clean,
+    role=Role.ADMINISTER,
+    code=RequestCode.CLEAN_BROKER_DATA,
+    preview=_preview_clean,
+    run=_clean,
+    example={"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerIds": [3]},
+)
+ACTIONS: Final = (ELECT_MASTER, CLEAN_BROKER_METADATA)

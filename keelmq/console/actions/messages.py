@@ -1,0 +1,219 @@
+"""Actions with messages: send one as a test, send dead letters again."""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from keelmq.client import Message, Producer, SendError
+from keelmq.client.admin import AdminError
+from keelmq.client.admin.progress import DLQ_PREFIX
+from keelmq.client.copies import copy_of_dead_letter, original_topic
+from keelmq.client.message import MessageExt, encode_properties
+from keelmq.client.producer.producer import SendErrorKind
+from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome, command_line
+from keelmq.console.data.messages import find
+from keelmq.console.data.place import Missing, Place
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.command import BadRequest
+from keelmq.remoting.operation import Role
+
+BODY_CHARS_MAX: Final = 262_144
+SEND_TIMEOUT_MS: Final = 5_000
+LETTERS_MAX: Final = 100
+GROUP: Final = "KEELMQ_CONSOLE"
+"""Producer group of the console."""
+BODY_IN_COMMAND_MAX: Final = 2_000
+
+
+class SendMessage(Parameters):
+    """body: UTF-8 text. keys: separated by blanks."""
+
+    model_config = ConfigDict(str_strip_whitespace=False)
+
+    topic: str = Field(min_length=1, max_length=255)
+    body: str = Field(min_length=1, max_length=BODY_CHARS_MAX, repr=False)
+    tags: str = Field(default="", max_length=256)
+    keys: str = Field(default="", max_length=1_024)
+
+
+class Letter(Parameters):
+    """Where a dead letter is, in its group's dead letter topic."""
+
+    broker_name: str = Field(min_length=1, max_length=256)
+    queue_id: int = Field(ge=0, le=65_535)
+    queue_offset: int = Field(ge=0, le=2**62)
+
+    @property
+    def place(self) -> str:
+        """As in the answers and as an argument of mqadmin."""
+        return f"{self.broker_name}:{self.queue_id}:{self.queue_offset}"
+
+
+class ResendDeadLetters(Parameters):
+    """to: "group" (its retry topic: only this group gets them) or "topic" (their original topic: every group
+    gets them)."""
+
+    group: str = Field(min_length=1, max_length=255)
+    letters: list[Letter] = Field(min_length=1, max_length=LETTERS_MAX)
+    to: Literal["group", "topic"] = "group"
+
+
+def _message(asked: SendMessage) -> Message:
+    message = Message(
+        asked.topic, asked.body.encode(), tags=asked.tags or None, keys=tuple(asked.keys.split())
+    )
+    try:
+        encode_properties(message, "")
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+    return message
+
+
+async def _preview_send(acting: Acting, asked: SendMessage) -> Preview:
+    message = _message(asked)
+    warnings, servers, is_possible = [], list[str](), True
+    try:
+        route = await acting.admin.topic_route(acting.name_server_list, asked.topic)
+        servers = [each.broker_addrs[0] for each in route.broker_datas if 0 in each.broker_addrs]
+        if not servers:
+            warnings, is_possible = ["no broker of the topic has a master now"], False
+    except AdminError as error:
+        warnings = [f"{error.remark}; a broker with autoCreateTopicEnable would create the topic"]
+    try:
+        groups = await acting.admin.topic_consumers(servers[0], asked.topic) if servers else []
+    except AdminError:
+        groups = []
+    if groups:
+        warnings.append(f"consumer groups get it: {', '.join(sorted(groups)[:20])}")
+    body = asked.body if len(asked.body) <= BODY_IN_COMMAND_MAX else "BODY"
+    return Preview(
+        what=f"A message of {len(message.body)} bytes is sent to one of the masters of topic {asked.topic}.",
+        servers=servers,
+        warnings=warnings,
+        command=command_line(
+            "mqadmin", "sendMessage", "-n", acting.name_server_list, "-t", asked.topic, "-p", body,
+            "-k", asked.keys, "-c", asked.tags,
+        ),
+        is_possible=is_possible,
+    )  # fmt: skip
+
+
+async def _send(acting: Acting, asked: SendMessage) -> list[ServerOutcome]:
+    message = _message(asked)
+    async with Producer(acting.name_server_list, GROUP, client=acting.admin.client) as producer:
+        return [await _sent(producer, message, f"topic {asked.topic}")]
+
+
+async def _sent(producer: Producer, message: Message, what: str) -> ServerOutcome:
+    try:
+        result = await producer.send(message, timeout_ms=SEND_TIMEOUT_MS)
+    except SendError as error:
+        kind = "unknown" if error.kind is SendErrorKind.UNKNOWN else "refused"
+        return ServerOutcome(server=what, outcome=kind, remark=error.remark)
+    except ValueError as error:
+        return ServerOutcome(server=what, outcome="refused", remark=str(error))
+    remark = f"{result.status.name}, id {result.msg_id}, {result.broker_name} queue {result.queue_id}"
+    return ServerOutcome(server=what, outcome="ok", code=0, remark=f"{remark} offset {result.queue_offset}")
+
+
+# -- dead letters ------------------------------------------------------------------------------------------
+
+
+async def _found(acting: Acting, asked: ResendDeadLetters) -> list[tuple[Letter, MessageExt | str]]:
+    """Returns each letter, or why it cannot be read. One after the other: their bodies may be large."""
+    place = Place(acting.admin, acting.name_server_list)
+    topic, found = DLQ_PREFIX + asked.group, list[tuple[Letter, MessageExt | str]]()
+    for each in asked.letters:
+        try:
+            _, letter = await find(place, topic, each.broker_name, each.queue_id, each.queue_offset)
+            found.append((each, letter))
+        except (Missing, AdminError) as error:
+            found.append((each, str(error)))
+    return found
+
+
+async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
+    rows, topics, problems = [], set[str](), list[str]()
+    for each in asked.letters:
+        (_, letter), *_ = await _found(acting, asked.model_copy(update={"letters": [each]}))
+        problem = letter if isinstance(letter, str) else _problem(letter, asked)
+        topic = "" if isinstance(letter, str) else original_topic(letter)
+        rows.append({"letter": each.place, "topic": topic, "problem": problem})
+        topics |= {topic} if not problem else set()
+        problems += [f"{each.place}: {problem}"] if problem else []
+    count = len(asked.letters) - len(problems)
+    whom = f"group {asked.group} only" if asked.to == "group" else "every group that consumes the topic"
+    return Preview(
+        what=f"{count} of {len(asked.letters)} dead letters are sent again, as new messages of "
+        f"{', '.join(sorted(topics)) or 'their topic'}, to {whom}. The dead letters stay where they are.",
+        warnings=[
+            *problems[:20],
+            *([f"{len(problems) - 20} more cannot be sent"] if len(problems) > 20 else []),
+            "a letter that was sent again before is consumed twice: nothing marks it",
+        ],
+        command=command_line(
+            "mqadmin", "resendDeadLetter", "-n", acting.name_server_list, "-g", asked.group,
+            "-i", _places(asked.letters), *(["-d", "topic"] if asked.to == "topic" else []),
+        ),
+        is_possible=count > 0,
+        details={"letters": rows},
+    )  # fmt: skip
+
+
+def _problem(letter: MessageExt, asked: ResendDeadLetters) -> str:
+    try:
+        copy_of_dead_letter(letter, asked.group, to_topic=asked.to == "topic")
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _places(letters: Sequence[Letter]) -> str:
+    return ",".join(each.place for each in letters)
+
+
+async def _resend(acting: Acting, asked: ResendDeadLetters) -> list[ServerOutcome]:
+    done = []
+    async with Producer(acting.name_server_list, GROUP, client=acting.admin.client) as producer:
+        for each in asked.letters:
+            (_, letter), *_ = await _found(acting, asked.model_copy(update={"letters": [each]}))
+            if isinstance(letter, str):
+                done.append(ServerOutcome(server=each.place, outcome="refused", remark=letter))
+                continue
+            try:
+                copy = copy_of_dead_letter(letter, asked.group, to_topic=asked.to == "topic")
+            except ValueError as error:
+                done.append(ServerOutcome(server=each.place, outcome="refused", remark=str(error)))
+                continue
+            done.append(await _sent(producer, copy, each.place))
+    return done
+
+
+SEND_MESSAGE: Final = Action(
+    name="sendMessage",
+    title="send a test message",
+    description="One message, to one of the masters of a topic.",
+    parameters=SendMessage,
+    role=Role.OPERATE,
+    code=RequestCode.SEND_MESSAGE,
+    preview=_preview_send,
+    run=_send,
+    example={"topic": "orders", "body": "a test", "keys": "k1"},
+)
+RESEND_DEAD_LETTERS: Final = Action(
+    name="resendDeadLetters",
+    title="send dead letters again",
+    description="Copies of dead letters, to their group or to their topic. The dead letters stay.",
+    parameters=ResendDeadLetters,
+    role=Role.OPERATE,
+    code=RequestCode.SEND_MESSAGE,
+    preview=_preview_resend,
+    run=_resend,
+    example={
+        "group": "billing",
+        "letters": [{"brokerName": "broker-a", "queueId": 0, "queueOffset": 12}],
+        "to": "group",
+    },
+)
+ACTIONS: Final = (SEND_MESSAGE, RESEND_DEAD_LETTERS)

@@ -1,0 +1,187 @@
+"""Actions on topics: create or change, delete."""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from keelmq.client.admin import AdminError
+from keelmq.console.actions.action import (
+    Acting,
+    Action,
+    Parameters,
+    Preview,
+    ServerOutcome,
+    at_each,
+    command_line,
+)
+from keelmq.console.actions.masters import Masters, masters, outcomes
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.operation import Role
+from keelmq.remoting.operations.route import TopicConfig
+
+NAME: Final = r"^[%|a-zA-Z0-9_-]+$"
+QUEUES_MAX: Final = 16_383
+
+
+class UpdateTopic(Parameters):
+    """perm: 2 write, 4 read, 6 both. message_type: of a new topic; brokers of RocketMQ do not change it
+    later. Empty: as it is."""
+
+    cluster: str = Field(min_length=1, max_length=256)
+    topic: str = Field(min_length=1, max_length=127, pattern=NAME)
+    read_queues: int = Field(default=8, ge=1, le=QUEUES_MAX)
+    write_queues: int = Field(default=8, ge=1, le=QUEUES_MAX)
+    perm: Literal[2, 4, 6] = 6
+    order: bool = False
+    message_type: Literal["", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"] = ""
+
+
+class DeleteTopic(Parameters):
+    """The topic at every broker of the cluster, and at every name server."""
+
+    cluster: str = Field(min_length=1, max_length=256)
+    topic: str = Field(min_length=1, max_length=255)
+
+
+def _attributes(asked: UpdateTopic) -> str | None:
+    return f"+message.type={asked.message_type}" if asked.message_type else None
+
+
+async def _preview_update(acting: Acting, asked: UpdateTopic) -> Preview:
+    at = await masters(acting, asked.cluster)
+    said = await acting.admin.each(";".join(at.addresses), acting.admin.topics)
+    before = {each.address: each.answer.get(asked.topic) for each in said if each.answer is not None}
+    warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
+    new = [address for address, config in before.items() if config is None]
+    for address, config in before.items():
+        if config is None:
+            continue
+        if asked.write_queues < config.write_queue_nums or asked.read_queues < config.read_queue_nums:
+            warnings.append(
+                f"{address} has {config.read_queue_nums} read and {config.write_queue_nums} write queues: "
+                "messages in queues that are no longer read stay unread. Lower the write queues first, and "
+                "the read queues when these are consumed"
+            )
+        if config.perm != asked.perm:
+            warnings.append(f"{address}: perm {config.perm} becomes {asked.perm}")
+        if asked.message_type and config.attributes.get("message.type", "NORMAL") != asked.message_type:
+            now = config.attributes.get("message.type", "NORMAL")
+            warnings.append(f"{address}: the message type {now} becomes {asked.message_type}")
+    what = "is created" if len(new) == len(before) else "is changed" if not new else "is created or changed"
+    return Preview(
+        what=f"Topic {asked.topic} {what} in cluster {asked.cluster}, with {asked.read_queues} read and "
+        f"{asked.write_queues} write queues at each master.",
+        servers=at.addresses,
+        warnings=warnings,
+        command=command_line(
+            "mqadmin", "updateTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic,
+            "-r", asked.read_queues, "-w", asked.write_queues, "-p", asked.perm,
+            *(["-o", "true"] if asked.order else []), "-a", _attributes(asked),
+        ),
+        details={"newAt": new, "changedAt": [each for each in before if each not in new]},
+    )  # fmt: skip
+
+
+async def _update(acting: Acting, asked: UpdateTopic) -> list[ServerOutcome]:
+    at = await masters(acting, asked.cluster)
+    config = TopicConfig(
+        topic_name=asked.topic,
+        read_queue_nums=asked.read_queues,
+        write_queue_nums=asked.write_queues,
+        perm=asked.perm,
+        order=asked.order,
+    )
+    done = await at_each(
+        at.addresses, lambda each: acting.admin.update_topic(each, config, _attributes(asked))
+    )
+    if asked.order and all(each.outcome == "ok" for each in done):
+        _, written = await acting.admin.set_order_conf(
+            acting.name_server_list, asked.topic, at.brokers, asked.write_queues
+        )
+        done += [await outcomes(each) for each in written]
+    return done
+
+
+async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
+    at = await masters(acting, asked.cluster)
+
+    async def ask(address: str) -> tuple[int, int, list[str]]:
+        queues = (await acting.admin.topic_stats(address, asked.topic)).queues.values()
+        groups = await acting.admin.topic_consumers(address, asked.topic)
+        return len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
+
+    said = await acting.admin.each(";".join(at.addresses), ask)
+    told = {each.address: each.answer for each in said if each.answer is not None}
+    warnings = list(at.warnings)
+    for each in said:
+        if each.error is not None and each.error.code != ResponseCode.TOPIC_NOT_EXIST:
+            warnings.append(f"{each.address}: {each.error.remark}")
+    count = sum(answer[1] for answer in told.values())
+    groups = sorted({group for answer in told.values() for group in answer[2]})
+    if count:
+        warnings.insert(0, f"{count} messages can no longer be read")
+    if groups:
+        warnings.append(f"consumed by {', '.join(groups[:20])}{', ...' if len(groups) > 20 else ''}")
+    is_known = bool(told) or await _has_route(acting, asked.topic)
+    if not is_known:
+        warnings.insert(0, f"no broker of cluster {asked.cluster} has topic {asked.topic}")
+    return Preview(
+        what=f"Topic {asked.topic} is deleted at every broker of cluster {asked.cluster}, and at every name "
+        "server.",
+        servers=[*at.replicas, *acting.name_servers],
+        warnings=warnings,
+        command=command_line(
+            "mqadmin", "deleteTopic", "-n", acting.name_server_list, "-c", asked.cluster, "-t", asked.topic
+        ),
+        is_possible=is_known,
+        type_to_confirm=asked.topic,
+        details={
+            "brokers": [
+                {"address": address, "queues": queues, "messages": messages, "consumerGroups": found}
+                for address, (queues, messages, found) in sorted(told.items())
+            ]
+        },
+    )
+
+
+async def _has_route(acting: Acting, topic: str) -> bool:
+    try:
+        await acting.admin.topic_route(acting.name_server_list, topic)
+    except AdminError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        raise
+    return True
+
+
+async def _delete(acting: Acting, asked: DeleteTopic) -> list[ServerOutcome]:
+    at: Masters = await masters(acting, asked.cluster)
+    at_brokers, at_servers = await acting.admin.delete_topic(
+        acting.name_server_list, asked.topic, asked.cluster, at.brokers
+    )
+    return [await outcomes(each) for each in (*at_brokers, *at_servers)]
+
+
+UPDATE_TOPIC: Final = Action(
+    name="updateTopic",
+    title="create or change a topic",
+    description="At every master of a cluster. An ordered topic's queues are written to the name servers.",
+    parameters=UpdateTopic,
+    role=Role.OPERATE,
+    code=RequestCode.UPDATE_AND_CREATE_TOPIC,
+    preview=_preview_update,
+    run=_update,
+    example={"cluster": "DefaultCluster", "topic": "orders", "readQueues": 8, "writeQueues": 8, "perm": 6},
+)
+DELETE_TOPIC: Final = Action(
+    name="deleteTopic",
+    title="delete a topic",
+    description="At every broker of a cluster and at every name server; its messages can no longer be read.",
+    parameters=DeleteTopic,
+    role=Role.OPERATE,
+    code=RequestCode.DELETE_TOPIC_IN_BROKER,
+    preview=_preview_delete,
+    run=_delete,
+    example={"cluster": "DefaultCluster", "topic": "orders"},
+)
+ACTIONS: Final = (UPDATE_TOPIC, DELETE_TOPIC)

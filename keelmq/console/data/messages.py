@@ -1,0 +1,333 @@
+"""Messages: found by id, by key, or by time, and one message with its body and its consumers.
+
+A search takes a bounded time and reads a bounded number of bytes; where it ends early it says so. Bodies are
+untrusted: they are text for a page, never HTML. Of many messages only the beginning of a body is kept.
+"""
+
+import asyncio
+import json
+from typing import Final
+
+from pydantic import Field
+
+from keelmq.client.admin import AdminError
+from keelmq.client.admin.messages import QUERY_NUMS
+from keelmq.client.admin.progress import NOBODY
+from keelmq.client.copies import original_topic
+from keelmq.client.message import MessageExt, still_packed
+from keelmq.client.message_id import decode_offset_message_id
+from keelmq.console.data.place import (
+    Asked,
+    Missing,
+    Place,
+    ServerProblem,
+    addresses_in,
+    ask_each,
+    brokers_of,
+    route_of,
+)
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.operations.broker import QueryMessageRequest
+from keelmq.remoting.queue_map import QueueKey
+from keelmq.runtime.clock import wall_ms
+
+INFLATED_MAX: Final = 8 << 20
+"""A compressed body that is longer stays compressed."""
+INFLATED_IN_LISTS_MAX: Final = 262_144
+PREVIEW_CHARS: Final = 160
+BODY_BYTES: Final = 65_536
+"""What is shown of a body, if nothing else is asked for."""
+BODY_BYTES_MAX: Final = 1 << 20
+HEX_BYTES_MAX: Final = 16_384
+UNIQUE_KEY_NUMS: Final = 32
+TRACKS_MAX: Final = 32
+TEXT_CONTROLS: Final = frozenset("\t\n\r")
+
+
+class MessageRow(Wire):
+    """A message in a list. preview: the beginning of its body, "" if that is no text. originalTopic: of a
+    retry or a dead letter."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    msg_id: str
+    offset_msg_id: str
+    tags: str
+    keys: str
+    store_ms: int
+    born_ms: int
+    born_host: str
+    body_bytes: int
+    preview: str
+    reconsume_times: int
+    original_topic: str = ""
+
+
+class SearchView(Wire):
+    """Messages that were found. cut: why the search ended before its end, "" if it did not. next: the
+    `cursor` of the next page; null: this is the last."""
+
+    taken_ms: int
+    messages: list[MessageRow]
+    cut: str = ""
+    next: str | None = None
+    problems: list[ServerProblem] = Field(default_factory=list)
+    not_asked: int = 0
+
+
+class BodyView(Wire):
+    """kind: "text", "json" (text that is JSON), "hex" (a dump), "packed" (compressed in a way that is not
+    read here; a dump)."""
+
+    bytes: int
+    shown_bytes: int
+    kind: str
+    text: str
+
+
+class TrackRow(Wire):
+    """What a consumer group did with a message. state: "consumed"; "not consumed"; "pulled" (a member has
+    it); "broadcast" (members keep their offsets themselves); "unknown"."""
+
+    group: str
+    state: str
+    is_online: bool | None = None
+    remark: str = ""
+
+
+class MessageView(Wire):
+    """One message. tracks: of at most 32 groups; moreGroups: of how many others there are none."""
+
+    taken_ms: int
+    message: MessageRow
+    store_host: str
+    commit_log_offset: int
+    stored_bytes: int
+    sys_flag: int
+    flag: int
+    properties: dict[str, str]
+    body: BodyView
+    tracks: list[TrackRow]
+    more_groups: int = 0
+    problems: list[ServerProblem] = Field(default_factory=list)
+
+
+def row_of(message: MessageExt, broker_name: str = "") -> MessageRow:
+    """Returns the row of a message in a list."""
+    return MessageRow(
+        topic=message.topic,
+        broker_name=broker_name or message.broker_name,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        msg_id=message.msg_id,
+        offset_msg_id=message.offset_msg_id,
+        tags=message.tags or "",
+        keys=message.keys or "",
+        store_ms=message.store_timestamp,
+        born_ms=message.born_timestamp,
+        born_host=message.born_host,
+        body_bytes=len(message.body),
+        preview=_preview(message),
+        reconsume_times=message.reconsume_times,
+        original_topic=original_topic(message) if message.topic.startswith("%") else "",
+    )
+
+
+def _preview(message: MessageExt) -> str:
+    if still_packed(message):
+        return ""
+    text = _text(message.body[: PREVIEW_CHARS * 4], is_cut=len(message.body) > PREVIEW_CHARS * 4)
+    return "" if text is None else text[:PREVIEW_CHARS]
+
+
+def _text(data: bytes, *, is_cut: bool) -> str | None:
+    """Returns UTF-8 text, None if it is none. A character that the cut has split is left out."""
+    for spare in range(4 if is_cut else 1):
+        try:
+            text = data[: len(data) - spare].decode()
+        except UnicodeDecodeError:
+            continue
+        is_plain = all(char.isprintable() or char in TEXT_CONTROLS or ord(char) > 0x9F for char in text)
+        return text if is_plain else None
+    return None
+
+
+def body_of(message: MessageExt, limit: int = BODY_BYTES) -> BodyView:
+    """Returns the beginning of a body, as text or as a dump."""
+    body = message.body
+    if still_packed(message):
+        return _dump(body, limit, "packed")
+    part = body[:limit]
+    text = _text(part, is_cut=len(part) < len(body))
+    if text is None:
+        return _dump(body, limit, "hex")
+    kind = "text"
+    if len(part) == len(body) and text.lstrip()[:1] in ("{", "["):
+        try:
+            json.loads(text)
+            kind = "json"
+        except (ValueError, RecursionError):
+            kind = "text"
+    return BodyView(bytes=len(body), shown_bytes=len(text.encode()), kind=kind, text=text)
+
+
+def _dump(body: bytes, limit: int, kind: str) -> BodyView:
+    part = body[: min(limit, HEX_BYTES_MAX)]
+    lines = []
+    for at in range(0, len(part), 16):
+        piece = part[at : at + 16]
+        shown = "".join(chr(each) if 32 <= each < 127 else "." for each in piece)
+        lines.append(f"{at:08x}  {piece.hex(' '):<47}  {shown}")
+    return BodyView(bytes=len(body), shown_bytes=len(part), kind=kind, text="\n".join(lines))
+
+
+# -- by id and key -----------------------------------------------------------------------------------------
+
+
+async def by_key(
+    place: Place, topic: str, key: str, *, is_unique: bool, begin_ms: int, end_ms: int, limit: int
+) -> SearchView:
+    """Returns messages with a key, or with a producer's id (is_unique); the newest first. Raises Missing."""
+    asked = Asked()
+    count = min(limit, UNIQUE_KEY_NUMS if is_unique else QUERY_NUMS)
+    header = QueryMessageRequest(
+        topic=topic,
+        key=key,
+        max_num=count,
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        _UNIQUE_KEY_QUERY=True if is_unique else None,
+    )
+    names: dict[str, str] = {}
+
+    async def ask(address: str) -> list[MessageRow]:
+        found = await place.admin.query_messages(address, header, inflated_max=INFLATED_IN_LISTS_MAX)
+        return [row_of(each, names[address]) for each in found]
+
+    brokers = brokers_of(await route_of(place, topic))
+    names.update((each.address, each.name) for each in brokers)
+    told = await ask_each(asked, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=4)
+    rows = sorted((row for _, found in told for row in found), key=lambda row: row.store_ms, reverse=True)
+    is_full = any(len(found) >= count for _, found in told)
+    cut = f"a broker returns at most {count} messages of a key, the newest" if is_full else ""
+    if len(rows) > limit:
+        cut = cut or f"there are more than {limit}"
+    return SearchView(
+        taken_ms=wall_ms(),
+        messages=rows[:limit],
+        cut=cut,
+        problems=asked.listed,
+        not_asked=asked.not_asked,
+    )
+
+
+async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
+    """Returns the messages with an id: an offset message id, else a producer's (UNIQ_KEY). Raises Missing."""
+    try:
+        address, offset = decode_offset_message_id(msg_id)
+    except ValueError:
+        return await by_key(
+            place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
+        )
+    known = addresses_in(await place.admin.cluster_info(place.name_servers))
+    asked = Asked()
+    if address in known:
+        try:
+            found = await place.admin.view_message(address, topic, offset, inflated_max=INFLATED_IN_LISTS_MAX)
+            rows = [row_of(each, known[address]) for each in found]
+            return SearchView(taken_ms=wall_ms(), messages=rows)
+        except AdminError as error:
+            asked.add(error)
+    # A producer's id may look like an offset message id as well: 32 hex digits.
+    view = await by_key(
+        place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
+    )
+    if view.messages:
+        return view
+    problems = {each.server: each for each in (*view.problems, *asked.listed)}
+    return view.model_copy(update={"problems": list(problems.values())})
+
+
+# -- one message -------------------------------------------------------------------------------------------
+
+
+async def find(
+    place: Place, topic: str, broker_name: str, queue_id: int, queue_offset: int
+) -> tuple[str, MessageExt]:
+    """Returns the broker's address and the message at an offset of a queue. Raises Missing, AdminError."""
+    brokers = {each.name: each for each in brokers_of(await route_of(place, topic))}
+    if broker_name not in brokers:
+        raise Missing(
+            f"topic {topic} is not at {broker_name} (known: {', '.join(sorted(brokers)) or 'none'})"
+        )
+    address = brokers[broker_name].address
+    queue = QueueKey(topic, broker_name, queue_id)
+    pulled = await place.admin.pull_messages(address, queue, queue_offset, 1, inflated_max=INFLATED_MAX)
+    for each in pulled.messages:
+        if each.queue_offset == queue_offset:
+            return address, each
+    raise Missing(
+        f"no message at offset {queue_offset} of queue {queue_id} at {broker_name}: retention has deleted "
+        "it, or it is not there yet"
+    )
+
+
+async def message(
+    place: Place, topic: str, broker_name: str, queue_id: int, queue_offset: int, *, body_limit: int
+) -> MessageView:
+    """Returns the message at an offset of a queue. Raises Missing, AdminError."""
+    address, found = await find(place, topic, broker_name, queue_id, queue_offset)
+    asked = Asked()
+    tracks, more = await _tracks(place, asked, address, found, broker_name)
+    return MessageView(
+        taken_ms=wall_ms(),
+        message=row_of(found, broker_name),
+        store_host=found.store_host,
+        commit_log_offset=found.physical_offset,
+        stored_bytes=found.stored_bytes,
+        sys_flag=found.sys_flag,
+        flag=found.flag,
+        properties=dict(found.properties),
+        body=body_of(found, body_limit),
+        tracks=tracks,
+        more_groups=more,
+        problems=asked.listed,
+    )
+
+
+async def _tracks(
+    place: Place, asked: Asked, address: str, found: MessageExt, broker_name: str
+) -> tuple[list[TrackRow], int]:
+    try:
+        groups = sorted(await place.admin.topic_consumers(address, found.topic))
+    except AdminError as error:
+        asked.add(error, unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
+        return [], 0
+    queue = QueueKey(found.topic, broker_name, found.queue_id)
+    shown = groups[:TRACKS_MAX]
+    rows = await asyncio.gather(*(_track(place, address, each, queue, found.queue_offset) for each in shown))
+    return rows, len(groups) - len(shown)
+
+
+async def _track(place: Place, address: str, group: str, queue: QueueKey, offset: int) -> TrackRow:
+    is_online, model = None, ""
+    try:
+        body = await place.admin.consumer_connections(address, group)
+        is_online, model = bool(body.connection_set), body.message_model
+    except AdminError as error:
+        is_online = False if error.code in NOBODY else None
+    try:
+        progress = (await place.admin.consume_stats(address, group, queue.topic)).queues.get(queue)
+    except AdminError as error:
+        return TrackRow(group=group, state="unknown", is_online=is_online, remark=error.remark)
+    if model == "BROADCASTING":
+        return TrackRow(group=group, state="broadcast", is_online=is_online)
+    if progress is None:
+        return TrackRow(group=group, state="unknown", is_online=is_online, remark="it has no offset there")
+    if progress.consumer_offset > offset:
+        return TrackRow(group=group, state="consumed", is_online=is_online)
+    state = "pulled" if progress.pull_offset > offset else "not consumed"
+    return TrackRow(group=group, state=state, is_online=is_online)

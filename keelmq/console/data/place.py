@@ -1,0 +1,158 @@
+"""Place: the cluster that is asked, with the credentials of the visitor; and what several brokers answered.
+
+A broker that does not answer is a ServerProblem, and the rest is shown.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.operation import Wire
+from keelmq.remoting.operations.route import ClusterInfo, TopicRouteData
+
+T = TypeVar("T")
+
+BROKERS_MAX: Final = 128
+"""Brokers that one page asks; more are counted."""
+TIMEOUT_MS: Final = 3_000
+"""Of one request."""
+
+
+class Missing(Exception):
+    """What was asked for does not exist; the text lists what does."""
+
+
+class ServerProblem(Wire):
+    """A server without a usable answer, and why. code None: it was not reached."""
+
+    server: str
+    code: int | None = None
+    problem: str
+
+
+@dataclass(frozen=True)
+class BrokerPlace:
+    """A broker name and the replica that is asked: its master, or else another one."""
+
+    cluster: str
+    name: str
+    address: str
+    is_master: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """`admin`: signs as the visitor. `who`: the user in whose name it asks; "" for nobody."""
+
+    admin: AdminClient
+    name_servers: str
+    who: str = ""
+
+
+@dataclass
+class Asked:
+    """Collects the problems of servers, each server once."""
+
+    problems: dict[str, ServerProblem] = field(default_factory=dict)
+    not_asked: int = 0
+
+    def add(self, error: AdminError, *, unless: Iterable[int] = ()) -> None:
+        """Notes an error, unless its code is one of these."""
+        if error.code is None or error.code not in unless:
+            self.problems.setdefault(error.address, problem_of(error))
+
+    @property
+    def listed(self) -> list[ServerProblem]:
+        """The problems in the order of their servers."""
+        return [self.problems[each] for each in sorted(self.problems)]
+
+
+def problem_of(error: AdminError) -> ServerProblem:
+    """Returns what a page shows of an error."""
+    code = f"{error.code_name}: " if error.code_name else ""
+    return ServerProblem(server=error.address, code=error.code, problem=f"{code}{error.remark}")
+
+
+def brokers_in(info: ClusterInfo) -> list[BrokerPlace]:
+    """Returns every broker name with the replica that is asked."""
+    return [
+        BrokerPlace(
+            each.cluster, name, each.broker_addrs[min(each.broker_addrs)], MASTER_ID in each.broker_addrs
+        )
+        for name, each in sorted(info.broker_addr_table.items())
+        if each.broker_addrs
+    ]
+
+
+def masters_in(info: ClusterInfo, cluster: str) -> tuple[list[str], list[str]]:
+    """Returns the masters' addresses in a cluster, and the names of its brokers without one. Raises
+    Missing."""
+    if cluster not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)[:10]) or "none"
+        raise Missing(f"there is no cluster {cluster} (known: {known})")
+    names = sorted(info.cluster_addr_table[cluster])
+    brokers = {name: info.broker_addr_table.get(name) for name in names}
+    masters = [
+        each.broker_addrs[MASTER_ID] for each in brokers.values() if each and MASTER_ID in each.broker_addrs
+    ]
+    without = [name for name, each in brokers.items() if each is None or MASTER_ID not in each.broker_addrs]
+    return masters, without
+
+
+def addresses_in(info: ClusterInfo) -> dict[str, str]:
+    """Returns address -> broker name of every replica: no other address is ever asked on a visitor's word."""
+    return {
+        address: name
+        for name, each in info.broker_addr_table.items()
+        for address in each.broker_addrs.values()
+    }
+
+
+async def ask_each(
+    asked: Asked,
+    brokers: Iterable[BrokerPlace],
+    ask: Callable[[str], Awaitable[T]],
+    *,
+    unless: Iterable[int] = (),
+    at_once: int = 16,
+) -> list[tuple[BrokerPlace, T]]:
+    """Returns the answers of the first BROKERS_MAX brokers that answer; notes the others."""
+    every = list(brokers)
+    asked.not_asked += max(0, len(every) - BROKERS_MAX)
+    ignored = tuple(unless)
+
+    async def one(broker: BrokerPlace) -> tuple[BrokerPlace, T] | None:
+        try:
+            return broker, await ask(broker.address)
+        except AdminError as error:
+            asked.add(error, unless=ignored)
+            return None
+
+    answers = await gather_some((one(each) for each in every[:BROKERS_MAX]), at_once)
+    return [each for each in answers if each is not None]
+
+
+def brokers_of(route: TopicRouteData) -> list[BrokerPlace]:
+    """Returns the brokers of a topic."""
+    return [
+        BrokerPlace(
+            each.cluster,
+            each.broker_name,
+            each.broker_addrs[min(each.broker_addrs)],
+            MASTER_ID in each.broker_addrs,
+        )
+        for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
+        if each.broker_addrs
+    ]
+
+
+async def route_of(place: Place, topic: str) -> TopicRouteData:
+    """Returns a topic's route. Raises Missing: no name server knows it."""
+    try:
+        return await place.admin.topic_route(place.name_servers, topic)
+    except AdminError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise Missing(f"no name server knows topic {topic}") from None
+        raise

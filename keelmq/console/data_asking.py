@@ -1,0 +1,79 @@
+"""How the routes of the console's data ask the cluster: as the visitor, with errors as statuses.
+
+A read is signed with the visitor's credentials, so the brokers' own permissions apply: who may not read a
+topic's messages with a client does not see them here.
+
+Imports FastAPI: see keelmq/remoting/servers/http_late.py.
+"""
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, ParamSpec
+
+from fastapi import Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from keelmq.client.admin import AdminError
+from keelmq.console.access import ConsoleAccess
+from keelmq.console.console import Console
+from keelmq.console.data.place import TIMEOUT_MS, Missing, Place
+from keelmq.console.data.times import BadCursor
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.command import BadRequest
+from keelmq.remoting.operation import CommandError
+from keelmq.remoting.servers.http_answers import NotFound, NotYet, refused_as_statuses
+
+P = ParamSpec("P")
+NAME_MAX = 255
+NOT_FOUND = frozenset(
+    (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND)
+)
+
+Words = Annotated[str, Query(max_length=NAME_MAX, description="words that the name has, in any order")]
+Offset = Annotated[int, Query(ge=0, le=1_000_000, description="how many of the found ones are skipped")]
+Limit = Annotated[int, Query(ge=1, le=500, description="how many are in the answer at most")]
+
+
+class Asking:
+    """Makes the Place of a request."""
+
+    def __init__(self, console: Console, access: ConsoleAccess) -> None:
+        self.console, self.access = console, access
+
+    @asynccontextmanager
+    async def place(self, request: Request) -> AsyncIterator[Place]:
+        """Yields what a read asks with, for the time of the request."""
+        self.console.look()
+        visitor = self.access.visitor(request)
+        name_servers = ";".join(self.console.sources.name_servers())
+        if not name_servers:
+            raise NotYet("no name server is known yet; try again in some seconds")
+        async with self.access.admin_of(request, timeout_ms=TIMEOUT_MS) as admin:
+            yield Place(admin, name_servers, visitor.user)
+
+    def who(self, request: Request) -> tuple[str, str]:
+        """Returns whose answer may be shown again: a user's with the same password."""
+        credentials = self.access.visitor(request).credentials
+        return ("", "") if credentials is None else (credentials.access_key, credentials.secret_key)
+
+
+def asked(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
+    """Wraps a GET route: errors of the cluster become responses, besides those of refused_as_statuses()."""
+
+    @functools.wraps(endpoint)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            return await endpoint(*args, **kwargs)
+        except Missing as error:
+            raise NotFound(str(error)) from None
+        except BadCursor as error:
+            raise BadRequest(str(error)) from None
+        except AdminError as error:
+            if error.code is None:
+                return JSONResponse({"remark": f"{error.address} does not answer: {error.remark}"}, 504)
+            if error.code in NOT_FOUND:
+                raise NotFound(f"{error.address}: {error.remark}") from None
+            raise CommandError(error.code, str(error)) from None
+
+    return refused_as_statuses(answered)
