@@ -8,8 +8,9 @@ from typing import Any
 import typer
 
 from cli import keelmq
-from cli.doctor.findings import CHECKS
 from cli.mqadmin import main as mqadmin
+from cli.mqadmin.coverage import NEVER, UPSTREAM
+from keelmq.health.findings import CHECKS
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "cli.md"
 PROGRAMS = {"mqadmin": mqadmin.app, "keelmq": keelmq.app}
@@ -21,7 +22,8 @@ def commands() -> Iterator[tuple[str, Any]]:
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         children = getattr(command, "commands", None)
         if children is None:
-            yield name, command
+            if not command.hidden:
+                yield name, command
         else:
             for child, sub in children.items():
                 yield from walk(f"{name} {child}", sub)
@@ -43,12 +45,24 @@ def table(command: Any) -> str:
     return "\n".join(rows)
 
 
+def coverage() -> str:
+    """Returns what there is of RocketMQ's commands, and the commands that RocketMQ lacks."""
+    ours = [name.partition(" ")[2] for name, _ in commands() if name.startswith("mqadmin ")]
+    rows = ["| RocketMQ's command | here |", "|---|---|"]
+    for name in UPSTREAM:
+        here = f"[yes](#mqadmin-{name.lower()})" if name in ours else f"never: {NEVER[name]}"
+        rows.append(f"| `{name}` | {here} |")
+    added = ", ".join(f"`{name}`" for name in sorted(set(ours) - set(UPSTREAM)))
+    return "\n".join([*rows, "", f"Not in RocketMQ: {added}."])
+
+
 def rewritten(document: str) -> str:
     """The document with every table between its markers replaced by the one of today's command."""
     tables = {name: table(command) for name, command in commands()}
     tables["checks"] = "\n".join(
         ["| check | holds when |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in CHECKS.items())]
     )
+    tables["coverage"] = coverage()
     for name, text in tables.items():
         marker = f"<!-- {name} -->"
         pattern = re.compile(f"{re.escape(marker)}.*?{re.escape(marker)}", re.DOTALL)

@@ -24,14 +24,18 @@ TITLES = {
     "controller": "Controllers",
     "routes": "Routes, clusters, brokers",
     "config": "Settings",
+    "console": "The console",
     "health": "Health",
     "analytics": "Analytics",
 }
 OTHER_ANSWERS = {
     "/metrics": "# HELP rocketmq_ready 1 while /readyz answers 200, else 0\n"
     "# TYPE rocketmq_ready gauge\nrocketmq_ready 1.0\n...",
+    "/console/": "<!doctype html>\n...",
+    "/v1/console/events": 'event: status\ndata: {"takenMs": 1767225600000, ...}\n\nevent: change\n...',
     "/dashboard": "<!doctype html>\n...",
-    "/v1/analytics/dashboard": '{"v": 1, "generated_ts": 1767225600000, "groups": [], ...}',
+    "/v1/analytics/fleet": '{"v": 1, "generated_ts": 1767225600000, "groups": [], ...}',
+    "/v1/analytics/groups/{cluster}/{group}": '{"v": 1, "group": {...}, "series": {...}}',
 }
 """Of routes whose answer is no JSON value of a model."""
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import broker.admin.exporter_metrics
 import broker.admin.metrics
 import broker.container.metrics
 import keelmq.security.metrics
@@ -15,6 +16,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
 BEGIN, END = "<!-- tables -->", "<!-- end of the tables -->"
 TABLES = (
     broker.admin.metrics.TABLE,
+    broker.admin.exporter_metrics.TABLE,
     broker.container.metrics.TABLE,
     namesrv.http.metrics.TABLE,
     namesrv.plugins.controller.http.metrics.OURS,

@@ -1,27 +1,29 @@
 """Metrics of topics, consumer groups and clients: RocketMQ's names and labels, read at the scrape.
 
-Each of the first PAIRS_MAX pairs of topic and group has its own series; all others share one. Counters are
-since the start of this broker, lags are those of its own queues.
+Each of the first metricsOtelCardinalityLimit pairs of topic and group has its own series; all others share
+one. Counters are since the start of this broker, lags are those of its own queues.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from broker.admin.lag_times import Lag, LagTimes
 from broker.clients.core.registry import Client, ClientRegistry
 from broker.metadata.core.topic_names import RETRY_PREFIX, SYSTEM_PREFIX
 from broker.metadata.groups import BUILT_IN
-from broker.metadata.offsets import split_key
 from broker.metadata.service import Metadata
 from broker.metadata.topics import NOT_FOR_CLIENTS
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from keelmq.remoting.servers.metrics import Metric, Scrape
 
-PAIRS_MAX: Final = 1_000
 OTHERS: Final = "(others)"
+NORMAL: Final = "normal"
+PROTOCOL: Final = "remoting"
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _PAIR = ("topic", "consumer_group", "is_system")
+_OF_LAGS = ("consumer_group", "topic", "is_retry", "is_system")
 
 METRICS: Final = (
     Metric("rocketmq_messages_out_total", "messages given to a group since the start", _PAIR),
@@ -29,35 +31,59 @@ METRICS: Final = (
     Metric(
         "rocketmq_throughput_in_total",
         "bytes of records that consumers may read, stored as master since the start",
-        ("topic", "is_system"),
+        ("topic", "message_type", "is_system"),
     ),
     Metric(
         "rocketmq_consumer_group_number", "consumer groups that this broker knows, built-in ones included"
     ),
     Metric(
         "rocketmq_consumer_lag_messages",
-        "messages of this broker's queues that a group has not committed; of a master; of the first 1000 "
-        "pairs of topic and group",
-        ("consumer_group", "topic", "is_retry", "is_system"),
+        "messages of this broker's queues that a group has not committed; of a master",
+        _OF_LAGS,
     ),
-    Metric("rocketmq_producer_connections", "connections of producers", ("language", "version")),
+    Metric(
+        "rocketmq_consumer_inflight_messages",
+        "messages that a group was given, by this process, and has not committed; of a master",
+        _OF_LAGS,
+    ),
+    Metric(
+        "rocketmq_consumer_ready_messages", "messages that a group was not given yet; of a master", _OF_LAGS
+    ),
+    Metric(
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "age of the oldest message that a group has not committed, 0 without one; of a master",
+        _OF_LAGS,
+    ),
+    Metric(
+        "rocketmq_consumer_queueing_latency_milliseconds",
+        "age of the oldest message that a group was not given yet, 0 without one; of a master",
+        _OF_LAGS,
+    ),
+    Metric(
+        "rocketmq_producer_connections", "connections of producers", ("language", "version", "protocol_type")
+    ),
     Metric(
         "rocketmq_consumer_connections",
-        "connections of a group's members; of the first 1000 groups",
-        ("consumer_group", "language", "version", "consume_mode", "is_system"),
+        "connections of a group's members",
+        ("consumer_group", "language", "version", "consume_mode", "is_system", "protocol_type"),
     ),
 )
 
 
 def add_groups(
-    made: Scrape, stats: BrokerStats, metadata: Metadata, store: MessageStore, registry: ClientRegistry
+    made: Scrape,
+    stats: BrokerStats,
+    metadata: Metadata,
+    lags: LagTimes,
+    store: MessageStore,
+    registry: ClientRegistry,
 ) -> None:
     """Adds the values of METRICS."""
-    _add_reads(made, stats)
-    _add_bytes_in(made, stats)
+    _add_reads(made, stats, metadata)
+    _add_bytes_in(made, stats, metadata)
     made.add("rocketmq_consumer_group_number", len(metadata.groups.table.rows))
     if store.is_master:  # a slave's offsets and queues are slightly older copies of its master's
-        _add_lags(made, metadata, store)
+        _add_lags(made, metadata, lags)
     _add_connections(made, registry)
 
 
@@ -66,10 +92,28 @@ def is_system_topic(topic: str) -> str:
     return _text(topic.startswith(SYSTEM_PREFIX) or topic in NOT_FOR_CLIENTS)
 
 
-def _add_reads(made: Scrape, stats: BrokerStats) -> None:
+def has_topic(metadata: Metadata, topic: str) -> bool:
+    """Returns whether a topic has series: it was not deleted. Some system topics are in no table."""
+    return topic in metadata.topics.topics or is_system_topic(topic) == "true"
+
+
+def message_type(metadata: Metadata, topic: str) -> str:
+    """Returns the label message_type: what the topic's attribute message.type declares, in lower case."""
+    config = metadata.topics.topics.get(topic)
+    declared = "" if config is None else config.config.attributes.get("message.type", "")
+    return NORMAL if declared in ("", "UNSPECIFIED") else declared.lower()
+
+
+def _add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
     messages, size = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for number, ((topic, group), reads) in enumerate(stats.reads.groups.items()):
-        labels = (topic, group, is_system_topic(topic)) if number < PAIRS_MAX else (OTHERS, OTHERS, "false")
+    groups = metadata.groups.table.rows
+    found = [
+        (topic, group, reads)
+        for (topic, group), reads in stats.reads.groups.items()
+        if group in groups and has_topic(metadata, topic)
+    ]
+    for number, (topic, group, reads) in enumerate(found):
+        labels = (topic, group, is_system_topic(topic)) if number < made.limit else (OTHERS, OTHERS, "false")
         messages[labels] += reads.messages
         size[labels] += reads.bytes
     for labels, count in messages.items():
@@ -77,35 +121,47 @@ def _add_reads(made: Scrape, stats: BrokerStats) -> None:
         made.add("rocketmq_throughput_out_total", size[labels], *labels)
 
 
-def _add_bytes_in(made: Scrape, stats: BrokerStats) -> None:
-    found = Counter[tuple[str, str]]()
-    for number, (topic, (_, size)) in enumerate(stats.messages_in.counts().items()):
-        labels = (topic, is_system_topic(topic)) if number < PAIRS_MAX else (OTHERS, "false")
-        found[labels] += size
+def _add_bytes_in(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
+    found = Counter[tuple[str, str, str]]()
+    counts = {topic: size for topic, (_, size) in stats.messages_in.counts().items()}
+    for number, topic in enumerate(each for each in counts if has_topic(metadata, each)):
+        kind = message_type(metadata, topic)
+        labels = (topic, kind, is_system_topic(topic)) if number < made.limit else (OTHERS, NORMAL, "false")
+        found[labels] += counts[topic]
     for labels, count in found.items():
         made.add("rocketmq_throughput_in_total", count, *labels)
 
 
-def _add_lags(made: Scrape, metadata: Metadata, store: MessageStore) -> None:
-    for number, (key, row) in enumerate(metadata.offsets.table.rows.items()):
-        if number >= PAIRS_MAX:
-            break
-        topic, group = split_key(key)
-        ends = store.queues.of_topic(topic)
-        behind = sum(max(queue.max_offset - row.get(each, 0), 0) for each, queue in ends.items())
-        retry = _text(topic.startswith(RETRY_PREFIX))
-        made.add("rocketmq_consumer_lag_messages", behind, group, topic, retry, _text(group in BUILT_IN))
+def _add_lags(made: Scrape, metadata: Metadata, lags: LagTimes) -> None:
+    for lag in lags.counts():
+        labels = _lag_labels(lag)
+        made.add("rocketmq_consumer_lag_messages", lag.messages, *labels)
+        made.add("rocketmq_consumer_inflight_messages", lag.inflight, *labels)
+        made.add("rocketmq_consumer_ready_messages", lag.ready, *labels)
+    for lag in lags.found:
+        labels = _lag_labels(lag)
+        made.add("rocketmq_consumer_lag_latency_milliseconds", lag.latency_ms, *labels)
+        made.add("rocketmq_consumer_queueing_latency_milliseconds", lag.queueing_ms, *labels)
+    if (left_out := len(metadata.offsets.table.rows) - made.limit) > 0:
+        made.left_out["rocketmq_consumer_lag_messages"] = left_out
+
+
+def _lag_labels(lag: Lag) -> tuple[str, str, str, str]:
+    retry, system = lag.topic.startswith(RETRY_PREFIX), lag.group in BUILT_IN
+    return lag.group, lag.topic, _text(retry), _text(system)
 
 
 def _add_connections(made: Scrape, registry: ClientRegistry) -> None:
     for labels, count in _kinds(registry.producers.values()).items():
-        made.add("rocketmq_producer_connections", count, *labels)
+        made.add("rocketmq_producer_connections", count, *labels, PROTOCOL)
     for number, (name, group) in enumerate(registry.consumers.items()):
-        if number >= PAIRS_MAX:
+        if number >= made.limit:
+            made.left_out["rocketmq_consumer_connections"] = len(registry.consumers) - made.limit
             break
         mode = MODES.get(group.consume_type, group.consume_type)
         for labels, count in _kinds([group.members]).items():
-            made.add("rocketmq_consumer_connections", count, name, *labels, mode, _text(name in BUILT_IN))
+            system = _text(name in BUILT_IN)
+            made.add("rocketmq_consumer_connections", count, name, *labels, mode, system, PROTOCOL)
 
 
 def _kinds(groups: Iterable[dict[int, Client]]) -> Counter[tuple[str, str]]:

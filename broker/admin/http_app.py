@@ -3,13 +3,15 @@
 Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fastapi import FastAPI, Response
 
 from broker.core.readiness import BrokerReadiness, not_ready, not_writable
+from keelmq.remoting.config_store import Settings
 from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
+from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
 from keelmq.remoting.servers.http_app import new_app
@@ -20,20 +22,30 @@ from keelmq.web.api_docs import add_docs
 _SLAVE = HaConnectionRuntimeInfo(
     addr="10.0.0.2:40002", slave_ack_offset=1024, diff=1024, broker_id=2, eta_millis=1_000
 )
+CHANGES = (
+    "The broker stores a change in its -c file, or in configStorePath (25). It is for this broker alone: "
+    "mqadmin updateBrokerConfig --group changes all replicas."
+)
+"""How changes of settings are stored."""
 _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_connection_info=[_SLAVE])
 
 
 def make_app(
     *,
-    health: Callable[[], dict[str, object]],
+    health: Callable[[], Mapping[str, object]],
     scrapes: Callable[[], Iterable[Scrape]],
     ha_status: Callable[[], HaRuntimeInfo | None],
+    settings: Settings,
+    prepare: Callable[[], Awaitable[None]],
+    more_labels: Mapping[str, str],
 ) -> FastAPI:
     """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha_status: None if this
-    broker neither serves slaves nor is one."""
+    broker neither serves slaves nor is one. settings: those that /v1/config shows and changes. prepare:
+    awaited before the metrics are read. more_labels: of all metrics (metricsLabel)."""
     app = new_app("KeelMQ broker")
     add_docs(app, openapi_extra=needs(Role.READ))
-    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
+    add_health(app, health=health, collectors=[ScrapeCollector(scrapes, more_labels)], prepare=prepare)
+    app.include_router(config_router([settings], note=CHANGES))
 
     @app.get(
         "/v1/haStatus",

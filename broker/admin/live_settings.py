@@ -12,9 +12,10 @@ from typing import Protocol
 
 from broker.admission.send_gate import SendGate
 from broker.config.broker_config import BrokerConfig
+from broker.core.durability import guarantees
 from broker.metadata.groups import GroupTable
 from broker.metadata.topics import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TopicTable
-from keelmq.remoting.config_store import ConfigStore, Given
+from keelmq.remoting.config_store import ConfigStore, Given, Settings
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
@@ -35,6 +36,7 @@ class ConfigurableHandlers(Protocol):
         permits_write: bool,
         accept_from_ms: int,
         flush_timeout_ms: int,
+        replication_timeout_ms: int,
     ) -> None:
         """Replaces the kept values. accept_from_ms: wall time before which sends are refused."""
 
@@ -52,9 +54,12 @@ class LiveSettings:
         gate: SendGate,
         handlers: ConfigurableHandlers,
         detected: Callable[[], Mapping[str, str]],
+        on_change: Callable[[], None],
     ) -> None:
         """config: of the broker; it takes over the changes. given: where its values came from. detected:
-        returns keys that were detected or chosen (addresses, ports), with the values in force."""
+        returns keys that were detected or chosen (addresses, ports), with the values in force. on_change:
+        called when the configuration has new values."""
+        self._on_change = on_change
         self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
         self._handlers, self._detected = handlers, detected
         self._store: ConfigStore[BrokerConfig] = ConfigStore(
@@ -71,6 +76,17 @@ class LiveSettings:
         table.bind(UPDATE_BROKER_CONFIG, self.update)
         table.bind(GET_BROKER_CONFIG, self.get)
 
+    def view(self, table: OperationTable) -> Settings:
+        """Returns what HTTP shows and changes. table: the one to which these handlers are bound."""
+        return Settings(
+            program="mqbroker",
+            current=lambda: self._config,
+            at_run_time=self._config.AT_RUN_TIME,
+            sources=lambda: self._store.sources,
+            table=table,
+            update=UPDATE_BROKER_CONFIG,
+        )
+
     async def get(self, header: Empty, call: Call) -> Reply:
         """Returns the settings in force as key=value lines, and their DataVersion in the header (26)."""
         version = {"counter": self._store.version, "stateVersion": 0, "timestamp": self._changed_ms}
@@ -78,8 +94,16 @@ class LiveSettings:
         return Reply(header=BrokerConfigResponse(version=text), body=self._properties().encode())
 
     async def update(self, header: Empty, call: Call) -> Reply:
-        """Changes settings, all that are given or none (25). Raises CommandError if one is refused."""
-        return Reply(remark=await self._store.update(call.raw_body, call.changes))
+        """Changes settings, all that are given or none (25). Raises CommandError if one is refused. The
+        remark warns of a change that weakens what an acknowledgement promises, or that stops writes."""
+        before, refusing = list(guarantees(self._config.durability)), self._gate.refuse_few_replicas()
+        remark = await self._store.update(call.raw_body, call.changes)
+        now, refused = list(guarantees(self._config.durability)), self._gate.refuse_few_replicas()
+        notes = [] if remark is None else [remark]
+        notes += [f"now {line}" for line in now if line not in before and line.startswith("RPO")]
+        if refused is not None and refusing is None and self._gate.writable:
+            notes.append(f"messages are refused from now on: {refused.remark}")
+        return Reply(remark="; ".join(notes) or None)
 
     def _properties(self) -> str:
         """Returns key=value lines, sorted, with detected values in place of the configured ones."""
@@ -96,7 +120,7 @@ class LiveSettings:
         self._groups.auto_create = now.auto_create_subscription_group
         self._topics.default_queue_nums = now.default_topic_queue_nums
         self._topics.auto_create = now.auto_create_topic_enable
-        if now.has_ha_port:
+        if self._config.has_ha_port:
             self._gate.min_in_sync = now.min_in_sync_replicas
         self._handlers.configure(
             message_bytes_max=now.max_message_size,
@@ -104,7 +128,9 @@ class LiveSettings:
             permits_write=bool(now.broker_permission & PERM_WRITE),
             accept_from_ms=now.start_accept_send_request_time_stamp,
             flush_timeout_ms=now.sync_flush_timeout,
+            replication_timeout_ms=now.slave_timeout,
         )
+        self._on_change()
         try:
             self._register_topics(permission_changed=permission != now.broker_permission)
         except OSError as error:  # the setting is in force and stored; name servers get it later

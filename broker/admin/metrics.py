@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from broker.admin.disk_quota import DiskQuota
-from broker.admin.group_metrics import METRICS, add_groups, is_system_topic
+from broker.admin.group_metrics import (
+    METRICS,
+    NORMAL,
+    OTHERS,
+    add_groups,
+    has_topic,
+    is_system_topic,
+    message_type,
+)
+from broker.admin.lag_times import LagTimes
+from broker.admin.request_metrics import METRICS as REQUEST_METRICS
+from broker.admin.request_metrics import add_requests
 from broker.admission.pending_replies import PendingReplies
 from broker.clients.core.registry import ClientRegistry
 from broker.config.broker_config import BrokerConfig
@@ -32,6 +43,7 @@ from broker.transactions.core.state import End
 from broker.transactions.service import TransactionService
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.metrics import (
+    OVERFLOW,
     TELEMETRY_METRICS,
     Metric,
     Scrape,
@@ -46,8 +58,6 @@ from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.clock import wall_ms
 
-TOPICS_MAX = 1_000
-OTHER_TOPICS = "(others)"
 STORAGE = ("local", "disk")
 _STORAGE_LABELS = ("storage_type", "storage_medium")
 ROLE_NUMBERS = {"master": 1, "slave": 0, "none": -1}
@@ -62,10 +72,12 @@ TABLE = Table(
         Metric("rocketmq_topic_number", "topics that this broker knows, system topics included"),
         Metric(
             "rocketmq_messages_in_total",
-            "messages stored as master since the start; topics beyond the first 1000 are one series (others)",
-            ("topic", "is_system"),
+            "messages stored as master since the start; topics beyond the limit are one series (others). "
+            "message_type: of the topic's attribute message.type; normal without one",
+            ("topic", "message_type", "is_system"),
         ),
         *METRICS,
+        *REQUEST_METRICS,
         Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", _STORAGE_LABELS),
         Metric(
             "rocketmq_storage_quota_bytes",
@@ -165,6 +177,12 @@ TABLE = Table(
         ),
         Metric("rocketmq_half_messages", "transactions whose producers have not decided yet; of a master"),
         Metric("rocketmq_commit_messages_total", "transactions that were committed", ("topic",)),
+        Metric(
+            "rocketmq_finish_message_latency_milliseconds",
+            "from a message's birth to the commit of its transaction, in seconds (the name is RocketMQ's)",
+            ("topic",),
+            is_histogram=True,
+        ),
         Metric("rocketmq_rollback_messages_total", "transactions that were rolled back", ("topic",)),
         Metric(
             "rocketmq_given_up_messages_total",
@@ -172,6 +190,8 @@ TABLE = Table(
             ("topic",),
         ),
         Metric("rocketmq_timing_messages", "timers that are not delivered yet; of a master"),
+        Metric("rocketmq_timer_enqueue_total", "timers that were put into the wheel"),
+        Metric("rocketmq_timer_enqueue_lag", "timer messages that are not in the wheel yet; of a master"),
         Metric("rocketmq_timer_dequeue_total", "timers that were delivered"),
         Metric("rocketmq_timer_dequeue_latency_milliseconds", "since the next timer has been due"),
         Metric("rocketmq_pop_checkpoint_buffer_size", "pops with unacknowledged messages; of a master"),
@@ -185,6 +205,7 @@ TABLE = Table(
         Metric("rocketmq_min_offset", "beginning of the CommitLog, bytes"),
         Metric("rocketmq_flushed_offset", "the CommitLog is durable up to here, bytes"),
         *TELEMETRY_METRICS,
+        OVERFLOW,
     ),
 )
 
@@ -203,6 +224,7 @@ class MetricSources:
     metadata: Metadata
     stats: BrokerStats
     registry: ClientRegistry
+    lags: LagTimes
     transactions: TransactionService
     timers: TimerService
     pop: PopConsumption
@@ -219,7 +241,8 @@ class MetricSources:
 def scrape(sources: MetricSources) -> Scrape:
     """Returns the present values. Called in the event loop's thread."""
     readiness, controlled = sources.readiness(), sources.controlled
-    made = Scrape(TABLE, _labels(sources.config, controlled))
+    limit = sources.config.metrics_otel_cardinality_limit
+    made = Scrape(TABLE, _labels(sources.config, controlled), limit)
     made.add("rocketmq_broker_permission", sources.config.broker_permission)
     made.add("rocketmq_topic_number", len(sources.metadata.topics.topics))
     made.add("rocketmq_broker_connections", sources.connection_count())
@@ -235,8 +258,9 @@ def scrape(sources: MetricSources) -> Scrape:
         made.add("rocketmq_background_task_deaths_total", deaths, task)
     if controlled is not None:
         made.add("rocketmq_broker_forwarded_sends_total", controlled.forwarder.forwarded)
-    _add_messages(made, sources.stats)
-    add_groups(made, sources.stats, sources.metadata, sources.store, sources.registry)
+    _add_messages(made, sources.stats, sources.metadata)
+    add_groups(made, sources.stats, sources.metadata, sources.lags, sources.store, sources.registry)
+    add_requests(made, sources.pending.latency, sources.stats)
     _add_scheduled(made, sources)
     _add_storage(made, sources.store, readiness)
     for partition, quota_bytes in sources.quota.partitions():
@@ -249,6 +273,7 @@ def scrape(sources: MetricSources) -> Scrape:
         _add_replication(made, status_of(controlled.ha), controlled.ha.refused)
     if sources.plain is not None:
         _add_replication(made, plain_status_of(sources.plain), sources.plain.refused)
+    made.add_left_out()
     return made
 
 
@@ -258,15 +283,18 @@ def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[st
     return (config.broker_cluster_name, "broker", config.broker_name, config.broker_name, str(broker_id))
 
 
-def _add_messages(made: Scrape, stats: BrokerStats) -> None:
+def _add_messages(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
     others = 0
-    for count, (topic, (messages, _)) in enumerate(stats.messages_in.counts().items()):
-        if count < TOPICS_MAX:
-            made.add("rocketmq_messages_in_total", messages, topic, is_system_topic(topic))
+    found = {topic: messages for topic, (messages, _) in stats.messages_in.counts().items()}
+    for count, topic in enumerate(each for each in found if has_topic(metadata, each)):
+        messages = found[topic]
+        if count < made.limit:
+            kind = message_type(metadata, topic)
+            made.add("rocketmq_messages_in_total", messages, topic, kind, is_system_topic(topic))
         else:
             others += messages
     if others:
-        made.add("rocketmq_messages_in_total", others, OTHER_TOPICS, "false")
+        made.add("rocketmq_messages_in_total", others, OTHERS, NORMAL, "false")
 
 
 _ENDS: Final = {
@@ -282,12 +310,18 @@ def _add_scheduled(made: Scrape, sources: MetricSources) -> None:
     if sources.store.is_master:
         made.add("rocketmq_half_messages", len(transactions.state))
         made.add("rocketmq_timing_messages", len(timers.wheel))
+        made.add("rocketmq_timer_enqueue_lag", timers.unread)
         made.add("rocketmq_timer_dequeue_latency_milliseconds", timers.late_ms)
         made.add("rocketmq_pop_checkpoint_buffer_size", len(pop.pop.state))
     made.add("rocketmq_pop_revive_retry_messages_total", pop.pop.revived)
     made.add("rocketmq_pop_waiting_consumers", len(pop.handlers.polling))
-    for (how, topic), count in transactions.ended.most_common(TOPICS_MAX):
-        made.add(_ENDS[how], count, topic)
+    for (how, topic), count in transactions.ended.most_common(made.limit):
+        if has_topic(sources.metadata, topic):
+            made.add(_ENDS[how], count, topic)
+    for topic, histogram in transactions.commit_times.items():
+        if has_topic(sources.metadata, topic):
+            made.add_histogram("rocketmq_finish_message_latency_milliseconds", histogram, topic)
+    made.add("rocketmq_timer_enqueue_total", timers.added)
     made.add("rocketmq_timer_dequeue_total", timers.delivered)
 
 

@@ -1,12 +1,14 @@
 """The runtime information of a broker (28): a table of texts, with every key that RocketMQ's tools read.
 
-Parts that KeelMQ does not have (queues of thread pools, a page-cache lock, a pool of buffers) are reported as
-idle, because exporters fail on missing keys. All other values are measured.
+Exporters fail on missing keys, so keys about parts of RocketMQ get what is measured in their place. KeelMQ
+has no thread pools: the size of a "queue" is the number of its requests that are being served, for sends the
+replies that wait until the message is safe; the time at its head, and the one for the page-cache lock, is how
+late the event loop was.
 Source: RocketMQ 5.3.3 AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from broker.admin.disk_quota import disk_room
@@ -18,23 +20,25 @@ from broker.metadata.offsets import DelayOffsetTable
 from broker.put.handler_context import HandlerContext
 from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT, BrokerStats
 from broker.store.querying import record_at
-from keelmq.remoting.codes import VERSION, VERSION_DESC
+from keelmq.remoting.codes import VERSION, VERSION_DESC, RequestCode
+from keelmq.remoting.dispatch import IN_FLIGHT_MAX
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO
 
 RATE_SECONDS: Final = (10, 60, 600)
-POOLS: Final = ("send", "pull", "litePull", "query", "ack")
-IDLE: Final = {
-    "dispatchMaxBuffer": "0",
-    "pageCacheLockTimeMills": "0",
-    "remainTransientStoreBufferNumbs": "2147483647",
-    "EndTransactionQueueSize": "0",
-    "EndTransactionThreadPoolQueueCapacity": "0",
-} | {
-    f"{pool}ThreadPoolQueue{what}": "0"
-    for pool in POOLS
-    for what in ("Size", "Capacity", "HeadWaitTimeMills")
+NO_POOL: Final = "2147483647"
+"""remainTransientStoreBufferNumbs without transientStorePoolEnable, as RocketMQ has it."""
+RUNNING: Final[Mapping[str, tuple[RequestCode, ...]]] = {
+    "pull": (RequestCode.PULL_MESSAGE,),
+    "litePull": (RequestCode.LITE_PULL_MESSAGE,),
+    "query": (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
+    "ack": (
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    ),
 }
+"""The requests of RocketMQ's thread pools. Pulls are answered or suspended as soon as they are read."""
 
 
 class RuntimeInfo:
@@ -61,9 +65,28 @@ class RuntimeInfo:
 
     def table(self) -> dict[str, str]:
         """Returns all keys with their present values."""
-        table = IDLE | self._broker() | self._disk() | self._messages() | self._timers()
+        table = self._pools() | self._broker() | self._disk() | self._messages() | self._timers()
         table |= dict(self._delay_levels())
         return table | dict(self._context.runtime_info())
+
+    def _pools(self) -> dict[str, str]:
+        pending, stats = self._context.pending, self._stats
+        running, head_wait = pending.latency.running, str(stats.loop_lag_ms)
+        sizes = {pool: sum(running[code] for code in codes) for pool, codes in RUNNING.items()}
+        pools = {pool: (size, IN_FLIGHT_MAX) for pool, size in sizes.items()}
+        pools["send"] = len(pending), len(pending) + pending.room
+        table = {
+            "dispatchMaxBuffer": str(stats.dispatch_behind_max),
+            "pageCacheLockTimeMills": head_wait,
+            "remainTransientStoreBufferNumbs": NO_POOL,
+            "EndTransactionQueueSize": str(running[RequestCode.END_TRANSACTION]),
+            "EndTransactionThreadPoolQueueCapacity": str(IN_FLIGHT_MAX),
+        }
+        for pool, (size, capacity) in pools.items():
+            table[f"{pool}ThreadPoolQueueSize"] = str(size)
+            table[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
+            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = head_wait
+        return table
 
     def _broker(self) -> dict[str, str]:
         refused = self._context.gate.refuse_all()

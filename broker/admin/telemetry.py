@@ -3,22 +3,27 @@
 The event loop reads a few numbers; a thread writes them (keelmq/remoting/telemetry.py). Nothing is sampled
 before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
 masterEpoch 0, and the SyncStateSet is itself.
+
+The data path reports appends and confirmations to store.confirm_times, and is looked at every TICK_MS.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.config.broker_config import BrokerConfig
+from broker.core.confirm_times import ConfirmTimes
 from broker.core.lag import LagMeter
 from broker.core.readiness import RoleName
 from broker.core.role import Role
+from broker.ha.known_replicas import KnownReplicas
 from broker.ha.ports import ReplicatedStore
-from broker.ha.report import replica_samples
 from broker.ha.service import HaService
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.records import HaSample, RoleChange
 from keelmq.remoting.telemetry import TelemetryWriter
-from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.clock import now_ms, now_us, wall_ms
+from keelmq.runtime.log_buckets import bucket_of
 from keelmq.runtime.tasks import TaskSet
 
 TICK_MS = 100
@@ -27,13 +32,19 @@ ALONE = Role(broker_id=MASTER_ID, master_broker_id=MASTER_ID)
 """The role without controller mode."""
 
 
+class MeasuredStore(ReplicatedStore, Protocol):
+    """The part of MessageStore that samples use."""
+
+    confirm_times: ConfirmTimes
+
+
 class BrokerTelemetry:
     """Owned by the event loop's thread. An error of the files does not stop the broker."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: ReplicatedStore,
+        store: MeasuredStore,
         *,
         node: str,
         ha: HaService | None,
@@ -50,7 +61,9 @@ class BrokerTelemetry:
             bytes_max=config.telemetry_bytes_max,
         )
         self._config, self._store, self._ha, self._role = config, store, ha, role
-        self._lag = LagMeter()
+        self._lag, self._replicas = LagMeter(), KnownReplicas()
+        self._ages: dict[int, int] = {}  # bucket of an age in us -> looks since the last sample
+        store.confirm_times.is_on = True
 
     def start(self, tasks: TaskSet) -> None:
         tasks.start("telemetry files", self.writer.run)
@@ -67,8 +80,10 @@ class BrokerTelemetry:
             now = now_ms()
             if now < next_ms:
                 store = self._store
-                self._lag.tick(
-                    now, max_offset=store.commit_log.max_offset, confirm_offset=store.confirm_offset
+                self._look(
+                    self._lag.tick(
+                        now, max_offset=store.commit_log.max_offset, confirm_offset=store.confirm_offset
+                    )
                 )
                 continue
             next_ms = max(next_ms, now - TICK_MS) + SAMPLE_PERIOD_MS  # skips periods that the loop missed
@@ -76,11 +91,29 @@ class BrokerTelemetry:
             if sample is not None:
                 self.writer.put(sample)
 
+    def _look(self, lag_ms: int) -> None:
+        """Counts the age of the oldest unconfirmed byte. lag_ms: as LagMeter found it, which also knows the
+        bytes that a new master had received as a slave, but each only from the first look on."""
+        if self._is_master_now:
+            bucket = bucket_of(max(self._store.confirm_times.age_us(now_us()), lag_ms * 1_000))
+            self._ages[bucket] = self._ages.get(bucket, 0) + 1
+
+    @property
+    def _is_master_now(self) -> bool:
+        return self._plain_role == "master" if self._ha is None else self._ha.mastership is not None
+
+    def master_id(self) -> int | None:
+        """Returns this broker's id; None: it is not master."""
+        return self._role().broker_id if self._is_master_now else None
+
     def sample(self) -> HaSample | None:
         """Returns the present values; None while the broker's id is not known."""
         role, ha, config = self._role(), self._ha, self._config
         max_offset, confirm_offset = self._store.commit_log.max_offset, self._store.confirm_offset
         lag = self._lag.read(now_ms(), max_offset=max_offset, confirm_offset=confirm_offset)
+        self._look(lag.ms)
+        ages, self._ages = self._ages, {}
+        confirm_us = self._store.confirm_times.take()
         if ha is not None and role.broker_id == 0:
             return None
         name, epoch, members, set_epoch = self._role_and_set(role)
@@ -99,7 +132,9 @@ class BrokerTelemetry:
             sync_state_set=members,
             sync_state_set_epoch=set_epoch,
             min_in_sync_replicas=config.min_in_sync_replicas,
-            replicas=replica_samples(ha) if ha is not None else (),
+            replicas=self._replicas.samples(ha) if ha is not None else (),
+            lag_us=tuple(sorted(ages.items())),
+            confirm_us=confirm_us,
         )
 
     def _role_and_set(self, role: Role) -> tuple[RoleName, int, tuple[int, ...], int]:

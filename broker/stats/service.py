@@ -22,6 +22,7 @@ from broker.stats.core.stats_items import (
     StatsItemSet,
     StatsSnapshot,
 )
+from broker.stats.creation_times import CreationTimes
 from broker.stats.messages_in import MessagesIn
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import ConsumeQueue
@@ -63,6 +64,11 @@ class BrokerStats:
         self._cluster_name = cluster_name
         self.put_times = put_times or PutTimes()
         self.messages_in = MessagesIn(store.queues)
+        self.creations = CreationTimes()
+        self.loop_lag_ms = 0
+        """How late the event loop was at the last sample: as long may a request have waited."""
+        self.dispatch_behind_max = 0
+        """The most bytes that dispatch was behind at a sample."""
         self._sources: dict[str, Callable[[str | None], Iterator[Reading]]] = {
             "TOPIC_PUT_NUMS": self._topic_messages,
             "TOPIC_PUT_SIZE": self._topic_bytes,
@@ -90,13 +96,16 @@ class BrokerStats:
         """Samples once a second. Never returns."""
         while True:
             self.tick()
+            due_s = time.monotonic() + SECOND_MS / 1000
             await asyncio.sleep(SECOND_MS / 1000)
+            self.loop_lag_ms = max(int((time.monotonic() - due_s) * 1_000), 0)
 
     def tick(self) -> None:
         """Takes the samples that are due. Called once a second."""
         now, store, reads = self._clock(), self._store, self.reads
         counts = (store.put_messages, store.got_messages, reads.found, reads.missed)
         self.put_times.rotate(now)
+        self.dispatch_behind_max = max(self.dispatch_behind_max, store.confirm_offset - store.dispatch_offset)
         self.rates.sample((*counts, *self._timer_counts()), now)
         for name in self._due(now):
             self._item_sets[name].sample(self._sources[name](None), now)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
@@ -21,10 +21,12 @@ from pydantic import BaseModel, ConfigDict
 
 from keelmq.remoting.operation import Role
 from keelmq.remoting.servers.http_answers import answer_of
-from keelmq.remoting.servers.http_call import METRICS, needs
+from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_call import METRICS, PROM_HEALTHY, needs
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
 
 Health = Callable[[], Mapping[str, object]]
+Prepare = Callable[[], Awaitable[None]]
 
 LIBRARY_TABLE = Table(
     "Every program, from prometheus_client",
@@ -73,22 +75,12 @@ def add_health(
     *,
     health: Health,
     collectors: Sequence[Collector] = (),
-    prepare: Callable[[], Awaitable[None]] | None = None,
+    prepare: Prepare | None = None,
 ) -> None:
     """Adds the three routes. `health` returns "ready", "reasons", and any other fields of /readyz. It and the
     collectors are called in the event loop, so they may read the program's state. prepare: awaited before
     they are, where values come from other processes."""
-
-    def readiness() -> list[Scrape]:
-        scrape = Scrape(HEALTH_TABLE, ())
-        scrape.add("rocketmq_ready", bool(health()["ready"]))
-        return [scrape]
-
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    for collector in (ScrapeCollector(readiness), *collectors):
-        registry.register(collector)
+    registry = metrics_registry(health, collectors)
 
     @app.get(
         "/livez",
@@ -124,9 +116,48 @@ def add_health(
     )
     async def metrics(request: Request) -> Response:
         """All values are from one moment."""
-        if prepare is not None:
-            await prepare()
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        collected = CollectedFamilies(list(registry.collect()))
-        text = await asyncio.to_thread(encode, collected)  # slower than collecting
-        return Response(text, headers={"content-type": content_type})
+        return await metrics_of(registry, request, prepare)
+
+
+async def metrics_of(registry: CollectorRegistry, request: Request, prepare: Prepare | None) -> Response:
+    """Returns the present metrics, in the format that the request accepts."""
+    if prepare is not None:
+        await prepare()
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    collected = CollectedFamilies(list(registry.collect()))
+    text = await asyncio.to_thread(encode, collected)  # slower than collecting
+    return Response(text, headers={"content-type": content_type})
+
+
+def prom_app(title: str, *, health: Health, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
+    """Returns the application of RocketMQ's exporter port (metricsExporterType=PROM): /, /metrics and
+    /-/healthy."""
+    app = new_app(title)
+    registry = metrics_registry(health, collectors)
+
+    @app.get("/", summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
+    @app.get(METRICS, summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
+    async def metrics(request: Request) -> Response:
+        return await metrics_of(registry, request, prepare)
+
+    @app.get(PROM_HEALTHY, summary="does the exporter answer?", openapi_extra=needs(None))
+    async def healthy() -> PlainTextResponse:
+        return PlainTextResponse("Exporter is Healthy.\n")
+
+    return app
+
+
+def metrics_registry(health: Health, collectors: Sequence[Collector]) -> CollectorRegistry:
+    """Returns the registry of a program: its own collectors, its readiness, its process."""
+
+    def readiness() -> list[Scrape]:
+        scrape = Scrape(HEALTH_TABLE, ())
+        scrape.add("rocketmq_ready", bool(health()["ready"]))
+        return [scrape]
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    for collector in (ScrapeCollector(readiness), *collectors):
+        registry.register(collector)
+    return registry

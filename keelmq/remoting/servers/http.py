@@ -12,6 +12,7 @@ import base64
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,8 +41,8 @@ from keelmq.remoting.operation import (
 )
 from keelmq.remoting.operation import Unknown as UnknownReply
 from keelmq.remoting.operations.examples import EXAMPLES
-from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, problems_of, refusal
-from keelmq.remoting.servers.http_call import call_of, needs
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, bad_input, refusal
+from keelmq.remoting.servers.http_call import call_of, needs, sessions_of
 from keelmq.remoting.servers.http_guard import HttpGuard
 from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
 from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
@@ -165,7 +166,7 @@ async def _answered(
     try:
         return _response(operation, await handled(), bare_type)
     except ValidationError as error:
-        return JSONResponse({"detail": problems_of(error.errors())}, 422)
+        return bad_input(error.errors())
     except Exception as error:  # noqa: BLE001 - answered, and a bug is logged with its traceback
         return refusal(error, operation.name)
 
@@ -294,8 +295,10 @@ class HttpServer:
         policy: HttpPolicy | None = None,
     ) -> None:
         """`sock`: already listening; without it start() binds host and port. `tls`: https on the same
-        port; None is "disabled". `policy` None: no access check, only the names of this machine."""
-        self._policy = policy if policy is not None else HttpPolicy()
+        port; None is "disabled". `policy` None: no access check, only the names of this machine. The app's
+        sessions, if it has a page with a log-in, are added to it."""
+        policy = policy if policy is not None else HttpPolicy()
+        self._policy = replace(policy, sessions=sessions_of(app))
         self._app, self._host, self._port, self._socket = HttpGuard(app, self._policy), host, port, sock
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None

@@ -1,27 +1,30 @@
 """HTTP responses of all routes: errors as statuses, models as JSON.
 
-    Unauthenticated 401  no credentials, or wrong ones: {code, remark}, and WWW-Authenticate
+    Unauthenticated 401  no credentials, or wrong ones; WWW-Authenticate has the accepted kinds
     Forbidden       403  not for this sender, or not at this port
     TooManyFailures 429  too many wrong credentials from this address
-    CommandError    409  understood and refused: {code, remark}, with the code that the TCP server would send
+    CommandError    409  understood and refused, with the code that the TCP server would send
     BadRequest      422  the input does not fit
-    NotFound        404  a read of something that does not exist here: {remark}
-    UnknownOutcome  504  it may or may not have happened: {remark}; safe to repeat
+    NotFound        404  a read of something that does not exist here
+    NotYet          503  the answer is not known yet; repeat it soon
+    UnknownOutcome  504  it may or may not have happened; safe to repeat
     anything else   500  a bug, and logged as one
 
-Imports FastAPI: see http_late.py.
+Every error has one form, that of RFC 9457: see Problem. Imports FastAPI: see http_late.py.
 """
 
 import functools
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
@@ -38,60 +41,77 @@ PAGE_MAX = 500
 NAMES_SHOWN = 10
 """The largest number of known names in a remark about an unknown one."""
 JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
 
 
 class NotFound(Exception):
     """A read of something that does not exist. The remark lists what exists."""
 
 
-class Refusal(BaseModel):
-    """401, 403, 409, 429: understood and refused, with the code that the TCP server would send."""
-
-    code: int
-    remark: str
+class NotYet(Exception):
+    """The answer is not known yet; it will be soon."""
 
 
-class NothingHere(BaseModel):
-    """404: the remark lists what exists instead."""
+class InputProblem(BaseModel):
+    """One part of the input that does not fit. loc: where it is; type: pydantic's name of the problem."""
 
-    remark: str
+    type: str
+    loc: list[int | str]
+    msg: str
 
 
-class BadBody(BaseModel):
-    """400: the body is not text or not JSON; 413: it is too large."""
+class Problem(BaseModel):
+    """Every answer with an error (RFC 9457). title: of the status; detail: what is wrong and what to do.
+    code: of 401, 403, 409, 429 and 500, the code that the TCP server would send. problems: of 422, where the
+    input does not fit."""
 
+    title: str
+    status: int
     detail: str
+    code: int | None = None
+    problems: list[InputProblem] | None = None
 
 
-class BadInput(BaseModel):
-    """422: a text, or the location and the text of each problem."""
+def problem(
+    status: int,
+    detail: str,
+    *,
+    code: int | None = None,
+    problems: list[dict[str, Any]] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """Returns the answer to a request that failed. See Problem."""
+    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    more = {"code": code, "problems": problems}
+    content |= {name: value for name, value in more.items() if value is not None}
+    return JSONResponse(content, status, headers=headers, media_type=PROBLEM_JSON)
 
-    detail: str | list[dict[str, Any]]
 
-
-class NoOutcome(BaseModel):
-    """504: the outcome is unknown. The request is safe to repeat."""
-
-    remark: str
+def bad_input(errors: Iterable[Any]) -> JSONResponse:
+    """Returns the answer to input that pydantic refused."""
+    problems = problems_of(errors)
+    places = (".".join(map(str, each["loc"])) for each in problems)
+    detail = "; ".join(f"{at}: {each['msg']}" for at, each in zip(places, problems, strict=True))
+    return problem(422, detail or "the input does not fit", problems=problems)
 
 
 NOT_ALLOWED: Answers = {
-    401: {"model": Refusal, "description": "No credentials, or wrong ones"},
-    403: {"model": Refusal, "description": "Not for this user or token; the remark says what to do"},
-    429: {"model": Refusal, "description": "Too many wrong credentials from this address"},
+    401: {"model": Problem, "description": "No credentials, or wrong ones"},
+    403: {"model": Problem, "description": "Not for this user or token; the detail says what to do"},
+    429: {"model": Problem, "description": "Too many wrong credentials from this address"},
 }
 """Of every route."""
 REFUSED: Answers = {
-    409: {"model": Refusal, "description": "Understood and refused"},
-    422: {"model": BadInput, "description": "The input does not fit"},
-    504: {"model": NoOutcome, "description": "It may or may not have happened: repeat it"},
+    409: {"model": Problem, "description": "Understood and refused"},
+    422: {"model": Problem, "description": "The input does not fit"},
+    504: {"model": Problem, "description": "It may or may not have happened: repeat it"},
 }
 BODY_REFUSED: Answers = {
-    400: {"model": BadBody, "description": "The body is not text or not JSON"},
-    413: {"model": BadBody, "description": "The body is too large"},
+    400: {"model": Problem, "description": "The body is not text or not JSON"},
+    413: {"model": Problem, "description": "The body is too large"},
     **REFUSED,
 }
-NOT_HERE: Answers = {404: {"model": NothingHere, "description": "Not found; the remark lists what exists"}}
+NOT_HERE: Answers = {404: {"model": Problem, "description": "Not found; the detail lists what exists"}}
 
 After = Annotated[str, Query(description="names after this one: `nextAfter` of the previous page")]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="the largest number of entries", examples=[100])]
@@ -129,27 +149,30 @@ def refusal(error: Exception, name: str) -> JSONResponse:
     log."""
     match error:
         case NotFound():
-            return JSONResponse({"remark": str(error)}, 404)
+            return problem(404, str(error))
+        case NotYet():
+            return problem(503, str(error), headers={"Retry-After": "2"})
         case BadRequest():
-            return JSONResponse({"detail": error.remark}, 422)
+            return problem(422, error.remark)
         case UnknownOutcome():
-            return JSONResponse({"remark": error.remark}, 504)
+            return problem(504, error.remark)
         case Unauthenticated() | Forbidden() | TooManyFailures():
             return _not_allowed(error)
         case CommandError():
-            return JSONResponse({"code": error.code, "remark": error.remark}, 409)
+            return problem(409, error.remark, code=error.code)
         case TimeoutError():
-            return JSONResponse({"remark": str(error) or "no outcome in time"}, 504)
+            return problem(504, str(error) or "no outcome in time")
     logger.error("http: %s failed", name, exc_info=error)
     remark = f"internal error: {type(error).__name__}: {error}"
-    return JSONResponse({"code": int(ResponseCode.SYSTEM_ERROR), "remark": remark}, 500)
+    return problem(500, remark, code=int(ResponseCode.SYSTEM_ERROR))
 
 
 def _not_allowed(error: Unauthenticated | Forbidden | TooManyFailures) -> JSONResponse:
-    content = {"code": error.code, "remark": error.remark}
     if isinstance(error, TooManyFailures):
-        return JSONResponse(content, 429, headers={"Retry-After": str(error.wait_ms // 1_000 + 1)})
-    response = JSONResponse(content, 401 if isinstance(error, Unauthenticated) else 403)
+        wait = {"Retry-After": str(error.wait_ms // 1_000 + 1)}
+        return problem(429, error.remark, code=error.code, headers=wait)
+    status = 401 if isinstance(error, Unauthenticated) else 403
+    response = problem(status, error.remark, code=error.code)
     if isinstance(error, Unauthenticated):
         for challenge in error.challenges:
             response.headers.append("WWW-Authenticate", challenge)
@@ -165,7 +188,14 @@ async def input_refused(_request: Request, error: Exception) -> Response:
     """Handles an app's RequestValidationError: returns locations and texts, without the input. FastAPI's own
     handler repeats the input, and fails if that is not text (a lone surrogate) or not JSON (NaN)."""
     assert isinstance(error, RequestValidationError)
-    return JSONResponse({"detail": problems_of(error.errors())}, 422)
+    return bad_input(error.errors())
+
+
+async def not_routed(_request: Request, error: Exception) -> Response:
+    """Handles what the router and FastAPI itself refuse: no such path, another method, a body that is no
+    JSON."""
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, str(error.detail), headers=error.headers)
 
 
 def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:

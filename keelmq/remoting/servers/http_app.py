@@ -6,13 +6,23 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from keelmq.remoting.operation import CommandError, OperationTable, Role
 from keelmq.remoting.servers.http import RoleOf, http_router
-from keelmq.remoting.servers.http_answers import NOT_ALLOWED, access_refused, input_refused
+from keelmq.remoting.servers.http_answers import (
+    JSON,
+    NOT_ALLOWED,
+    PROBLEM_JSON,
+    access_refused,
+    input_refused,
+    not_routed,
+)
 from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs, operations_of
 
 OPENAPI: Final = "/openapi.json"
+READINESS: Final = "/readyz"
+"""Its 503 has reasons, and is no problem."""
 
 
 def add_operations(app: FastAPI, table: OperationTable, role_of: RoleOf) -> None:
@@ -33,7 +43,11 @@ def new_app(title: str) -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(check_route)],
         responses=NOT_ALLOWED,
-        exception_handlers={RequestValidationError: input_refused, CommandError: access_refused},
+        exception_handlers={
+            RequestValidationError: input_refused,
+            CommandError: access_refused,
+            HTTPException: not_routed,
+        },
     )
     made = app.openapi
 
@@ -52,10 +66,14 @@ def new_app(title: str) -> FastAPI:
 
 
 def _add_security(document: dict[str, Any]) -> None:
-    """Adds the ways to authenticate, and which routes need none of them."""
+    """Adds the ways to authenticate, which routes need none of them, and the media type of errors."""
     document.setdefault("components", {})["securitySchemes"] = SCHEMES
     document["security"] = [{name: []} for name in SCHEMES]
-    for methods in document["paths"].values():
+    for path, methods in document["paths"].items():
         for operation in methods.values():
             if operation.get(ROLE) == OPEN:
                 operation["security"] = []
+            for status, answer in operation["responses"].items():
+                is_error = status[0] in "45" and not path.startswith(READINESS)
+                if is_error and JSON in answer.get("content", ()):
+                    answer["content"] = {PROBLEM_JSON: answer["content"][JSON]}

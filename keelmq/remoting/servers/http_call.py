@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from keelmq.remoting.http_access import Forbidden
+from keelmq.remoting.http_access import Forbidden, Sessions
 from keelmq.remoting.operation import ANYBODY, Caller, OperationTable, Role
 from keelmq.remoting.operation import Request as WireRequest
 from keelmq.remoting.servers.http_settings import HttpPolicy
@@ -19,7 +19,8 @@ from keelmq.remoting.servers.http_settings import HttpPolicy
 READING: Final = ("GET", "HEAD", "OPTIONS")
 OPEN: Final = "open"
 METRICS: Final = "/metrics"
-_PROBES: Final = ("/livez", "/readyz")
+PROM_HEALTHY: Final = "/-/healthy"
+_PROBES: Final = ("/livez", "/readyz", PROM_HEALTHY)
 
 ROLE: Final = "x-keelmq-role"
 CODE: Final = "x-rocketmq-code"
@@ -103,7 +104,9 @@ def put_call(scope: MutableMapping[str, Any], call: HttpCall) -> None:
 
 def is_open(path: str, policy: HttpPolicy) -> bool:
     """Returns whether a path needs no credentials."""
-    return is_probe(path) or (path == METRICS and policy.metrics_open)
+    if is_probe(path) or (path == METRICS and policy.metrics_open):
+        return True
+    return policy.sessions is not None and policy.sessions.is_open(path)
 
 
 def is_probe(path: str) -> bool:
@@ -117,6 +120,12 @@ def operations_of(app: Any) -> dict[str, tuple[OperationTable, int]]:
     return dict(getattr(getattr(app, "state", None), "operations", {}))
 
 
+def sessions_of(app: Any) -> Sessions | None:
+    """Returns the log-ins of an application's page; None: it has none."""
+    found: Sessions | None = getattr(getattr(app, "state", None), "sessions", None)
+    return found
+
+
 async def check_route(request: Request) -> None:
     """Lets a request reach its route, or raises Forbidden. A dependency of every application."""
     call = call_of(request.scope)
@@ -127,7 +136,8 @@ async def check_route(request: Request) -> None:
     # Not request.url, which is made with the header Host: "x/livez?" there would name another path.
     name, path = declared.get(ROLE), request.scope["path"]
     role = Role[name.upper()] if name not in (None, OPEN) else None
-    if policy.read_only and request.method not in READING and role is not Role.READ:
+    changes = request.method not in READING and role is not Role.READ and name != OPEN
+    if policy.read_only and changes:
         raise Forbidden(
             "this HTTP port changes nothing (httpReadOnly=true): use the remoting port and mqadmin"
         )

@@ -11,15 +11,14 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import Response
-from fastapi.responses import JSONResponse
 
 from keelmq.remoting.codes import VERSION
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.dispatch import record
 from keelmq.remoting.frame import FRAME_BYTES_MAX
-from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
-from keelmq.remoting.operation import ANYBODY, CommandError
-from keelmq.remoting.servers.http_answers import BadBody, refusal
+from keelmq.remoting.http_access import Forbidden, HttpAccess, TooManyFailures, Unauthenticated
+from keelmq.remoting.operation import ANYBODY, Caller, CommandError
+from keelmq.remoting.servers.http_answers import problem, refusal
 from keelmq.remoting.servers.http_call import (
     READING,
     HttpCall,
@@ -52,6 +51,10 @@ HEADERS: Final = {
 """Of every response that does not say otherwise itself, as the pages do."""
 BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie", b"accept-language")
 """Browsers send some of these with every request, and no page can prevent all of them; programs send none."""
+
+
+SESSION_CHALLENGE: Final = 'Session realm="keelmq"'
+"""Of a page with a log-in of its own."""
 
 
 class HttpGuard:
@@ -92,7 +95,7 @@ class HttpGuard:
         http_access.py."""
         declared = _one(headers, b"content-length") or b"0"
         if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
-            return JSONResponse(BadBody(detail=f"body above {FRAME_BYTES_MAX} bytes").model_dump(), 413)
+            return problem(413, f"body above {FRAME_BYTES_MAX} bytes")
         changes = scope["method"] not in READING
         if changes or (not is_probe(scope["path"]) and _is_from_browser(headers)):
             self._check_host(headers)
@@ -100,10 +103,22 @@ class HttpGuard:
             self._check_origin(headers)
         access = self._policy.access
         if access is not None and not is_open(scope["path"], self._policy):
-            authorization = _one(headers, b"authorization")
-            text = None if authorization is None else authorization.decode("latin-1")
-            call.caller = access.authenticate(text, call.peer)
+            call.caller = self._authenticated(access, headers, scope["path"], call)
         return None
+
+    def _authenticated(self, access: HttpAccess, headers: Headers, path: str, call: HttpCall) -> Caller:
+        sent, sessions = _one(headers, b"authorization"), self._policy.sessions
+        text = None if sent is None else sent.decode("latin-1")
+        if sessions is None or not sessions.has(path):
+            return access.authenticate(text, call.peer)
+        if text is None:
+            cookies = b"; ".join(value for name, value in headers if name == b"cookie")
+            text = sessions.authorization_of(path, cookies.decode("latin-1"))
+        try:
+            return access.authenticate(text, call.peer)
+        except Unauthenticated as error:
+            # A browser would ask for a password itself: the page does that.
+            raise Unauthenticated(error.remark, [SESSION_CHALLENGE]) from None
 
     def _audit(self, path: str, call: HttpCall, error: CommandError) -> None:
         """As for a refused request over TCP; what a stranger sends besides the code is not read."""

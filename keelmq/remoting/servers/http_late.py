@@ -35,7 +35,7 @@ class LateHttp:
         """make_app: called in a thread; imports FastAPI and returns the app. tls and policy: see
         HttpServer."""
         self._make_app, self._host, self._port, self._tls = make_app, host, port, tls
-        self._policy = policy
+        self.policy = policy if policy is not None else HttpPolicy()
         self._socket: socket.socket | None = None
         self._address = ("", 0)
         self._server: HttpServer | None = None
@@ -77,5 +77,5 @@ class LateHttp:
             port=self._port,
             sock=self._socket,
             tls=self._tls,
-            policy=self._policy,
+            policy=self.policy,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from keelmq.remoting.http_access import HttpAccess
+from keelmq.remoting.http_access import HttpAccess, Sessions
 from keelmq.remoting.servers.http_hosts import AllowedHosts, host_of
 from keelmq.runtime.config import Config, home_path
 
@@ -73,13 +73,14 @@ class HttpConfig(Config):
 @dataclass(frozen=True, slots=True)
 class HttpPolicy:
     """Which requests an HTTP port takes. `origins`: of pages besides its own, in lower case. `access` None:
-    everybody may send them."""
+    everybody may send them. `sessions`: of a page with a log-in."""
 
     hosts: AllowedHosts = field(default_factory=AllowedHosts)
     origins: frozenset[str] = frozenset()
     read_only: bool = False
     metrics_open: bool = True
     access: HttpAccess | None = None
+    sessions: Sessions | None = None
 
 
 def http_policy(config: HttpConfig, *names: str, access: HttpAccess | None = None) -> HttpPolicy:

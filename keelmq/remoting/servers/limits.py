@@ -61,18 +61,23 @@ class LimitsConfig(Config):
 
     def peer_limits(self) -> PeerLimits:
         """Returns new PeerLimits, for all remoting ports of a program."""
-        return PeerLimits(
-            Limits(
-                connections=self.max_connections or connections_max(),
-                connections_per_address=self.max_connections_per_address,
-                unauthenticated_requests_per_s=self.unauthenticated_requests_per_second,
-                unauthenticated_bytes_per_address=self.unauthenticated_frame_bytes_per_address,
-                unauthenticated_bytes=self.unauthenticated_frame_bytes,
-                partial_bytes=LARGE_BYTES_MAX + SMALL_BYTES_MAX,
-                frame_timeout_s=self.frame_timeout_millis / 1_000,
-                frame_bytes_per_s=self.frame_bytes_per_second,
-            )
+        return PeerLimits(self.limits())
+
+    def limits(self) -> Limits:
+        """Returns the limits that these settings mean on this machine."""
+        return Limits(
+            connections=self.max_connections or connections_max(),
+            connections_per_address=self.max_connections_per_address,
+            unauthenticated_requests_per_s=self.unauthenticated_requests_per_second,
+            unauthenticated_bytes_per_address=self.unauthenticated_frame_bytes_per_address,
+            unauthenticated_bytes=self.unauthenticated_frame_bytes,
+            partial_bytes=LARGE_BYTES_MAX + SMALL_BYTES_MAX,
+            frame_timeout_s=self.frame_timeout_millis / 1_000,
+            frame_bytes_per_s=self.frame_bytes_per_second,
         )
+
+
+LIMIT_KEYS: Final = frozenset(field.alias or name for name, field in LimitsConfig.model_fields.items())
 
 
 def connections_max() -> int:

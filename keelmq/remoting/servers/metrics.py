@@ -56,12 +56,25 @@ class Table:
     metrics: tuple[Metric, ...]
 
 
+SERIES_MAX = 50_000
+"""Series of one metric in one scrape, if nothing else is said."""
+
+OVERFLOW = Metric(
+    "rocketmq_metrics_overflow_series",
+    "series that a metric would have beyond metricsOtelCardinalityLimit; absent: all are shown",
+    ("metric",),
+)
+
+
 class Scrape:
     """The values of one moment: add() them, then iterate over the families. Metrics without a value are
     absent."""
 
-    def __init__(self, table: Table, labels: Sequence[str]) -> None:
-        """`labels`: the values of table.labels."""
+    def __init__(self, table: Table, labels: Sequence[str], limit: int = SERIES_MAX) -> None:
+        """`labels`: the values of table.labels. limit: series of one metric, without one for all others."""
+        self.limit, self._count = limit, Counter[str]()
+        self.left_out: Counter[str] = Counter()
+        """Series beyond the limit, by metric; left_out_of() adds to it."""
         assert len(labels) == len(table.labels), table.title
         self._table, self._labels = table, list(labels)
         self._metrics = {metric.name: metric for metric in table.metrics}
@@ -71,6 +84,8 @@ class Scrape:
         """Adds the value of a counter or gauge. `labels`: the values of the metric's own labels."""
         family = self._family(name, labels)
         assert not isinstance(family, HistogramMetricFamily), name
+        if self._is_beyond_limit(name):
+            return
         family.add_metric([*self._labels, *labels], value)
 
     def add_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
@@ -84,9 +99,23 @@ class Scrape:
         values above all bounds."""
         family = self._family(name, labels)
         assert isinstance(family, HistogramMetricFamily), name
+        if self._is_beyond_limit(name):
+            return
         edges = [*map(floatToGoString, bounds), "+Inf"]
         buckets = list(zip(edges, accumulate(counts), strict=True))
         family.add_metric([*self._labels, *labels], buckets, total)
+
+    def _is_beyond_limit(self, name: str) -> bool:
+        self._count[name] += 1
+        if self._count[name] <= self.limit + 1:
+            return False
+        self.left_out[name] += 1
+        return True
+
+    def add_left_out(self) -> None:
+        """Adds OVERFLOW, as the last one."""
+        for name, count in sorted(self.left_out.items()):
+            self.add(OVERFLOW.name, count, name)
 
     def _family(self, name: str, labels: Sequence[str]) -> Family:
         metric = self._metrics[name]
@@ -109,15 +138,23 @@ _MAKERS: Mapping[str, Callable[..., Family]] = {
 
 
 class ScrapeCollector:
-    """A collector for a prometheus registry: it calls `scrapes` anew each time."""
+    """A collector for a prometheus registry: it calls `scrapes` anew each time. more_labels: of all samples
+    (metricsLabel); a label that a sample has already keeps its value."""
 
-    def __init__(self, scrapes: Callable[[], Iterable[Scrape]]) -> None:
-        self._scrapes = scrapes
+    def __init__(
+        self, scrapes: Callable[[], Iterable[Scrape]], more_labels: Mapping[str, str] | None = None
+    ) -> None:
+        self._scrapes, self._more_labels = scrapes, more_labels or {}
 
     def collect(self) -> Iterator[Family]:
         """Yields the families of all scrapes."""
+        more = self._more_labels
         for scrape in self._scrapes():
-            yield from scrape
+            for family in scrape:
+                if more:
+                    samples = family.samples
+                    family.samples = [each._replace(labels={**more, **each.labels}) for each in samples]
+                yield family
 
 
 class TelemetryCounts(Protocol):

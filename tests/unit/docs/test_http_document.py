@@ -118,10 +118,14 @@ def test_statuses_of_the_document_are_those_of_the_routes(document: dict[str, An
 
 
 async def test_every_get_of_a_fresh_program_is_no_error(document: dict[str, Any]) -> None:
-    """A name server without brokers: nothing is there, and nothing breaks. /metrics needs its port."""
+    """A name server without brokers: nothing is there, and nothing breaks. /metrics needs its port, and
+    events never end. Routes that need a query are left out."""
     app = Namesrv(NamesrvConfig(listen_port=0, http_port=-1)).http_app()
     async with app_client(app) as http:
-        for method, path, _ in tables.routes(app.openapi()):
-            if method == "GET" and path != "/metrics":
+        for method, path, operation in tables.routes(app.openapi()):
+            needs_query = any(
+                each["in"] == "query" and each["required"] for each in operation.get("parameters", ())
+            )
+            if method == "GET" and not needs_query and path not in ("/metrics", "/v1/console/events"):
                 answer = await http.get(path.replace("{topic}", "T").replace("{brokerName}", "b"))
                 assert answer.status_code in (200, 404, 503), (path, answer.text)

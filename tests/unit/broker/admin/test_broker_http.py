@@ -13,11 +13,13 @@ import httpx
 import pytest
 
 from broker.admin import metrics
+from broker.admin.group_metrics import OTHERS
 from broker.admission.send_gate import DISK, HAND_OVER
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.core.readiness import BrokerReadiness, not_ready
 from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO, SEND_MESSAGE_V2, SendMessageRequestV2
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE
@@ -96,7 +98,29 @@ async def test_a_lone_broker_without_name_server_is_alive_and_not_ready(tmp_path
 async def test_a_lone_broker_replicates_nothing(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker:
         answer = await ask(broker.http_address, "/v1/haStatus")
-    assert answer.status_code == 404 and "enableControllerMode" in answer.json()["remark"]
+    assert answer.status_code == 404 and "enableControllerMode" in answer.json()["detail"]
+
+
+async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
+    """PATCH does what 25 does: at once, stored, all or nothing, with a warning of a weaker promise."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# ours\n")
+    async with Broker(config(tmp_path), Given(conf)) as broker:
+        base = "http://{}:{}".format(*(broker.http_address or ("", 0)))
+        async with httpx.AsyncClient(base_url=base) as http:
+            bad = await http.patch("/v1/config", json={"maxMessageSize": 5, "listenPort": 1})
+            assert bad.status_code == 409 and "listenPort is read at start only" in bad.json()["detail"]
+            assert broker.config.max_message_size == 4_194_304
+            done = await http.patch("/v1/config", json={"maxMessageSize": 5, "flushDiskType": "SYNC_FLUSH"})
+            assert done.status_code == 200, done.text
+            assert done.json()["changed"] == {"maxMessageSize": "5", "flushDiskType": "SYNC_FLUSH"}
+            assert "now RPO at a power cut: an acknowledged message is on the disk" in done.json()["remark"]
+            shown = (await http.get("/v1/config?changed=true")).json()["settings"]
+        assert (
+            broker.commit.is_on and conf.read_text() == "# ours\nmaxMessageSize=5\nflushDiskType=SYNC_FLUSH\n"
+        )
+    (size,) = [each for each in shown if each["key"] == "maxMessageSize"]
+    assert (size["value"], size["atRunTime"]) == (5, True) and "changed at run time" in size["source"]
 
 
 async def test_what_a_lone_broker_measures(tmp_path: Path) -> None:
@@ -178,16 +202,13 @@ async def test_a_broker_without_write_permission_is_ready_and_not_writable(tmp_p
     assert ready["reasons"] == ["namesrvAddr is empty: no client can find this broker"]
 
 
-async def test_topics_beyond_the_limit_are_one_series(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
-    async with Broker(config(tmp_path)) as broker:
+async def test_topics_beyond_the_limit_are_one_series(tmp_path: Path) -> None:
+    async with Broker(config(tmp_path, metrics_otel_cardinality_limit=2)) as broker:
         for topic, count in (("A", 1), ("B", 1), ("C", 2), ("D", 3)):
             await send(broker, topic, count)
         found = samples((await ask(broker.http_address, "/metrics")).text)
     assert len(found["rocketmq_messages_in_total"]) == 3
-    assert value(found, "rocketmq_messages_in_total", topic=metrics.OTHER_TOPICS) == 5
+    assert value(found, "rocketmq_messages_in_total", topic=OTHERS) == 5
 
 
 async def test_a_stuck_disk_takes_the_broker_out(tmp_path: Path) -> None:

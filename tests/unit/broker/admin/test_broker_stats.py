@@ -102,7 +102,7 @@ def test_rates_over_the_seconds_that_there_are() -> None:
 def test_counters_of_pairs_are_bounded_and_forgotten() -> None:
     reads = ReadCounters()
     for number in range(PAIRS_MAX + 2):
-        reads.count_read("T", f"g{number}", 1, 10)
+        reads.count_read("T", f"g{number}", 0, 1, 1, 10)
         reads.count_sent_back("T", f"g{number}")
     assert len(reads.groups) == len(reads.sent_back) == PAIRS_MAX
     reads.forget(group="g1")

@@ -7,8 +7,11 @@ from pathlib import Path
 from broker.admin.runtime_info import RuntimeInfo, readable_bytes
 from broker.metadata.offsets import DelayOffsetTable
 from broker.stats.service import BrokerStats
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.frame import whole_frames
 from tests.support.handler_parts import Broker
 
+FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 KEYS = [
     "brokerVersionDesc",
     "brokerVersion",
@@ -95,6 +98,31 @@ def test_all_keys_are_there_and_are_texts(tmp_path: Path) -> None:
     assert int(table["earliestMessageTimeStamp"]) > 0
     assert re.fullmatch(r"Total : \S+ \S+, Free : \S+ \S+\.", table["commitLogDirCapacity"])
     json.dumps(table)
+    broker.store.close()
+
+
+def test_an_answer_of_rocketmq_has_no_key_that_ours_lacks(tmp_path: Path) -> None:
+    """Exporters fail on missing keys. Keys with a path, a level or a disk's name are those of its machine."""
+    frame = (FRAMES / "28-broker-runtime-info-mqadmin.resp.bin").read_bytes()
+    ((_, _, body, _),) = whole_frames(frame)
+    theirs = {key for key in json.loads(body)["table"] if "_" not in key}
+    broker = Broker(tmp_path)
+    stats = BrokerStats(broker.store, broker.context.reads, "c", timer_counts=lambda: (0, 0))
+    info = RuntimeInfo(broker.context, stats, DelayOffsetTable(tmp_path / "delayOffset.json"))
+    assert theirs and theirs <= info.table().keys(), theirs - info.table().keys()
+    broker.store.close()
+
+
+def test_what_stands_for_queues_of_thread_pools_is_measured(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    stats = BrokerStats(broker.store, broker.context.reads, "c", timer_counts=lambda: (0, 0))
+    info = RuntimeInfo(broker.context, stats, DelayOffsetTable(tmp_path / "delayOffset.json"))
+    stats.loop_lag_ms = 17
+    broker.pending.latency.running[RequestCode.QUERY_MESSAGE] = 2
+    table = info.table()
+    assert table["sendThreadPoolQueueHeadWaitTimeMills"] == table["pageCacheLockTimeMills"] == "17"
+    assert (table["queryThreadPoolQueueSize"], table["ackThreadPoolQueueSize"]) == ("2", "0")
+    assert int(table["sendThreadPoolQueueCapacity"]) == broker.pending.room
     broker.store.close()
 
 

@@ -55,6 +55,7 @@ def test_a_slow_tick_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Nobody waits for replicas: three messages came together, and were stored 30 ms later."""
     broker, now = Broker(tmp_path), [1_000]
     monkeypatch.setattr(writer, "now_ms", lambda: now[0])
+    monkeypatch.setattr(writer, "now_us", lambda: now[0] * 1_000)
     for _ in range(3):
         assert broker.send() is not None
     now[0] += 30
@@ -72,6 +73,7 @@ def test_what_replicas_take_is_part_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     broker, now = Broker(tmp_path), [1_000]
     monkeypatch.setattr("broker.admission.pending_replies.now_ms", lambda: now[0])
     monkeypatch.setattr(writer, "now_ms", lambda: now[0])
+    monkeypatch.setattr(writer, "now_us", lambda: now[0] * 1_000)
     broker.gate.wait = True
     assert broker.send() is None
     broker.tick()
