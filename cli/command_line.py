@@ -1,6 +1,7 @@
-"""What mqadmin and the keelmq commands share: the check of an address option, and a quiet log."""
+"""What mqadmin and the keelmq commands share: the check of an address option, a quiet log, a refusal."""
 
 import logging
+import sys
 
 import typer
 
@@ -22,3 +23,9 @@ def quiet_connection_log() -> None:
     """Keeps the warnings of keelmq.remoting off standard error: a command reports its outcome in one line."""
     for name in ("keelmq.remoting", "keelmq.runtime.tls"):
         logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+def refused(text: str) -> typer.Exit:
+    """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
+    print(f"keelmq: {text}", file=sys.stderr)
+    return typer.Exit(1)

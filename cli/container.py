@@ -4,7 +4,6 @@ Exit codes: 0 done; 1 refused, not found, or a plan with problems; 2 usage; 3 no
 containers did not answer.
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,15 +13,18 @@ from typing import Annotated
 
 import typer
 
+from broker.container.core.identity import BrokerIdentity
+from broker.container.core.placement import Placed, moves_to_even_out
 from cli.command_line import checked_addresses, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.commands.container import ProgressLines, one_address
 from cli.mqadmin.layouts import container as layouts
 from cli.mqadmin.shell import DONE, REFUSED, Output, check_texts, dump, exit_code_of, explain, per_server
+from cli.watch import INTERRUPTED, WatchOption, fresh_screen, repeated, run_repeated
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.containers import brokers_named
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operations.container import ContainerStatus, InnerBroker
+from keelmq.remoting.operations.container import BrokerState, ContainerStatus, InnerBroker
 
 NO_STATUS = "; RocketMQ's containers have no status: clusterList shows the brokers that are registered"
 
@@ -56,6 +58,7 @@ def list_brokers(
     timeout_ms: TimeoutOption = None,
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
+    watch_s: WatchOption = None,
 ) -> None:
     """One line for each broker: role, state, ports, process, disk use, and why it does not serve."""
 
@@ -64,7 +67,7 @@ def list_brokers(
         brokers = [broker for each in said if each.answer is not None for broker in each.answer.brokers]
         return _per_container(said, layouts.listing(brokers))
 
-    _run(action, credentials, timeout_ms, as_json=as_json)
+    _run(action, credentials, timeout_ms, as_json=as_json, watch_s=watch_s)
 
 
 @app.command("status")
@@ -76,6 +79,7 @@ def show_status(
     timeout_ms: TimeoutOption = None,
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
+    watch_s: WatchOption = None,
 ) -> None:
     """Everything about the brokers and processes of containers, or about one broker."""
 
@@ -86,23 +90,39 @@ def show_status(
         texts = [layouts.status(each.answer, each.answer.brokers) for each in said if each.answer is not None]
         return _per_container(said, "\n\n".join(texts))
 
-    _run(action, credentials, timeout_ms, as_json=as_json)
+    _run(action, credentials, timeout_ms, as_json=as_json, watch_s=watch_s)
 
 
 @app.command()
 def plan(
     container: Container,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Configuration files, on the container's host")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[FILE...]", help="Configuration files, on the container's host"),
+    ] = None,
+    even: Annotated[
+        bool,
+        typer.Option("--even", help="Instead: show moves that spread brokers over processes"),
+    ] = False,
+    is_moved: Annotated[
+        bool, typer.Option("--move", help="With --even: make these moves, one after the other")
+    ] = False,
     timeout_ms: TimeoutOption = None,
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check files as if they were added together, and add nothing: ports, stores, names, keys."""
+    """Check files as if they were added together, and add nothing: ports, stores, names, keys.
+
+    With --even: which brokers should be in another process. Masters are spread first, then brokers; replicas
+    of one group are kept apart as far as possible.
+    """
+    if even == bool(files) or (is_moved and not even):
+        raise typer.BadParameter("say what to plan: FILE..., or --even (with --move to make its moves)")
+    if even:
+        _run(_even_out(container, is_moved=is_moved), credentials, timeout_ms, as_json=as_json)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.container_plan(container, files)
+        found = await admin.container_plan(container, files or [])
         is_bad = any(each.problems for each in found.brokers)
         return Output(dump(found), layouts.plan(found), exit_code=REFUSED if is_bad else DONE)
 
@@ -145,6 +165,46 @@ def restart(
         return Output({"container": container, "worker": worker}, f"worker {worker} of {container} restarted")
 
     _run(action, credentials, timeout_ms, as_json=as_json)
+
+
+def _even_out(container: str, *, is_moved: bool) -> Callable[[AdminClient], Awaitable[Output]]:
+    async def action(admin: AdminClient) -> Output:
+        moves = even_moves(await admin.container_status(container))
+        lines, made = [], 0
+        progress = ProgressLines("keelmq container", container)
+        for broker, target in moves:
+            if is_moved:
+                await admin.move_broker(container, broker, target, progress)
+                made += 1
+                lines.append(f"{broker.canonical_name}: moved from worker {broker.worker} to worker {target}")
+            else:
+                name = f"{broker.broker_cluster_name}:{broker.broker_name}:{broker.broker_id}"
+                lines.append(f"keelmq container move -c {container} {name} --worker {target}")
+        value = {
+            "container": container,
+            "moved": made,
+            "moves": [
+                {"broker": broker.canonical_name, "from": broker.worker, "to": target}
+                for broker, target in moves
+            ],
+        }
+        return Output(value, "\n".join(lines) or "its brokers are spread evenly: nothing is to be moved")
+
+    return action
+
+
+def even_moves(status: ContainerStatus) -> list[tuple[InnerBroker, int]]:
+    """Returns the brokers that should be in another process, with its number. Only brokers that serve are
+    moved, and only to processes that run."""
+    brokers = {
+        BrokerIdentity(each.broker_cluster_name, each.broker_name, each.broker_id): each
+        for each in status.brokers
+        if each.state is BrokerState.SERVING
+    }
+    placed = [Placed(name, each.worker, is_master=each.role == "master") for name, each in brokers.items()]
+    workers = [each.number for each in status.workers if each.is_running]
+    moves = moves_to_even_out(placed, workers) if workers else []
+    return [(brokers[each.identity], each.target) for each in moves]
 
 
 def find_broker(status: ContainerStatus, text: str) -> InnerBroker:
@@ -194,31 +254,36 @@ def _run(
     timeout_ms: int | None,
     *,
     as_json: bool,
+    watch_s: int | None = None,
 ) -> None:
-    """Runs the action and ends the program."""
+    """Runs the action, with watch_s again and again, and ends the program."""
     check_texts(sys.argv[1:])
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()
 
-    async def main() -> Output:
-        async with AdminClient(timeout_ms=timeout_ms, credentials=given) as admin:
-            return await action(admin)
+    async def once(admin: AdminClient) -> int:
+        try:
+            output = await action(admin)
+        except AdminError as error:
+            fresh_screen(None if as_json else watch_s)
+            _complain(_explain(error))
+            return exit_code_of(error)
+        fresh_screen(None if as_json else watch_s)
+        text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
+        if text:
+            print(text, flush=True)
+        for line in (*output.notes, *output.problems):
+            _complain(line)
+        return output.exit_code if output.exit_code is not None else DONE
 
-    try:
-        output = asyncio.run(main())
-    except AdminError as error:
-        _complain(_explain(error))
-        raise typer.Exit(exit_code_of(error)) from None
-    except KeyboardInterrupt:
+    async def main() -> int:
+        async with AdminClient(timeout_ms=timeout_ms, credentials=given) as admin:
+            return await repeated(watch_s, lambda: once(admin))
+
+    end = run_repeated(main)
+    if end.exit_code == INTERRUPTED and watch_s is None:
         _complain("stopped waiting; a change goes on: `keelmq container list` shows it")
-        raise typer.Exit(130) from None
-    text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
-    if text:
-        print(text)
-    for line in (*output.notes, *output.problems):
-        _complain(line)
-    code = output.exit_code if output.exit_code is not None else DONE
-    raise typer.Exit(code)
+    raise end
 
 
 def _explain(error: AdminError) -> str:

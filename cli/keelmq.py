@@ -12,17 +12,20 @@ import typer
 from cli import analytics
 from cli.audit import audit
 from cli.certificates import certificates
+from cli.console import console
 from cli.container import app as container
 from cli.doctor.command import doctor
 from cli.init_security import init_security
 from cli.rebalance.command import rebalance_masters
 from cli.repair import repair
+from cli.status.command import status
+from cli.status.top import top
 from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
     "codec", "send", "send_tls", "send_acl", "pull", "flush", "replication", "replica_behind", "failover",
-    "telemetry", "controller", "idle", "memory", "container",
+    "telemetry", "controller", "idle", "memory", "container", "analytics", "analytics_stream",
 )  # fmt: skip
 
 SecureOption = Annotated[
@@ -32,7 +35,6 @@ SecureOption = Annotated[
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="KeelMQ: demonstrate fail-over, check, repair and measure it.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -158,8 +160,11 @@ def chaos(
 
 app.add_typer(analytics.app, name="analytics")
 app.command("report")(analytics.report)
+app.command("status")(status)
+app.command("top")(top)
 app.command("doctor")(doctor)
 app.command("audit")(audit)
+app.command("console")(console)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
@@ -183,10 +188,13 @@ def bench(
         ),
     ] = None,
     secure: Annotated[bool, typer.Option("--secure", help="failover: as of keelmq demo")] = False,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=360_000, help="analytics: samples of masters, small input")
+    ] = None,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
     run = _from_source("bench").run
-    raise typer.Exit(int(run(suite, as_json=as_json, size_mib=size_mib, secure=secure) or 0))
+    raise typer.Exit(int(run(suite, as_json=as_json, size_mib=size_mib, secure=secure, rows=rows) or 0))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.mqadmin import coverage
 from cli.mqadmin.commands import (
     auth,
     broker,
@@ -55,6 +56,7 @@ MODULES = (
     monitor,
     export,
     auth,
+    coverage,
 )
 """Imported for their commands, in the order of --help."""
 

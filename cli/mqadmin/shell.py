@@ -1,13 +1,12 @@
 """What every subcommand of mqadmin shares: the app, its options, two forms of output, errors, exit codes.
 
 A subcommand is a function that checks its flags and returns an `Action`; `command` registers it and adds
---json, --timeout and, to commands that may be repeated, -i.
+--json, --timeout, to the commands of WATCHED --watch, and to those that upstream repeats -i.
 
 Exit codes: 0 done; 1 refused, or nothing found; 2 usage; 3 no answer; 4 done in part (some servers did not
 answer or refused). One line on standard error says what failed, where, and what to do next.
 """
 
-import asyncio
 import inspect
 import json
 import re
@@ -23,6 +22,7 @@ from typer.core import TyperGroup
 from cli.command_line import checked_addresses, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.tls_options import is_plain
+from cli.watch import WATCHED, WatchOption, fresh_screen, repeated, run_repeated
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.consumer.pull_consumer import PullErrorKind
@@ -105,7 +105,6 @@ def with_interval(args: list[str]) -> list[str]:
 app = typer.Typer(
     cls=_AnyCase,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Administer a KeelMQ or RocketMQ cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -176,7 +175,8 @@ def command(
     name: str, *, repeats: bool = False, every_s: int | None = None
 ) -> Callable[[Callable[..., Action]], Callable[..., Action]]:
     """Returns a decorator that registers a subcommand; the decorated function gets only its own flags.
-    `repeats`: adds -i. `every_s`: adds -i with this default, in seconds."""
+    `repeats`: adds -i. `every_s`: adds -i with this default, in seconds. The commands of WATCHED have
+    --watch."""
     common: list[tuple[str, Any, Any]] = [
         ("timeout_ms", None, _TIMEOUT),
         ("credentials", None, CredentialsOption),
@@ -188,6 +188,8 @@ def command(
         common.insert(0, ("interval_s", every_s, Annotated[int, option]))
     elif repeats:
         common.insert(0, ("interval_s", None, _INTERVAL))
+    if name in WATCHED:
+        common.insert(0, ("watch_s", None, WatchOption))
 
     def register(function: Callable[..., Action]) -> Callable[..., Action]:
         needs_namesrv = "namesrv_addr" in inspect.signature(function).parameters
@@ -199,8 +201,11 @@ def command(
             timeout_ms: int | None,
             credentials: Path | None,
             interval_s: int | None = None,
+            watch_s: int | None = None,
             **flags: Any,
         ) -> None:
+            if interval_s is not None and watch_s is not None:
+                raise typer.BadParameter("give -i or --watch: both repeat the command")
             if not needs_namesrv:
                 flags.pop("namesrv_addr")
             check_texts(flags.values())
@@ -209,6 +214,7 @@ def command(
                 as_json=as_json,
                 timeout_ms=timeout_ms,
                 interval_s=interval_s or None,
+                watch_s=watch_s,
                 credentials=checked_credentials("mqadmin", credentials),
             )
 
@@ -246,18 +252,21 @@ def run(
     as_json: bool,
     timeout_ms: int | None,
     interval_s: int | None,
+    watch_s: int | None = None,
     credentials: Credentials | None = None,
 ) -> None:
-    """Runs the action once, or every interval_s seconds; a failure does not end the repetition. Ends the
-    program."""
+    """Runs the action once, or every interval_s or watch_s seconds; a failure does not end the repetition.
+    Ends the program."""
     quiet_connection_log()
 
     async def once(admin: AdminClient) -> int:
         try:
             output = await action(admin)
         except (AdminError, SendError, PullError) as error:
+            fresh_screen(None if as_json else watch_s)
             complain(explain(error))
             return exit_code_of(error)
+        fresh_screen(None if as_json else watch_s)
         text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
         if text:
             print(text, flush=True)
@@ -269,16 +278,9 @@ def run(
 
     async def main() -> int:
         async with AdminClient(timeout_ms=timeout_ms, credentials=credentials) as admin:
-            while interval_s is not None:
-                await once(admin)
-                await asyncio.sleep(interval_s)
-            return await once(admin)
+            return await repeated(watch_s or interval_s, lambda: once(admin))
 
-    try:
-        code = asyncio.run(main())
-    except KeyboardInterrupt:
-        code = 130
-    raise typer.Exit(code)
+    raise run_repeated(main)
 
 
 def exit_code_of(*errors: Exception) -> int:

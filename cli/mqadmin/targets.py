@@ -16,7 +16,7 @@ from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import Wire
-from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 
 T = TypeVar("T")
 
@@ -178,15 +178,6 @@ def shown_value(value: Wire) -> Any:
     return made
 
 
-def readable_addresses(route: TopicRouteData) -> list[tuple[str, str]]:
-    """Returns (broker name, address) of each broker of a topic: its master, or else another replica."""
-    return [
-        (broker.broker_name, broker.broker_addrs[min(broker.broker_addrs)])
-        for broker in route.broker_datas
-        if broker.broker_addrs
-    ]
-
-
 @asynccontextmanager
 async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> AsyncIterator[None]:
     """Raises AdminError in place of a SendError or PullError that says "no route" if the name servers do not
@@ -209,16 +200,6 @@ async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> 
             )
             raise AdminError("sendMessage", namesrv_addr, remark, cause.code) from None
         raise
-
-
-async def ask_brokers(
-    admin: AdminClient, route: TopicRouteData, ask: Callable[[str], Awaitable[T]]
-) -> tuple[list[tuple[str, T]], list[AdminError]]:
-    """Returns (address, answer) of each broker of a topic that answered, and the errors of the others."""
-    addresses = [address for _, address in readable_addresses(route)]
-    said = await admin.each(";".join(addresses), ask) if addresses else []
-    errors = [each.error for each in said if each.error is not None]
-    return [(each.address, each.answer) for each in said if each.answer is not None], errors
 
 
 def shown(value: object, text: str, errors: Sequence[AdminError], *, found: bool) -> Output:

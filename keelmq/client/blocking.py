@@ -1,5 +1,4 @@
-"""The blocking clients: the same arguments as the asyncio clients, blocking calls, plain functions as
-listeners.
+"""The blocking clients: arguments as of the asyncio clients, blocking calls, plain functions as listeners.
 
     with BlockingProducer("127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"1"))
@@ -126,6 +125,7 @@ class BlockingProducer(_Sender[Producer]):
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
         credentials: Credentials | None = None,
+        telemetry_directory: str | None = None,
     ) -> None:
         super().__init__(
             lambda: Producer(
@@ -137,6 +137,7 @@ class BlockingProducer(_Sender[Producer]):
                 close_timeout_ms=close_timeout_ms,
                 tls=tls,
                 credentials=credentials,
+                telemetry_directory=telemetry_directory,
             )
         )
 
@@ -188,6 +189,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
         credentials: Credentials | None = None,
+        telemetry_directory: str | None = None,
     ) -> None:
         super().__init__(
             lambda: TransactionProducer(
@@ -201,6 +203,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
                 close_timeout_ms=close_timeout_ms,
                 tls=tls,
                 credentials=credentials,
+                telemetry_directory=telemetry_directory,
             ),
             lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
         )

@@ -67,7 +67,8 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class MessageExt:
     """A stored message. Timestamps are wall-clock ms; hosts are "address:port". `not_zlib`: `sys_flag` says
-    that the body is compressed, but it is not; the body is as it was sent."""
+    that the body is compressed, but it is not; the body is as it was sent. `is_packed`: the body is still
+    compressed, since it would be larger than the caller's limit."""
 
     topic: str
     body: bytes
@@ -85,6 +86,7 @@ class MessageExt:
     stored_bytes: int
     broker_name: str = ""
     not_zlib: bool = False
+    is_packed: bool = False
 
     @property
     def tags(self) -> str | None:
@@ -159,18 +161,22 @@ def decode_properties(text: str) -> dict[str, str]:
 def still_packed(message: MessageExt) -> int:
     """Returns the compression bits of a decoded message: 0 if its body was inflated."""
     packed = message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
-    was_inflated = packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB and not message.not_zlib
+    is_zlib = packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB
+    was_inflated = is_zlib and not message.not_zlib and not message.is_packed
     return 0 if was_inflated else packed
 
 
-def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
+def decode_messages(
+    body: bytes, broker_name: str = "", *, inflated_max: int | None = None
+) -> list[MessageExt]:
     """Returns every message of a pull body, including those of inner batches (queue.type=BatchCQ), each with
-    its own queue offset. RemoteProtocolError: a record is cut, damaged or of another format."""
+    its own queue offset. inflated_max: a body with more bytes than this stays compressed (`is_packed`); None:
+    no limit. RemoteProtocolError: a record is cut, damaged or of another format."""
     messages: list[MessageExt] = []
     position = 0
     try:
         while position < len(body):
-            message = _decode_record(body, position, broker_name)
+            message = _decode_record(body, position, broker_name, inflated_max)
             position += message.stored_bytes
             if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
                 messages += _unwrapped(message)
@@ -181,7 +187,7 @@ def decode_messages(body: bytes, broker_name: str = "") -> list[MessageExt]:
     return messages
 
 
-def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
+def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int | None) -> MessageExt:
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
         data, start
     )
@@ -208,10 +214,10 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
     position += topic_bytes
     (properties_bytes,) = _SHORT.unpack_from(data, position)
     position += 2
-    not_zlib = False
+    not_zlib = is_packed = False
     if sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB:
         try:
-            body = zlib.decompress(body)
+            body, is_packed = _inflated(body, inflated_max)
         except zlib.error as error:
             not_zlib = True
             text = "message at CommitLog offset %d, %s queue %d: its body is marked as zlib, but is not: %s"
@@ -233,7 +239,16 @@ def _decode_record(data: bytes, start: int, broker_name: str) -> MessageExt:
         stored_bytes=size,
         broker_name=broker_name,
         not_zlib=not_zlib,
+        is_packed=is_packed,
     )
+
+
+def _inflated(body: bytes, limit: int | None) -> tuple[bytes, bool]:
+    """Returns the body and whether it is still compressed, since it would exceed the limit."""
+    if limit is None:
+        return zlib.decompress(body), False
+    inflated = zlib.decompressobj().decompress(body, limit + 1)
+    return (body, True) if len(inflated) > limit else (inflated, False)
 
 
 def _unwrapped(batch: MessageExt) -> list[MessageExt]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import auth as layouts
 from cli.mqadmin.shell import Action, DoesNotExist, OptionalNamesrvAddr, Output, command
 from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_target, showing
@@ -110,13 +111,17 @@ def update_user(
 
 
 @command("deleteUser")
+@asks_first
 def delete_user(
     username: Username,
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the user")] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user and its ACL."""
+    if dry_run:
+        return get_user(username, broker_addr, cluster_name, namesrv_addr)
 
     async def ask(admin: AdminClient, address: str) -> None:
         if await admin.user(address, username) is None:
@@ -250,6 +255,7 @@ def update_acl(
 
 
 @command("deleteAcl")
+@asks_first
 def delete_acl(
     subject: Subject,
     resource: Annotated[
@@ -257,9 +263,12 @@ def delete_acl(
     ] = None,
     broker_addr: BrokerAddr = None,
     cluster_name: Cluster = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the ACL")] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user's ACL, or its entries of one resource."""
+    if dry_run:
+        return get_acl(subject, broker_addr, cluster_name, namesrv_addr)
 
     async def ask(admin: AdminClient, address: str) -> None:
         if await admin.acl(address, subject) is None:

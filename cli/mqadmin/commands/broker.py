@@ -7,6 +7,14 @@ import typer
 
 from cli.command_line import checked_addresses
 from cli.mqadmin.layouts import broker as layouts_broker
+from cli.mqadmin.replica_settings import (
+    Replicas,
+    change_in_order,
+    difference_text,
+    differences,
+    find_replicas,
+    replicas_of,
+)
 from cli.mqadmin.shell import Action, OptionalNamesrvAddr, Output, command, explain
 from cli.mqadmin.targets import (
     BrokerAddr,
@@ -22,7 +30,6 @@ from cli.mqadmin.targets import (
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.groups import CONSUME_STATS_TIMEOUT_MS
 from keelmq.client.cluster.routes import parse_addresses
-from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operation import Empty, Operation
 from keelmq.remoting.operations.broker_admin import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -37,7 +44,10 @@ from keelmq.remoting.operations.broker_admin import (
     ReadAheadRequest,
 )
 
-NO_MASTER = "NO_MASTER"
+Group = Annotated[
+    str | None,
+    typer.Option("--group", help="Every replica of this broker name: slaves first, then the master"),
+]
 
 
 @command("brokerStatus")
@@ -68,9 +78,18 @@ def _answers(said: list[ServerResult[dict[str, str]]], name: str, text: str) -> 
 
 @command("getBrokerConfig")
 def get_broker_config(
-    broker_addr: BrokerAddr = None, cluster_name: Cluster = None, namesrv_addr: OptionalNamesrvAddr = None
+    broker_addr: BrokerAddr = None,
+    cluster_name: Cluster = None,
+    group: Group = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="With -c or --group: only what replicas of a broker name differ in")
+    ] = False,
+    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """The settings in force at a broker (-b), or at every broker of a cluster (-c)."""
+    if group is not None or diff:
+        check_group(broker_addr, group or cluster_name, namesrv_addr)
+        return _of_replicas(str(namesrv_addr), group, cluster_name, diff=diff)
     check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
@@ -85,15 +104,34 @@ def get_broker_config(
     return action
 
 
+def check_group(broker_addr: str | None, name: str | None, namesrv_addr: str | None) -> None:
+    """Raises BadParameter unless name servers, and no broker's address, are given."""
+    if broker_addr is not None or name is None:
+        raise typer.BadParameter("--group and --diff go with -n NAMESRVADDR, and not with -b")
+    if namesrv_addr is None:
+        raise typer.BadParameter("--group and --diff need -n NAMESRVADDR (or NAMESRV_ADDR)")
+
+
+def _of_replicas(namesrv_addr: str, group: str | None, cluster_name: str | None, *, diff: bool) -> Action:
+    async def action(admin: AdminClient) -> Output:
+        replicas = await find_replicas(admin, namesrv_addr, group=group, cluster_name=cluster_name)
+        said = await admin.each(";".join(replicas.all), admin.broker_config)
+        settings = {each.address: each.answer for each in said if each.answer is not None}
+        if not diff:
+            titled = [(replicas.title(address), table) for address, table in settings.items()]
+            return _answers(said, "config", layouts_broker.broker_configs(titled))
+        found = differences(replicas, settings)
+        value = [{"brokerName": each.broker_name, "key": each.key, "values": each.values} for each in found]
+        errors = [each.error for each in said if each.error is not None]
+        return shown(value, difference_text(found, replicas.masters), errors, found=bool(settings))
+
+    return action
+
+
 async def _titles(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> dict[str, str]:
     """Returns address -> the heading of its settings: master, or slave of which master."""
-    titles: dict[str, str] = {}
-    for broker in await brokers_of_cluster(admin, cluster_name, namesrv_addr):
-        master = broker.broker_addrs.get(MASTER_ID, NO_MASTER)
-        for number, address in sorted(broker.broker_addrs.items()):
-            slave = f"My Master: {master}=====Slave: {address}"
-            titles[address] = f"Master: {address}" if number == MASTER_ID else slave
-    return titles
+    found = replicas_of(await brokers_of_cluster(admin, cluster_name, namesrv_addr))
+    return {address: found.title(address) for address in found.names}
 
 
 @command("updateBrokerConfig")
@@ -106,20 +144,30 @@ def update_broker_config(
         str | None,
         typer.Option("-a", "--updateAllBroker", help="With any value: also the slaves of the cluster"),
     ] = None,
+    group: Group = None,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Change a setting of running brokers. KeelMQ writes it to the -c file, or says why it cannot change."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    if group is not None:
+        check_group(broker_addr, group, namesrv_addr)
+    else:
+        check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        slaves = all_brokers is not None
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=slaves)
-        before = {
-            each.address: (each.answer or {}).get(key)
-            for each in await on_each(admin, target, admin.broker_config)
-        }
-        said = await on_each(admin, target, lambda each: admin.update_broker_config(each, key, value))
+        missing: tuple[str, ...] = ()
+        if group is not None or (cluster_name is not None and all_brokers is not None):
+            replicas = await find_replicas(admin, str(namesrv_addr), group=group, cluster_name=cluster_name)
+        else:
+            target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+            replicas, missing = Replicas((), target.addresses), target.missing
+        known = await admin.each(";".join(replicas.all), admin.broker_config)
+        before = {each.address: (each.answer or {}).get(key) for each in known}
+        said, left = await change_in_order(
+            admin, replicas, lambda each: admin.update_broker_config(each, key, value)
+        )
+        target = Target(replicas.all, missing)
         output = changed(said, target, lambda address: f"update broker config success, {address}")
+        output = replace(output, problems=(*output.problems, *left))
         was = [
             f"{each.address}: {key} was {before[each.address]}, is {value}"
             for each in said

@@ -10,17 +10,15 @@ import typer
 from cli.mqadmin.layouts import group as layouts_group
 from cli.mqadmin.layouts.group import GroupRow
 from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
-from cli.mqadmin.targets import ask_brokers, shown
+from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError, gather_some
-from keelmq.client.admin.groups import GroupProgress, QueueProgress
+from keelmq.client.admin.groups import QueueProgress
+from keelmq.client.admin.places import ask_brokers
+from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, owners_of, progress_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
-
-RETRY_PREFIX = "%RETRY%"
-NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
-"""Codes of a broker that has no member of the group."""
 
 ConsumerGroup = Annotated[str, typer.Option("-g", "--consumerGroup", help="Consumer group")]
 Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Ask this broker, host:port")]
@@ -53,7 +51,7 @@ def consumer_progress(
             remark = f"group {group} has consumed nothing yet; it is known after its first commit"
             raise AdminError("consumerProgress", namesrv_addr, remark, ResponseCode.CONSUMER_NOT_ONLINE)
         wanted = show_client.lower() == "true"
-        owners = await _owners(admin, route, group) if wanted else None
+        owners = await owners_of(admin, route, group) if wanted else None
         text = layouts_group.progress(progress.queues, progress.tps, owners)
         value = {"consumeTps": progress.tps, "queues": _rows(progress.queues, owners)}
         return shown(value, text, errors, found=bool(progress.queues))
@@ -84,43 +82,6 @@ async def _route_of_group(
     """Returns the route of the given topic or cluster, else of the group's retry topic, which all its brokers
     have."""
     return await admin.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
-
-
-async def progress_of(
-    admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
-) -> tuple[GroupProgress, list[AdminError]]:
-    """Returns the progress of a group at all brokers of a route together, and the errors of the others."""
-    told, errors = await ask_brokers(admin, route, lambda each: admin.consume_stats(each, group, topic))
-    queues = {key: row for _, progress in told for key, row in progress.queues.items()}
-    return GroupProgress(queues, sum((progress.tps for _, progress in told), 0.0)), errors
-
-
-async def _owners(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
-    """Returns queue -> the client that says it has it. Clients that do not answer are left out."""
-    address, body, _ = await members_of(admin, route, group)
-    if body is None:
-        return {}
-
-    async def ask(client_id: str) -> list[QueueKey]:
-        try:
-            return list((await admin.running_info(address, group, client_id))["mqTable"])
-        except AdminError:
-            return []
-
-    members = sorted({each.client_id for each in body.connection_set})
-    found = await gather_some([ask(member) for member in members])
-    return {key: member for member, keys in zip(members, found, strict=True) for key in keys}
-
-
-async def members_of(
-    admin: AdminClient, route: TopicRouteData, group: str
-) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
-    """Returns address, members and errors, from the first broker that has members of the group: members
-    send heartbeats to every broker of their topics."""
-    told, errors = await ask_brokers(admin, route, lambda each: admin.consumer_connections(each, group))
-    if told:
-        return (*told[0], errors)
-    return "", None, errors
 
 
 async def _all_groups(admin: AdminClient, namesrv_addr: str) -> Output:

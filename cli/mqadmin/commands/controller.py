@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
 from cli.mqadmin.shell import (
@@ -68,6 +69,7 @@ def get_sync_state_set(
 
 
 @command("electMaster")
+@asks_first
 def elect_master(
     controller_addr: ControllerAddress,
     broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Its broker name")],
@@ -107,6 +109,7 @@ def elect_master(
 
 
 @command("cleanBrokerMetadata")
+@asks_first
 def clean_broker_metadata(
     controller_addr: ControllerAddress,
     broker_name: Annotated[str, typer.Option("-bn", "--brokerName", help="Broker name")],

@@ -1,8 +1,6 @@
 """mqadmin: create, change and delete subscription groups."""
 
 import json
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +8,22 @@ import typer
 from pydantic import ValidationError
 
 from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import Action, DoesNotExist, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump
+from cli.mqadmin.shell import (
+    Action,
+    DoesNotExist,
+    NamesrvAddr,
+    OptionalNamesrvAddr,
+    Output,
+    command,
+    dump,
+    per_server,
+)
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
+    Target,
     brokers_of_cluster,
     changed,
     check_target,
@@ -23,6 +32,7 @@ from cli.mqadmin.targets import (
     shown,
 )
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin.changes import GROUP_TOPICS
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
@@ -30,8 +40,6 @@ from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody
 
 Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
-PREFIXES = ("%RETRY%", "%DLQ%")
-"""Of the topics that belong to a group."""
 
 
 @command("updateSubGroup")
@@ -152,6 +160,7 @@ def update_group_list(
 
 
 @command("deleteSubGroup")
+@asks_first
 def delete_group(
     group: Group,
     broker_addr: BrokerAddr = None,
@@ -159,6 +168,9 @@ def delete_group(
     remove_offset: Annotated[
         str, typer.Option("-r", "--removeOffset", help="true: delete its offsets, too")
     ] = "false",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: show what brokers have of the group")
+    ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a consumer group; in a cluster (-c) with its retry and dead-letter topics."""
@@ -176,6 +188,8 @@ def delete_group(
             return True
 
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        if dry_run:
+            return await _would_delete(admin, target, group)
         said = await on_each(admin, target, ask)
         where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
@@ -186,11 +200,38 @@ def delete_group(
         failed = [each.error for each in said if each.error is not None]
         if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
-        problems = await _delete_topics(admin, target.addresses, str(namesrv_addr), cluster_name, group)
+        deleted = await admin.delete_group_topics(target.addresses, str(namesrv_addr), cluster_name, group)
+        problems = [str(each.error) for each in deleted if each.error is not None]
         code = 4 if problems else output.exit_code
         return Output(output.value, output.text, (*output.problems, *problems), output.notes, code)
 
     return action
+
+
+async def _would_delete(admin: AdminClient, target: Target, group: str) -> Output:
+    """Returns what each broker has of the group: members, messages not consumed, retry and dead letters."""
+
+    async def ask(address: str) -> dict[str, Any]:
+        queues = (await admin.consume_stats(address, group)).queues.values()
+        topics = [prefix + group for prefix in GROUP_TOPICS if prefix + group in await admin.topics(address)]
+        return {
+            "known": group in await admin.groups(address),
+            "behind": sum(each.behind for each in queues),
+            "topics": topics,
+        }
+
+    said = await on_each(admin, target, ask)
+    lines = [
+        f"would delete group [{group}] at {each.address}: {each.answer['behind']} messages not consumed, "
+        f"topics {', '.join(each.answer['topics']) or 'none'}"
+        for each in said
+        if each.answer is not None and (each.answer["known"] or each.answer["topics"])
+    ]
+    if not lines and all(each.answer is not None for each in said):
+        remark = f"group {group} does not exist: nothing would be deleted"
+        code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        raise DoesNotExist("deleteSubGroup", ", ".join(target.addresses), remark, code)
+    return per_server(said, "\n".join(lines), lambda each: dict(each.answer or {}))
 
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:
@@ -199,20 +240,7 @@ async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets
         return True
     if offsets and (await admin.consume_stats(address, group)).queues:
         return True
-    return topics and not {prefix + group for prefix in PREFIXES}.isdisjoint(await admin.topics(address))
-
-
-async def _delete_topics(
-    admin: AdminClient, addresses: Sequence[str], namesrv_addr: str, cluster_name: str, group: str
-) -> list[str]:
-    """Returns a line for each server at which the deletion of a retry or dead letter topic failed."""
-    problems = []
-    for topic in (prefix + group for prefix in PREFIXES):
-        in_server = partial(admin.delete_topic_in_namesrv, topic=topic, cluster_name=cluster_name)
-        at_brokers = await admin.each(";".join(addresses), partial(admin.delete_topic_in_broker, topic=topic))
-        at_servers = await admin.each(namesrv_addr, in_server)
-        problems += [str(each.error) for each in (*at_brokers, *at_servers) if each.error is not None]
-    return problems
+    return topics and not {prefix + group for prefix in GROUP_TOPICS}.isdisjoint(await admin.topics(address))
 
 
 @command("setConsumeMode")

@@ -10,6 +10,8 @@ from cli.mqadmin.shell import Action, BrokerName, NamesrvAddr, Output, command
 from cli.mqadmin.targets import route_explained
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin.progress import DLQ_PREFIX
+from keelmq.client.copies import copy_of_dead_letter
 from keelmq.client.message import MessageExt, encode_properties
 from keelmq.remoting.codes import ResponseCode
 
@@ -66,6 +68,65 @@ def send_message(
         return Output(value, layouts.sent(result), notes=notes)
 
     return action
+
+
+@command("resendDeadLetter")
+def resend_dead_letter(
+    namesrv_addr: NamesrvAddr,
+    group: Annotated[str, typer.Option("-g", "--group", help="Consumer group of the dead letters")],
+    letters: Annotated[
+        str,
+        typer.Option("-i", "--letters", help="brokerName:queueId:queueOffset in %DLQ%GROUP, with commas"),
+    ],
+    destination: Annotated[
+        str,
+        typer.Option(
+            "-d", "--destination", help="group: only this group gets them; topic: every group of their topic"
+        ),
+    ] = "group",
+) -> Action:
+    """Send dead letters again, as new messages. The dead letters stay where they are. (ours)"""
+    if destination not in ("group", "topic"):
+        raise typer.BadParameter(f"-d/--destination is group or topic, not {destination!r}")
+    places = [_letter_place(each.strip()) for each in letters.split(",") if each.strip()]
+
+    async def action(admin: AdminClient) -> Output:
+        timeout_ms, value, problems = (
+            admin.timeout_ms or SEND_TIMEOUT_MS,
+            list[dict[str, object]](),
+            list[str](),
+        )
+        topic = DLQ_PREFIX + group
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            PullConsumer(namesrv_addr, credentials=admin.credentials) as consumer,
+            Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer,
+        ):
+            for broker, queue_id, offset in places:
+                place = f"{broker}:{queue_id}:{offset}"
+                pulled = await consumer.pull(MessageQueue(topic, broker, queue_id), offset, 1)
+                found = next((each for each in pulled.messages if each.queue_offset == offset), None)
+                if found is None:
+                    problems.append(f"{place}: there is no such dead letter")
+                    continue
+                try:
+                    copy = copy_of_dead_letter(found, group, to_topic=destination == "topic")
+                except ValueError as error:
+                    problems.append(f"{place}: {error}")
+                    continue
+                result = await producer.send(copy, timeout_ms=timeout_ms)
+                value.append({"letter": place, "msgId": result.msg_id, "sendStatus": result.status.name})
+        text = "\n".join(f"resent {each['letter']} as {each['msgId']}" for each in value)
+        return Output(value, text, tuple(problems), exit_code=None if value else 1)
+
+    return action
+
+
+def _letter_place(text: str) -> tuple[str, int, int]:
+    broker, queue_id, offset = (["", *text.rsplit(":", 2)])[-3:]
+    if not broker or not queue_id.isdecimal() or not offset.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not brokerName:queueId:queueOffset")
+    return broker, int(queue_id), int(offset)
 
 
 @command("consumeMessage")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cli.mqadmin.commands.consumer import NOBODY, RETRY_PREFIX, members_of, progress_of
 from cli.mqadmin.layouts.group import monitor_round
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
-from cli.mqadmin.targets import ask_brokers
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.groups import QueueProgress
+from keelmq.client.admin.places import ask_brokers
+from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, progress_of
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey
 from keelmq.runtime.clock import wall_ms

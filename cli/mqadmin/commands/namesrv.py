@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, NamesrvAddr, Output, command, per_server
 from keelmq.client.admin import AdminClient, AdminError, gather_some
@@ -57,6 +58,7 @@ async def delete_existing(admin: AdminClient, address: str, namespace: str, key:
 
 
 @command("wipeWritePerm")
+@asks_first
 def wipe_write_perm(
     namesrv_addr: NamesrvAddr,
     broker_name: Broker,

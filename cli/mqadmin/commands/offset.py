@@ -1,26 +1,21 @@
 """mqadmin: change the offsets of consumer groups."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import group as layouts_group
-from cli.mqadmin.layouts.group import ResetRow
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
-from cli.mqadmin.targets import ask_brokers, shown
+from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.admin.brokers import QueueStats
-from keelmq.remoting.codes import MASTER_ID, ResponseCode
-from keelmq.remoting.operations.broker import SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetRequest
-from keelmq.remoting.operations.broker_metadata import QUERY_CONSUMER_OFFSET, ConsumerOffsetRequest
-from keelmq.remoting.operations.route import TopicRouteData
+from keelmq.client.admin.places import ask_brokers, masters_of
+from keelmq.client.admin.resets import LATEST, ResetRow, Wanted
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.queue_map import QueueKey, queue_json
 from keelmq.runtime.clock import wall_ms
-
-LATEST = -1
 
 Group = Annotated[str, typer.Option("-g", "--group", help="Consumer group")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
@@ -48,6 +43,7 @@ def wall_time(text: str) -> int:
 
 
 @command("resetOffsetByTime")
+@asks_first
 def reset_offset_by_time(
     namesrv_addr: NamesrvAddr,
     group: Group,
@@ -106,42 +102,11 @@ def reset_offset_by_time(
     return action
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A reset: of all queues, or of one; to a time (ms; -1: the end), or to an offset."""
-
-    group: str
-    topic: str
-    at_ms: int
-    queue_id: int | None
-    offset: int | None
-    forced: bool
-
-    def target(self, row: QueueStats, by_time: int, committed: int | None) -> int:
-        """Returns the new offset, by the broker's rules."""
-        if self.offset is not None:
-            return self.offset
-        found = row.max_offset if self.at_ms == LATEST else by_time
-        return found if self.forced or committed is None else min(found, committed)
-
-
 async def _would_reset(
     admin: AdminClient, namesrv_addr: str, wanted: Wanted, broker: str | None, place: str | None
 ) -> Output:
     async def ask(address: str) -> list[ResetRow]:
-        queues = (await admin.topic_stats(address, wanted.topic)).queues
-        rows = []
-        for key, row in sorted(queues.items()):
-            if wanted.queue_id not in (None, key.queue_id):
-                continue
-            header = SearchOffsetRequest(topic=key.topic, queue_id=key.queue_id, timestamp=wanted.at_ms)
-            by_time = row.max_offset
-            if wanted.at_ms != LATEST:
-                by_time = (await admin.ask(address, SEARCH_OFFSET_BY_TIMESTAMP, header)).header.offset
-            committed = await _committed(admin, address, wanted.group, key)
-            target = wanted.target(row, by_time, committed)
-            rows.append(ResetRow(key, row.max_offset, committed, by_time, target))
-        return rows
+        return await admin.would_reset(address, wanted)
 
     if broker is not None:
         told, errors = [(broker, await ask(broker))], list[AdminError]()
@@ -162,29 +127,8 @@ async def _would_reset(
     return shown(value, layouts_group.would_reset(rows), errors, found=bool(told))
 
 
-async def _committed(admin: AdminClient, address: str, group: str, queue: QueueKey) -> int | None:
-    header = ConsumerOffsetRequest(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
-    )
-    try:
-        return (await admin.ask(address, QUERY_CONSUMER_OFFSET, header)).header.offset
-    except AdminError as error:
-        if error.code != ResponseCode.QUERY_NOT_FOUND:
-            raise
-        return None
-
-
-def masters_of(route: TopicRouteData) -> TopicRouteData:
-    """Returns the route with masters only: slaves refuse to change offsets."""
-    brokers = [
-        each.model_copy(update={"broker_addrs": {MASTER_ID: each.broker_addrs[MASTER_ID]}})
-        for each in route.broker_datas
-        if MASTER_ID in each.broker_addrs
-    ]
-    return route.model_copy(update={"broker_datas": brokers})
-
-
 @command("skipAccumulatedMessage")
+@asks_first
 def skip_accumulated(
     namesrv_addr: NamesrvAddr,
     group: Group,
@@ -195,7 +139,9 @@ def skip_accumulated(
 ) -> Action:
     """Skip what a group has not consumed yet: it continues with the next message."""
     end = str(LATEST)
-    return reset_offset_by_time(namesrv_addr, group, topic, end, None, None, None, force, cluster, dry_run)
+    return reset_offset_by_time(
+        namesrv_addr, group, topic, end, None, None, None, force, cluster, dry_run, yes=True
+    )
 
 
 @command("cloneGroupOffset")
@@ -234,7 +180,7 @@ async def _check_source(admin: AdminClient, address: str, source: str, topic: st
     """Raises AdminError if a group has no offset of the topic at a broker: the broker would clone nothing and
     answer with success. consume_stats() does not tell, it has offset 0 for a queue without an offset."""
     for queue in (await admin.topic_stats(address, topic)).queues:
-        if await _committed(admin, address, source, queue) is not None:
+        if await admin.committed_offset(address, source, queue) is not None:
             return
     if source in await admin.groups(address):
         remark = f"group {source} has consumed nothing of topic {topic}: nothing was cloned"

@@ -13,8 +13,10 @@ from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
 from cli.mqadmin.targets import route_explained
-from keelmq.client import Message, MessageQueue, Producer, PullConsumer
+from keelmq.client import MessageQueue, Producer, PullConsumer
 from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.client.admin.messages import LONG_MAX, QUERY_NUMS
+from keelmq.client.copies import copy_of
 from keelmq.client.message import MessageExt, decode_messages
 from keelmq.client.message_id import decode_offset_message_id
 from keelmq.remoting.codes import ResponseCode
@@ -27,24 +29,9 @@ from keelmq.remoting.operations.broker import (
     ViewMessageRequest,
 )
 
-QUERY_NUMS = 64
 UNIQUE_KEY_NUMS = 32
-LONG_MAX = 2**63 - 1
 RESEND_GROUP = "ReSendMsgById"
 RESEND_TIMEOUT_MS = 3_000
-WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
-"""Where delayed messages and timers wait."""
-BROKERS_PROPERTIES = frozenset(
-    (
-        "UNIQ_KEY", "WAIT", "TAGS", "KEYS", "MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "REAL_TOPIC",
-        "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG", "PGROUP", "__transactionId__", "POP_CK",
-        "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE",
-        "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID", "MIN_OFFSET", "MAX_OFFSET", "RECONSUME_TIME", "CONSUME_START_TIME",
-    )
-)  # fmt: skip
-"""Properties that are not copied to a message that is sent again: brokers and clients write them."""
 BODY_DIRECTORY = Path(tempfile.gettempdir()) / "rocketmq" / "msgbodys"
 
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
@@ -143,16 +130,6 @@ async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[
                 f"brokerName={result.broker_name}, queueId={result.queue_id}]"
             )
     return Output(value, "\n".join(lines))
-
-
-def copy_of(old: MessageExt) -> Message:
-    """Returns a message with the same topic, body, tags, keys and properties. The topic of a delayed message
-    is the one that it was sent to; properties that brokers write are left out."""
-    own = {key: text for key, text in old.properties.items() if key not in BROKERS_PROPERTIES}
-    real = old.properties.get("REAL_TOPIC")
-    topic = real if real and old.topic in WAITING_TOPICS else old.topic
-    keys = tuple((old.keys or "").split())
-    return Message(topic, old.body, tags=old.tags, keys=keys, properties=own, flag=old.flag)
 
 
 @command("queryMsgByKey")

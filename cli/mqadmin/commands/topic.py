@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
 from cli.mqadmin.targets import brokers_of, names_of_cluster
@@ -85,6 +86,7 @@ async def _consumers(admin: AdminClient, route: TopicRouteData, topic: str) -> t
 
 
 @command("deleteTopic")
+@asks_first
 def delete_topic(
     namesrv_addr: NamesrvAddr,
     topic: Topic,
@@ -101,21 +103,7 @@ def delete_topic(
         if dry_run:
             return await _would_delete(admin, brokers, topic)
         await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
-        at_brokers = []
-        for of_masters in (True, False):  # then slaves have the deletion from their master
-            addresses = [
-                address
-                for each in brokers
-                for broker_id, address in each.broker_addrs.items()
-                if (broker_id == MASTER_ID) is of_masters
-            ]
-            if addresses:
-                at_brokers += await admin.each(
-                    ";".join(addresses), lambda each: admin.delete_topic_in_broker(each, topic)
-                )
-        at_servers = await admin.each(
-            namesrv_addr, lambda each: admin.delete_topic_in_namesrv(each, topic, cluster_name)
-        )
+        at_brokers, at_servers = await admin.delete_topic(namesrv_addr, topic, cluster_name, brokers)
         kept = _kept(topic, [each.error for each in at_brokers if each.error is not None])
         lines = [] if kept else [f"delete topic [{topic}] from cluster [{cluster_name}] success."]
         lines += [layouts.if_any(at_servers, f"delete topic [{topic}] from NameServer success.")]

@@ -15,7 +15,6 @@ from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, 
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
-    ask_brokers,
     brokers_of_cluster,
     changed,
     check_target,
@@ -24,13 +23,14 @@ from cli.mqadmin.targets import (
     shown,
 )
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.client.admin.changes import ORDER_NAMESPACE
+from keelmq.client.admin.places import ask_brokers
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs
 from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey
 from keelmq.remoting.operations.route import QueueData, TopicConfig
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 UNIT, UNIT_SUB = 1, 2
 PERM_MAX = 7
 """Read, write and inherit."""
@@ -96,12 +96,7 @@ def _named(attributes: str | None) -> dict[str, str]:
 async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, config: TopicConfig) -> str:
     """Writes the queues of an ordered topic to the KV configuration of all name servers. Returns the note."""
     brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
-    conf = ";".join(
-        f"{each.broker_name}:{config.write_queue_nums}" for each in brokers if MASTER_ID in each.broker_addrs
-    )
-    said = await admin.each(
-        namesrv_addr, lambda each: admin.put_kv_config(each, ORDER_NAMESPACE, config.topic_name, conf)
-    )
+    conf, said = await admin.set_order_conf(namesrv_addr, config.topic_name, brokers, config.write_queue_nums)
     failed = [each.address for each in said if each.error is not None]
     kept = f"; not at {', '.join(failed)}: repeat it with updateOrderConf" if failed else ""
     return f"set cluster orderConf. isOrder=true, orderConf=[{conf}]{kept}"

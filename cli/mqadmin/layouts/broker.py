@@ -6,7 +6,7 @@ UpdateTopicSubCommand, StatsAllSubCommand.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keelmq.client.admin.brokers import QueueStats
 from keelmq.client.admin.groups import QueueProgress
@@ -84,6 +84,7 @@ def perm_text(perm: int) -> str:
 
 def group_config(config: SubscriptionGroupConfig) -> str:
     """updateSubGroup: SubscriptionGroupConfig's text form in RocketMQ."""
+    subscriptions = "null" if config.subscription_data_set is None else config.subscription_data_set
     return (
         f"SubscriptionGroupConfig{{groupName={config.group_name}, "
         f"consumeEnable={_bool(config.consume_enable)}, "
@@ -91,11 +92,28 @@ def group_config(config: SubscriptionGroupConfig) -> str:
         f"consumeBroadcastEnable={_bool(config.consume_broadcast_enable)}, "
         f"consumeMessageOrderly={_bool(config.consume_message_orderly)}, "
         f"retryQueueNums={config.retry_queue_nums}, retryMaxTimes={config.retry_max_times}, "
+        f"groupRetryPolicy={_retry_policy(config.group_retry_policy)}, "
         f"brokerId={config.broker_id}, "
         f"whichBrokerWhenConsumeSlowly={config.which_broker_when_consume_slowly}, "
         f"notifyConsumerIdsChangedEnable={_bool(config.notify_consumer_ids_changed_enable)}, "
         f"groupSysFlag={config.group_sys_flag}, consumeTimeoutMinute={config.consume_timeout_minute}, "
+        f"subscriptionDataSet={subscriptions}, "
         f"attributes={_map(config.attributes)}}}"
+    )
+
+
+def _retry_policy(policy: Mapping[str, Any]) -> str:
+    """Returns GroupRetryPolicy's text form in RocketMQ."""
+    exponential, customized = policy.get("exponentialRetryPolicy"), policy.get("customizedRetryPolicy")
+    texts = ["null", "null"]
+    if exponential:
+        numbers = ", ".join(f"{key}={exponential.get(key)}" for key in ("initial", "max", "multiplier"))
+        texts[0] = f"ExponentialRetryPolicy{{{numbers}}}"
+    if customized:
+        texts[1] = f"CustomizedRetryPolicy{{next={customized.get('next')}}}"
+    return (
+        f"GroupRetryPolicy{{type={policy.get('type', 'CUSTOMIZED')}, exponentialRetryPolicy={texts[0]}, "
+        f"customizedRetryPolicy={texts[1]}}}"
     )
 
 

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from cli.mqadmin.layouts.broker import time_text
 from keelmq.client.admin.groups import QueueProgress
+from keelmq.client.admin.resets import ResetRow
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.queue_map import QueueKey
 
 _GROUP = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 _QUEUE = "%-64s  %-32s  %-4s  %-20s  %-20s  "
 _CONNECTION = "%-36s %-22s %-10s %s"
-_STATUS = "%-10s  %-40s  %-20s  %s"
+_STATUS = "%-10s %-40s %-20s %s"
 _OFFSET = "%-40s  %-40s  %-40s"
 FIRST_REGULAR = 213
 """The ordinal of V4_0_0; from there on each version has two, the first one for its snapshot."""
@@ -117,7 +118,7 @@ def consumer_status(rows: Sequence[tuple[str, int, str]], verdicts: Sequence[str
     lines = [_STATUS % ("#Index", "#ClientId", "#Version", "#ConsumerRunningInfoFile")]
     for number, (client_id, version, path) in enumerate(rows, start=1):
         lines.append(_STATUS % (number, client_id, version_text(version), path))
-    return "\n".join([*lines, "", *verdicts])
+    return "\n".join([*lines, "", "", *verdicts])
 
 
 def running_info(info: Mapping[str, Any]) -> str:
@@ -154,16 +155,6 @@ def monitor_round(rows: Sequence[tuple[str, str, int, int, int]], notices: Seque
     ]
     lines += [f"[MONITOR]  [NOTIFY] {text}" for text in notices]
     return "\n".join([f"{edge}beginRound", *lines, f"{edge}endRound"])
-
-
-class ResetRow(NamedTuple):
-    """A queue before a reset. consumer_offset None: the group has consumed nothing of it."""
-
-    queue: QueueKey
-    broker_offset: int
-    consumer_offset: int | None
-    time_offset: int
-    reset_offset: int
 
 
 def would_reset(rows: Sequence[ResetRow]) -> str:

@@ -7,9 +7,10 @@ PrintMessageByQueueCommand, QueryMsgTraceByIdSubCommand.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keelmq.client import MessageExt, MessageQueue
+from keelmq.client.core.trace_rows import TraceRow
 
 _FOUND_TITLES = "%-50s %4s %40s"
 _FOUND = "%-50s %4d %40d"
@@ -73,18 +74,6 @@ def tag_counts(tags: Mapping[str, int]) -> list[str]:
     """printMsgByQueue -f: the most frequent first."""
     ranked = sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))
     return [f"Tag: {tag:<30} Count: {count}" for tag, count in ranked]
-
-
-class TraceRow(NamedTuple):
-    """What one client did with a message. value: the whole record."""
-
-    kind: str
-    group: str
-    client_host: str
-    time_ms: int
-    cost_ms: int
-    status: str
-    value: Mapping[str, Any]
 
 
 def traces(rows: Sequence[TraceRow]) -> str:

@@ -93,6 +93,11 @@ class AdminTransport:
         if self._own_client:
             await self._client.close()
 
+    @property
+    def client(self) -> RemotingClient:
+        """The connections and their signer, for a Producer that shares them."""
+        return self._client
+
     async def each(self, addresses: str, ask: Callable[[str], Awaitable[T]]) -> list[ServerResult[T]]:
         """Calls `ask` for every server of the list concurrently; returns the results in the list's order."""
 
@@ -119,16 +124,20 @@ class AdminTransport:
         """Sends any request and returns its response. AdminError: no response, or a code other than 0."""
         timeout_ms = self.timeout_ms or timeout_ms
         outcome = await self._client.call(address, operation, header, body, timeout_ms=timeout_ms)
+        if isinstance(outcome, Ok):
+            return outcome
+        raise self.error_of(address, operation.name, outcome)
+
+    @staticmethod
+    def error_of(address: str, request: str, outcome: Failed | Unknown) -> AdminError:
+        """Returns the error for an outcome that is no success."""
         match outcome:
-            case Ok():
-                return outcome
             case Failed(code=ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, remark=remark):
-                raise AdminError(operation.name, address, remark or "cannot connect")
+                return AdminError(request, address, remark or "cannot connect")
             case Failed(code=code, remark=remark):
-                raise AdminError(operation.name, address, remark or "no remark", code)
+                return AdminError(request, address, remark or "no remark", code)
             case Unknown(remark=remark):
-                raise AdminError(operation.name, address, remark, unknown=True)
-        raise AssertionError(outcome)  # Outcome has no other member
+                return AdminError(request, address, remark, unknown=True)
 
     async def ask_any(self, addresses: str, operation: Operation[Any, Resp], header: Wire) -> Ok[Resp]:
         """Sends a read to the servers of a list until one answers. The next one is tried if a server does not

@@ -31,6 +31,8 @@ producer."""
 TOPICS_MAX = 10_000
 IDLE_MS = 60 * 60_000
 """Above TOPICS_KEPT, a topic that was not used for this long is removed, and its brokers with it."""
+GROUPS_SHOWN = 5
+"""In the text of an error."""
 GONE_MS = 10 * 60_000
 """A topic that the name servers no longer know is removed after this time."""
 
@@ -39,7 +41,7 @@ GONE_MS = 10 * 60_000
 class TopicRoute:
     """The queues and brokers of a topic. `write_queues`: those whose broker has a master now.
     `ordered_queues`: these, and those whose master is missing for a moment, so that a key keeps its queue.
-    `addresses`: brokerName -> brokerId -> address."""
+    `addresses`: brokerName -> brokerId -> address. `clusters`: brokerName -> cluster."""
 
     topic: str
     write_queues: tuple[MessageQueue, ...] = ()
@@ -47,6 +49,7 @@ class TopicRoute:
     ordered_queues: tuple[MessageQueue, ...] = ()
     addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     borrowed: bool = False  # made from the route of DEFAULT_TOPIC
+    clusters: Mapping[str, str] = field(default_factory=dict)
 
     def master(self, broker_name: str) -> str | None:
         """Returns the address of the broker's master; None: it has none now."""
@@ -58,12 +61,19 @@ class TopicRoute:
             known = ", ".join(sorted(self.addresses)) or "no other"
             return f"topic {self.topic} is not at broker {broker_name}, but at {known}"
         if broker_name is not None:
-            return f"broker {broker_name} of topic {self.topic} has no master now"
+            return f"group {broker_name} of topic {self.topic} has no master now{self._left(broker_name)}"
         if not self.ordered_queues:
             return (
                 f"topic {self.topic} is read-only: neither it nor its brokers permit writing (perm without 2)"
             )
-        return f"no broker of topic {self.topic} has a master now"
+        left = "".join(f"; {name}{self._left(name)}" for name in sorted(self.addresses)[:GROUPS_SHOWN])
+        return f"no group of topic {self.topic} has a master now{left}"
+
+    def _left(self, broker_name: str) -> str:
+        """Returns which replicas a group without a master has, as the end of a sentence about it."""
+        replicas = self.addresses.get(broker_name, {})
+        listed = ", ".join(f"{number} at {address}" for number, address in sorted(replicas.items()))
+        return f" (slaves, which take no messages: {listed})" if listed else " (no replica is registered)"
 
     def replica(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Returns the address of this replica, else of the one with the lowest id, which is the master if
@@ -111,7 +121,8 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> T
             write += writable if MASTER_ID in addresses.get(name, {}) else []
         if queues.perm & PERM_READ and addresses.get(name):
             read += [MessageQueue(topic, name, index) for index in range(min(queues.read_queue_nums, limit))]
-    return TopicRoute(topic, tuple(write), tuple(read), tuple(ordered), addresses, borrowed)
+    clusters = {broker.broker_name: broker.cluster for broker in data.broker_datas}
+    return TopicRoute(topic, tuple(write), tuple(read), tuple(ordered), addresses, borrowed, clusters)
 
 
 @dataclass(slots=True)
@@ -220,6 +231,11 @@ class RouteCache:
         """Returns the address of the queue's master from the cache, "" if it is unknown."""
         known = self._routes.get(queue.topic)
         return (known.route.master(queue.broker_name) if known is not None else None) or ""
+
+    def cluster_of(self, queue: MessageQueue) -> str:
+        """Returns the cluster of the queue's broker from the cache, "" if it is unknown."""
+        known = self._routes.get(queue.topic)
+        return known.route.clusters.get(queue.broker_name, "") if known is not None else ""
 
     def refresh_soon(self, topic: str) -> None:
         """Refreshes in the background: the route still works, but is old."""

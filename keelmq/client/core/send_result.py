@@ -57,5 +57,12 @@ class SendError(Exception):
         msg_id: str = "",
         sent: tuple[SendResult, ...] = (),
     ) -> None:
-        super().__init__(f"{kind.value} after {attempts} attempts: {remark}")
+        super().__init__(f"{_outcome(kind, attempts)}: {remark}")
         self.kind, self.remark, self.attempts, self.msg_id, self.sent = kind, remark, attempts, msg_id, sent
+
+
+def _outcome(kind: SendErrorKind, attempts: int) -> str:
+    """Returns the beginning of the text. NO_ROUTE also stands for a group without a master, whose route there
+    is: the remark says which of them it was."""
+    what = "not sent" if kind is SendErrorKind.NO_ROUTE or not attempts else kind.value
+    return f"{what} after {attempts} attempt{'' if attempts == 1 else 's'}" if attempts else what

@@ -8,10 +8,10 @@ SendResult.uncertain_attempts counts such attempts; all attempts of a message ca
 import asyncio
 import contextlib
 import uuid
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -25,16 +25,7 @@ from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
 from keelmq.client.hooks import ClientHook, Hooks, SendTrace
-from keelmq.client.message import (
-    COMPRESSED_FLAG,
-    HALF_FLAG,
-    TRAN_MSG,
-    ZLIB_LEVEL,
-    Message,
-    MessageExt,
-    encode_properties,
-    unique_keys,
-)
+from keelmq.client.message import Message, MessageExt, encode_properties, unique_keys
 from keelmq.client.producer.request_reply import (
     REPLY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -44,7 +35,8 @@ from keelmq.client.producer.request_reply import (
     as_request,
     send_reply,
 )
-from keelmq.client.producer.send_attempt import PendingSend, one_batch, results_of_batch
+from keelmq.client.producer.send_attempt import PendingSend, one_batch, pending, results_of_batch
+from keelmq.client.producer.send_gap_log import SendGapLog
 from keelmq.client.producer.sender import ATTEMPT_TIMEOUT_MS, Choice, Sender, choice_of
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import OperationTable
@@ -71,7 +63,8 @@ class Producer:
     slow answers or failures (sendLatencyFaultEnable). `instance_name`: replaces the process id in the client
     id. `route_poll_interval_ms`: how often an idle producer refreshes its routes; it does so at once after
     losing a master. `close_timeout_ms`: how long close() waits for pending sends. `tls`: True, or
-    TlsSettings to verify the servers, or to show a certificate. `credentials`: sign all requests."""
+    TlsSettings to verify the servers, or to show a certificate. `credentials`: sign all requests.
+    `telemetry_directory`: write there how long each broker group acknowledged nothing, for analytics."""
 
     _topics: Collection[str] = ()
     """Topics whose routes are requested before the first message."""
@@ -91,6 +84,7 @@ class Producer:
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
         credentials: Credentials | None = None,
+        telemetry_directory: str | Path | None = None,
     ) -> None:
         check_shared(client, credentials)
         self.group, self._close_timeout_ms = group, close_timeout_ms
@@ -109,7 +103,11 @@ class Producer:
         self._monitor = BrokerMonitor(self._client, self._routes, cuts_replaced=False)
         self._reader = QueueReader(self._client, self._monitor, group)
         faults = FaultTable() if avoid_slow_brokers else None
-        self._sender = Sender(self._client, self._routes, self._monitor, group, faults=faults)
+        gaps: SendGapLog | None = None
+        if telemetry_directory is not None:
+            program, cluster_of = f"{group}-{self.client_id}", self._routes.cluster_of
+            gaps = SendGapLog(telemetry_directory, program=program, cluster_of=cluster_of)
+        self._sender = Sender(self._client, self._routes, self._monitor, group, faults=faults, gaps=gaps)
         self._membership = Membership(
             self._client,
             self._monitor,
@@ -301,14 +299,7 @@ class Producer:
             raise SendError(SendErrorKind.CLOSED, "the producer is closed", 0)
 
     def _pending_send(self, message: Message, deadline_ms: int) -> PendingSend:
-        unique_key = next(self._unique_keys)
-        body, sys_flag = message.body, 0
-        if self._compress_over_bytes is not None and len(body) >= self._compress_over_bytes:
-            body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
-        if message.properties.get(TRAN_MSG) == "true":
-            sys_flag |= HALF_FLAG
-        properties = encode_properties(message, unique_key)
-        return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
+        return pending(message, next(self._unique_keys), deadline_ms, self._compress_over_bytes)
 
     async def _deliver(
         self,

@@ -1,10 +1,18 @@
 """PendingSend: a message or a batch over all its attempts; and the codes after which it is sent again."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
-from keelmq.client.message import Message
+from keelmq.client.message import (
+    COMPRESSED_FLAG,
+    HALF_FLAG,
+    TRAN_MSG,
+    ZLIB_LEVEL,
+    Message,
+    encode_properties,
+)
 from keelmq.remoting.codes import ResponseCode
 
 RETRY_CODES = frozenset(
@@ -70,6 +78,19 @@ class PendingSend:
         uncertain = self.uncertain + self.in_doubt
         kind = SendErrorKind.UNKNOWN if uncertain else self.problem
         return SendError(kind, self.remark, self.attempts, self.unique_key)
+
+
+def pending(
+    message: Message, unique_key: str, deadline_ms: int, compress_over_bytes: int | None
+) -> PendingSend:
+    """Returns the send of a message, whose body is compressed from that size on; None: never."""
+    body, sys_flag = message.body, 0
+    if compress_over_bytes is not None and len(body) >= compress_over_bytes:
+        body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
+    if message.properties.get(TRAN_MSG) == "true":
+        sys_flag |= HALF_FLAG
+    properties = encode_properties(message, unique_key)
+    return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
 
 
 def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendErrorKind, SendResult, SendStatus
 from keelmq.client.core.traces import DEFAULT_REGION
 from keelmq.client.producer.send_attempt import STORED_CODES, PendingSend
+from keelmq.client.producer.send_gap_log import SendGapLog
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
@@ -53,9 +54,12 @@ class Sender:
         group: str,
         *,
         faults: FaultTable | None = None,
+        gaps: SendGapLog | None = None,
     ) -> None:
+        """`gaps`: where gaps in the acknowledgements are written; None: nowhere. close() closes it."""
         self._client, self._routes, self._group, self._faults = client, routes, group, faults
         self._monitor, self._recoveries = monitor, monitor.recoveries
+        self._gaps = gaps
         self._choosers: dict[str, QueueChooser] = {}
         self._choosers_max = CHOOSERS_MIN
         self._under_way: dict[asyncio.Timeout, PendingSend] = {}
@@ -70,6 +74,8 @@ class Sender:
         finally:
             self._give_up()
         await self._until_idle(GIVE_UP_MS)
+        if self._gaps is not None:
+            await self._gaps.close()
 
     async def _until_idle(self, timeout_ms: int) -> None:
         if self._under_way and timeout_ms > 0:
@@ -194,6 +200,8 @@ class Sender:
         address = route.master(queue.broker_name) if queue else None
         if address is None:
             name = queue.broker_name if queue else None
+            if self._gaps is not None and name is not None:
+                self._gaps.failed(name, now_ms())
             pending_send.fail(SendErrorKind.NO_ROUTE, route.why_not_writable(name))
         return queue, address
 
@@ -267,6 +275,8 @@ class Sender:
                     started_ms,
                     forwarded=answer.master_address is not None,
                 )
+                if self._gaps is not None:
+                    self._gaps.acknowledged(queue, started_ms)
                 if self._faults is not None:
                     now = now_ms()
                     self._faults.answered(queue.broker_name, now - started_ms, now_ms=now)
@@ -285,6 +295,8 @@ class Sender:
                     trace_on=answer.trace_on != "false",
                 )
             case Failed(code=code, remark=remark):
+                if self._gaps is not None:
+                    self._gaps.failed(queue.broker_name, started_ms, code)
                 pending_send.uncertain += code in STORED_CODES
                 pending_send.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
                 if code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
@@ -297,6 +309,8 @@ class Sender:
                     if not again:
                         raise pending_send.error()
             case Unknown(remark=remark):
+                if self._gaps is not None:
+                    self._gaps.failed(queue.broker_name, started_ms)
                 pending_send.uncertain += 1
                 pending_send.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
                 self._monitor.unreachable(queue, sends_again=True)

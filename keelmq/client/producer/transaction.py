@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from enum import IntEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -117,6 +118,7 @@ class TransactionProducer(Producer):
         close_timeout_ms: int = CLOSE_TIMEOUT_MS,
         tls: Tls = False,
         credentials: Credentials | None = None,
+        telemetry_directory: str | Path | None = None,
     ) -> None:
         self._check, self._topics = check, tuple(topics)
         super().__init__(
@@ -129,6 +131,7 @@ class TransactionProducer(Producer):
             close_timeout_ms=close_timeout_ms,
             tls=tls,
             credentials=credentials,
+            telemetry_directory=telemetry_directory,
         )
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 

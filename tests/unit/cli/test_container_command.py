@@ -77,6 +77,33 @@ def test_the_status_of_a_container_and_of_one_broker(world: World) -> None:
     assert f"{DEAD} did not answer" in missing.stderr
 
 
+def test_moves_that_even_out(world: World) -> None:
+    """Both masters are in worker 0, and one of them goes to 1; a broker that does not serve stays."""
+    more = [inner(name, canonical_name=f"DefaultCluster_{name}_0") for name in ("broker-d", "broker-e")]
+    world.one.brokers = [*world.one.brokers[:1], *more[:1]]
+    lost = {"state": BrokerState.QUARANTINED, "worker": 0}
+    world.one.brokers.append(inner("broker-x", canonical_name="DefaultCluster_broker-x_0", **lost))
+    address = world.one.address
+    shown = keelmq("plan", "-c", address, "--even")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout == f"keelmq container move -c {address} DefaultCluster:broker-a:0 --worker 1\n"
+    assert [each.worker for each in world.one.brokers] == [0, 0, 0], "a plan moves nothing"
+    moved = keelmq("plan", "-c", address, "--even", "--move", "--json")
+    assert moved.exit_code == 0, moved.output
+    value = json.loads(moved.stdout)
+    assert value["moved"] == 1
+    assert value["moves"] == [{"broker": "DefaultCluster_broker-a_0", "from": 0, "to": 1}]
+    again = keelmq("plan", "-c", address, "--even", "--move")
+    assert again.exit_code == 0
+    assert again.stdout == "its brokers are spread evenly: nothing is to be moved\n"
+
+
+@pytest.mark.parametrize("args", [(), ("--even", "/a.conf"), ("--move", "/a.conf"), ("--move",)])
+def test_a_plan_is_of_files_or_of_moves(world: World, args: tuple[str, ...]) -> None:
+    result = keelmq("plan", "-c", world.one.address, *args)
+    assert result.exit_code == 2 and "say what to plan" in result.output
+
+
 def test_a_plan_shows_every_problem_and_fails(world: World) -> None:
     result = keelmq("plan", "-c", world.one.address, "/etc/broker-a.conf", "/etc/broker-z.conf")
     assert result.exit_code == 1

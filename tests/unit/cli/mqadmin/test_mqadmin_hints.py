@@ -74,8 +74,12 @@ def test_a_send_to_a_topic_that_is_read_only_says_so(world: World) -> None:
 def test_why_a_route_cannot_be_written() -> None:
     queue = MessageQueue("t", "b", 0)
     at_slaves = TopicRoute("t", ordered_queues=(queue,), addresses={"b": {1: "h:1"}})
-    assert at_slaves.why_not_writable(None) == "no broker of topic t has a master now"
-    assert at_slaves.why_not_writable("b") == "broker b of topic t has no master now"
+    assert at_slaves.why_not_writable(None) == (
+        "no group of topic t has a master now; b (slaves, which take no messages: 1 at h:1)"
+    )
+    assert at_slaves.why_not_writable("b") == (
+        "group b of topic t has no master now (slaves, which take no messages: 1 at h:1)"
+    )
 
 
 @pytest.mark.parametrize("perm", ["9", "-1", "8"])

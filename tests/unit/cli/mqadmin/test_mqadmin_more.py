@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from cli.mqadmin.commands.monitor import BLOCKED_MS, notices_of, undone_of
-from cli.mqadmin.commands.query import copy_of
 from cli.mqadmin.shell import app
 from keelmq.client.admin.groups import QueueProgress
+from keelmq.client.copies import copy_of
 from keelmq.client.message import MessageExt
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.queue_map import QueueKey

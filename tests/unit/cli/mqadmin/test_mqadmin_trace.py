@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pytest
 
-from cli.mqadmin.commands.trace import rows_of
 from keelmq.client import Message, Producer
+from keelmq.client.core.trace_rows import TraceRow
+from keelmq.client.core.trace_rows import rows_of as rows_of_bodies
 from keelmq.client.core.traces import (
     FIELD_END,
     RECORD_END,
@@ -55,6 +56,10 @@ def ended(group: str, request_id: str, *, success: bool = True) -> TraceRecord:
         time_ms=SENT_MS + 2_000, group=group, request_id=request_id, msg_id=ID, cost_ms=5, success=success,
         keys=None, code=ContextCode.SUCCESS if success else ContextCode.FAILED,
     )  # fmt: skip
+
+
+def rows_of(messages: Sequence[MessageExt], msg_id: str) -> list[TraceRow]:
+    return rows_of_bodies(((each.body.decode(errors="replace"), each.born_host) for each in messages), msg_id)
 
 
 def message(*records: TraceRecord | str) -> MessageExt:

@@ -1,0 +1,59 @@
+"""What a reset of a group's offsets would do at a broker; nothing changes."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from keelmq.client.admin.brokers import BrokerAdmin, QueueStats
+from keelmq.client.admin.messages import MessageAdmin
+from keelmq.remoting.queue_map import QueueKey
+
+LATEST: Final = -1
+"""As a time: the end of the queue."""
+
+
+class ResetRow(NamedTuple):
+    """A queue before a reset. consumer_offset None: the group has consumed nothing of it."""
+
+    queue: QueueKey
+    broker_offset: int
+    consumer_offset: int | None
+    time_offset: int
+    reset_offset: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A reset: of all queues, or of one; to a time (ms; -1: the end), or to an offset."""
+
+    group: str
+    topic: str
+    at_ms: int
+    queue_id: int | None
+    offset: int | None
+    forced: bool
+
+    def target(self, row: QueueStats, by_time: int, committed: int | None) -> int:
+        """Returns the new offset, by the broker's rules."""
+        if self.offset is not None:
+            return self.offset
+        found = row.max_offset if self.at_ms == LATEST else by_time
+        return found if self.forced or committed is None else min(found, committed)
+
+
+class ResetAdmin(BrokerAdmin, MessageAdmin):
+    """Previews of resets. All methods raise AdminError."""
+
+    async def would_reset(self, address: str, wanted: Wanted) -> list[ResetRow]:
+        """Returns each queue of the topic at a broker with the offset that the group would get."""
+        queues = (await self.topic_stats(address, wanted.topic)).queues
+        rows = []
+        for key, row in sorted(queues.items()):
+            if wanted.queue_id not in (None, key.queue_id):
+                continue
+            by_time = row.max_offset
+            if wanted.at_ms != LATEST:
+                by_time = await self.offset_at(address, key, wanted.at_ms)
+            committed = await self.committed_offset(address, wanted.group, key)
+            target = wanted.target(row, by_time, committed)
+            rows.append(ResetRow(key, row.max_offset, committed, by_time, target))
+        return rows

@@ -1,0 +1,62 @@
+"""Copies of stored messages, to be sent again."""
+
+from keelmq.client.message import (
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    Message,
+    MessageExt,
+    still_packed,
+)
+
+WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+"""Where delayed messages and timers wait."""
+BROKERS_PROPERTIES = frozenset(
+    (
+        "UNIQ_KEY", "WAIT", "TAGS", "KEYS", "MSG_REGION", "TRACE_ON", "CLUSTER", "DELAY", "REAL_TOPIC",
+        "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG", "PGROUP", "__transactionId__", "POP_CK",
+        "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE",
+        "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID", "MIN_OFFSET", "MAX_OFFSET", "RECONSUME_TIME", "CONSUME_START_TIME",
+    )
+)  # fmt: skip
+"""Properties that are not copied to a message that is sent again: brokers and clients write them."""
+DLQ_PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
+
+
+def copy_of(old: MessageExt) -> Message:
+    """Returns a message with the same topic, body, tags, keys and properties. The topic of a delayed message
+    is the one that it was sent to; properties that brokers write are left out."""
+    own = {key: text for key, text in old.properties.items() if key not in BROKERS_PROPERTIES}
+    real = old.properties.get("REAL_TOPIC")
+    topic = real if real and old.topic in WAITING_TOPICS else old.topic
+    keys = tuple((old.keys or "").split())
+    return Message(topic, old.body, tags=old.tags, keys=keys, properties=own, flag=old.flag)
+
+
+def original_topic(letter: MessageExt) -> str:
+    """Returns the topic that a dead letter was sent to, "" if it does not say."""
+    named = letter.properties.get("DLQ_ORIGIN_TOPIC") or letter.properties.get(RETRY_TOPIC) or ""
+    return "" if named.startswith((DLQ_PREFIX, RETRY_PREFIX)) else named
+
+
+def copy_of_dead_letter(letter: MessageExt, group: str, *, to_topic: bool) -> Message:
+    """Returns a message that the group consumes again as if it were new: in the group's retry topic, which
+    nobody else reads. to_topic: in its original topic instead, which every group reads. ValueError: it does
+    not say its topic, or its body is compressed in a way that is not known here."""
+    topic = original_topic(letter)
+    if not topic:
+        raise ValueError("it does not say which topic it was sent to")
+    if still_packed(letter):
+        raise ValueError("its body is compressed in a way that cannot be read here")
+    copy = copy_of(letter)
+    properties = dict(copy.properties)
+    if to_topic:
+        return Message(
+            topic, copy.body, tags=copy.tags, keys=copy.keys, properties=properties, flag=copy.flag
+        )
+    properties[RETRY_TOPIC] = topic
+    properties[ORIGIN_MESSAGE_ID] = letter.properties.get(ORIGIN_MESSAGE_ID) or letter.offset_msg_id
+    return Message(
+        RETRY_PREFIX + group, copy.body, tags=copy.tags, keys=copy.keys, properties=properties, flag=copy.flag
+    )

@@ -1,0 +1,35 @@
+"""What a SendError says: a group without a master has a route, and was not tried."""
+
+import pytest
+
+from keelmq.client.cluster.routes import TopicRoute
+from keelmq.client.core.queues import MessageQueue
+from keelmq.client.core.send_result import SendError, SendErrorKind
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "text"),
+    [
+        (SendErrorKind.NO_ROUTE, 0, "not sent: why"),
+        (SendErrorKind.NO_ROUTE, 2, "not sent after 2 attempts: why"),
+        (SendErrorKind.CLOSED, 0, "not sent: why"),
+        (SendErrorKind.REFUSED, 1, "refused after 1 attempt: why"),
+        (SendErrorKind.UNKNOWN, 3, "unknown after 3 attempts: why"),
+    ],
+)
+def test_the_text_of_an_error(kind: SendErrorKind, attempts: int, text: str) -> None:
+    error = SendError(kind, "why", attempts)
+    assert str(error) == text
+    assert (error.kind, error.attempts, error.remark) == (kind, attempts, "why")
+
+
+def test_groups_without_a_master_are_named_with_their_slaves() -> None:
+    queues = tuple(MessageQueue("t", f"b{number}", 0) for number in range(9))
+    addresses = {queue.broker_name: {1: "h:1", 2: "h:2"} for queue in queues}
+    text = TopicRoute("t", ordered_queues=queues, addresses=addresses).why_not_writable(None)
+    assert text.startswith(
+        "no group of topic t has a master now; b0 (slaves, which take no messages: 1 at h:1, 2"
+    )
+    assert text.count("slaves") == 5, "the text is bounded"
+    nobody = TopicRoute("t", ordered_queues=queues[:1], addresses={"b0": {}})
+    assert nobody.why_not_writable("b0") == "group b0 of topic t has no master now (no replica is registered)"
