@@ -1,5 +1,5 @@
 """The program mqbrokercontainer: flags, configuration, signals. If it cannot run, it prints one line to
-stderr and exits with code 1.
+stderr and exits with code 1; with code 75 if a thread of it hangs at its end (bounded_exit.py).
 """
 
 import argparse
@@ -8,11 +8,14 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 
 from broker.container.app import PROGRAM, ContainerServer
+from broker.container.bounded_stop import CLOSE_S_MAX
 from broker.container.config import ContainerConfig
 from keelmq.remoting.config_store import Given, with_stored
 from keelmq.runtime import program
+from keelmq.runtime.bounded_exit import EXIT_S_MAX, bounded_end, exit_within
 from keelmq.runtime.config import (
     ConfigError,
     load_config,
@@ -80,9 +83,12 @@ def _load(given: Given) -> ContainerConfig:
 
 
 async def serve(server: ContainerServer) -> None:
-    """Runs until SIGTERM or SIGINT. A second signal ends the wait for the hand-overs."""
+    """Runs until SIGTERM or SIGINT, which also ends a start. A second signal ends the wait for the
+    hand-overs."""
     stop, stop_now = program.stop_events(2)
-    async with server:
+    async with AsyncExitStack() as life:
+        if not await _started(asyncio.create_task(life.enter_async_context(server)), stop):
+            return
         bound = f"{server.config.bind_address}:{server.port}"
         warn_of_open_ports(logger, PROGRAM, server.config, [bound])
         program.say_ready(f"{PROGRAM} {await server.describe()}")
@@ -95,11 +101,29 @@ async def serve(server: ContainerServer) -> None:
         await asyncio.gather(leaving, told, return_exceptions=True)
 
 
+async def _started(starting: asyncio.Task[ContainerServer], stop: asyncio.Event) -> bool:
+    """Waits for the start. Returns False: there was a signal, and what had started is stopped. Raises what
+    the start raises, and StopError if it hangs."""
+    told = asyncio.create_task(stop.wait())
+    await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not starting.done():
+        logger.info("stopping, before all brokers have started")
+        starting.cancel()
+        await asyncio.wait([starting], timeout=CLOSE_S_MAX)
+        if not starting.done():
+            raise StopError("the start of a broker hangs; it is left as it is")
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
+
+
 def run(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         arguments = make_parser().parse_args(argv)
-        program.log_to_stderr(arguments.log_level)
+        program.log_to_stderr(arguments.log_level, arguments.log_format)
         config, given = read_config(arguments, os.environ)
         if arguments.print_config or arguments.print_important:
             lines = to_properties(config).splitlines(keepends=True)
@@ -109,7 +133,7 @@ def run(argv: list[str]) -> int:
         _tell(config, given)
         program.raise_open_files_limit()
         program.let_the_loop_in()
-        with program.runner() as runner:
+        with bounded_end(program.runner()) as runner:
             runner.run(serve(ContainerServer(config, given)))
     except (ConfigError, StopError) as error:
         return program.refuse(PROGRAM, error)
@@ -132,7 +156,9 @@ def _tell(config: ContainerConfig, given: Given) -> None:
 
 def main() -> None:
     """Runs a container with this process's arguments, and exits with its status."""
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    exit_within(EXIT_S_MAX)  # Python waits for other threads, too
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ itself cannot run; a broker that cannot is quarantined.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.app.process import make_process_parts
 from broker.config.detected_address import detect_address
+from broker.container.bounded_stop import close_hosts
 from broker.container.config import ContainerConfig
 from broker.container.container import Container
 from broker.container.host import BrokerHost, BrokerRefused
@@ -29,7 +31,7 @@ from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
-from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 from keelmq.runtime.tasks import TaskSet
 from keelmq.security.audit.log import make_audit
 from keelmq.security.file_users import binder_of, load_users
@@ -52,7 +54,7 @@ class ContainerServer:
         self._given = given or Given()
         self.settings = ConfigStore(
             config,
-            on_change=lambda: config.become(self.settings.current),
+            on_change=self._on_change,
             path=self._given.path,
             environ=self._given.environ,
             overrides=self._given.overrides,
@@ -79,6 +81,10 @@ class ContainerServer:
         self._http: LateHttp | None = None
         self._is_serving = False
 
+    def _on_change(self) -> None:
+        self.config.become(self.settings.current)
+        self.process.limits.change(self.config.limits())
+
     def _make_workers(self) -> list[WorkerHost]:
         """Returns none if the brokers are in this process."""
         count = self.config.container_processes
@@ -90,7 +96,10 @@ class ContainerServer:
     def _make_table(self) -> OperationTable:
         table = OperationTable()
         table.access, table.audit = self._security.access, self._audit
-        ContainerRequests(self.container, self.settings, detected=self._detected).bind(table)
+        self._requests = ContainerRequests(
+            self.container, self.settings, detected=self._detected, on_change=self._tell_processes
+        )
+        self._requests.bind(table)
         binder_of(self._users, self._security)(table)
         return table
 
@@ -111,6 +120,8 @@ class ContainerServer:
 
     async def _start(self) -> None:
         config = self.config
+        if not self._workers:
+            LocalHost.share_threads()
         server = TcpServer(
             self.table,
             host=config.bind_address,
@@ -175,14 +186,17 @@ class ContainerServer:
         )
 
     async def leave(self) -> None:
-        """Before a planned stop: all masters hand over, at the same time. Bounded; may be cancelled."""
+        """Before a planned stop: all masters hand over, at the same time. Bounded; may be cancelled. From now
+        on no broker is added."""
+        self._requests.refuse_changes()
         await asyncio.gather(*(host.leave() for host in self.hosts))
 
     async def _stop(self) -> None:
         self._is_serving = False
+        self._requests.refuse_changes()
         steps = StopSteps(PROGRAM)
-        for host in self.hosts:
-            steps.add("the brokers", host.close)
+        hung = list[str]()
+        steps.add("the brokers", partial(close_hosts, self.hosts, hung))
         steps.add("background tasks", self._tasks.stop)
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
@@ -190,7 +204,10 @@ class ContainerServer:
             steps.add(server.name, server.close)
         if self._audit is not None:
             steps.add("the audit log", self._audit.close)
-        await steps.run()
+        try:
+            await steps.run()
+        except StopError as error:
+            raise StopError("; ".join([*hung, str(error)])) from None
 
     # -- what it says about itself -----------------------------------------------------------------------
 
@@ -229,6 +246,15 @@ class ContainerServer:
         and does not take the others out of service."""
         reasons = [] if self._is_serving else ["starting or stopping"]
         return {"ready": not reasons, "reasons": reasons, "brokers": self.container.states()}
+
+    async def _tell_processes(self, settings: Mapping[str, str]) -> list[str]:
+        """Returns what prevents processes from taking over the changed keys."""
+        told = await asyncio.gather(*(host.change(settings) for host in self.hosts), return_exceptions=True)
+        failures = [each for each in told if isinstance(each, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, BrokerRefused):
+                raise failure
+        return list(map(str, failures))
 
     def _detected(self) -> dict[str, str]:
         found = {"brokerContainerIP": self.host, "listenPort": str(self.port)}

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from broker.config.broker_config import PORT_MAX, split_addresses
 from broker.config.ignored_keys import look_up
 from keelmq.remoting.config_store import StoredConfig
+from keelmq.remoting.servers.limits import LIMIT_KEYS
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
@@ -24,7 +25,7 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
     """The settings of one mqbrokercontainer process; names are RocketMQ's keys."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "container.conf")
-    AT_RUN_TIME: ClassVar[frozenset[str]] = frozenset({"persistBrokers"})
+    AT_RUN_TIME: ClassVar[frozenset[str]] = LIMIT_KEYS | {"persistBrokers"}
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {
         "brokerConfigDirectories",
         "brokerConfigPaths",

@@ -63,6 +63,7 @@ class Container:
         self._directories = tuple(dict.fromkeys(directory.resolve() for directory in directories))
         self._file = MembershipFile(config.state_path)
         self._members: dict[Path, Member] = {}
+        self._retries: dict[Path, asyncio.Task[None]] = {}
         self._kept, self._keeping = Members(), asyncio.Lock()
         self.address = ""
         """host:port of the container, once it listens."""
@@ -94,9 +95,9 @@ class Container:
         while any(member.retries for member in self._members.values()):
             failures += 1
             await asyncio.sleep(RETRY.pause_ms(failures, random.random()) / 1_000)
-            await asyncio.gather(
-                *(self._retry(each) for each in list(self._members.values()) if each.retries)
-            )
+            tried = [each for each in self._members.values() if each.retries]
+            self._retries = {each.path: asyncio.create_task(self._retry(each)) for each in tried}
+            await asyncio.gather(*self._retries.values())
 
     async def _retry(self, member: Member) -> None:
         member.retries -= 1
@@ -160,6 +161,8 @@ class Container:
         if not text:
             raise _refused("addBroker config path is empty")
         path = self._allowed(text)
+        if (retry := self._retries.get(path)) is not None:
+            await asyncio.wait([retry])  # its outcome decides, not the moment of this request
         before = self._members.get(path)
         if before is not None and before.state is not BrokerState.QUARANTINED:
             raise _refused(f"{before.name} has already been added to current broker container ({path})")
@@ -281,8 +284,10 @@ class Container:
     # -- helpers -----------------------------------------------------------------------------------------
 
     def _check_worker(self, worker: int) -> None:
-        if not 0 <= worker < len(self._hosts):
-            raise _refused(f"there is no worker {worker}: this container has 0 to {len(self._hosts) - 1}")
+        last = len(self._hosts) - 1
+        if not 0 <= worker <= last:
+            has = f"0 to {last}" if last else "one process, 0 (containerProcesses=1)"
+            raise _refused(f"there is no worker {worker}: this container has {has}")
 
     def _read(self, path: Path) -> InnerConfig:
         return load_inner(path, self._config)
@@ -339,6 +344,7 @@ class Container:
         """A request that failed leaves the list as it was."""
         if before is None:
             self._members.pop(member.path, None)
+            logger.info("%s is not listed: the request to add it was refused", member.name)
 
     async def _keep(self, change: Callable[[Members], Members]) -> None:
         """CommandError: it cannot be kept; nothing has changed."""

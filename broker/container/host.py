@@ -1,14 +1,17 @@
 """BrokerHost: runs brokers of a container, in this process (local_host.py) or in another one (workers/)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
 from broker.container.core.identity import BrokerIdentity
 from keelmq.remoting.operations.container import InnerBroker, Worker
+
+CLOSING: Final = "the container stops"
+"""Why nothing is started any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class BrokerHost(Protocol):
 
     async def metrics(self) -> Iterable[Metric]:
         """Returns the metric families of all brokers here."""
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Takes over changed keys of the container (ContainerConfig.AT_RUN_TIME), now and in every process
+        that follows this one. Raises BrokerRefused: the present process has not."""
 
     async def restart(self) -> None:
         """Stops the brokers, slaves first and masters after their hand-over, and starts them in a new

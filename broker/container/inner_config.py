@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.metrics_settings import PROM
 from broker.container.config import ContainerConfig
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 from broker.container.core.plan import BrokerPlan
+from broker.container.inner_file import read_settings
 from broker.naming.vip_port import BELOW
 from keelmq.remoting.config_store import Given, with_stored
-from keelmq.runtime.config import ConfigError, load_config, parse_settings
+from keelmq.runtime.config import ConfigError, load_config
 from keelmq.security.server_config import ServerConfig
 
 MASTER_ID: Final = 0
@@ -52,6 +54,8 @@ class InnerConfig:
                 ports[config.listen_port - BELOW] = "fastListenPort"
         if config.fast_listen_port > 0:
             ports[config.fast_listen_port] = "fastListenPort"
+        if config.metrics_exporter_type == PROM:
+            ports[config.metrics_prom_exporter_port] = "metricsPromExporterPort"
         if config.http_port > 0:
             ports[config.http_port] = "httpPort"
         elif config.http_port == 0 and config.listen_port:
@@ -66,14 +70,7 @@ class InnerConfig:
 
 def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
     """Returns the broker of a file. Raises ConfigError, whose text is for the operator."""
-    try:
-        written = parse_settings(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise ConfigError(f"addBroker properties empty: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"addBroker properties empty: {path} is not UTF-8 text") from error
-    if not written:
-        raise ConfigError(f"addBroker properties empty: {path} has no key=value line")
+    written = read_settings(path)
     _check_rules(path, written)
     overrides = {key: value for key, value in DEFAULTS.items() if key not in written}
     if not _is_true(written.get("enableControllerMode")) and written.get("brokerRole") != "SLAVE":

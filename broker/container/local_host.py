@@ -4,20 +4,21 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from prometheus_client.core import Metric
 
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from broker.app.process import ProcessParts
-from broker.container.bounded_stop import bounded_stop
+from broker.container.bounded_stop import Stop, bounded_stop, bounded_stops
 from broker.container.config import ContainerConfig
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity, canonical_name
-from broker.container.host import BrokerRefused, InnerSetup
+from broker.container.host import CLOSING, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.core.readiness import not_ready
@@ -25,25 +26,35 @@ from broker.put.handler_context import RetryStore
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operation import Access
 from keelmq.remoting.operations.container import BrokerState, InnerBroker, Worker
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import ConfigError, with_settings
 from keelmq.runtime.isolated_log import IsolatedLog
-from keelmq.runtime.log_context import LogContext, log_context
-from keelmq.runtime.stop_steps import StopError, StopSteps
+from keelmq.runtime.log_context import ContextThreadPool, LogContext, log_context
+from keelmq.runtime.stop_steps import StopError
 from keelmq.security.audit.log import AuditLog
 from keelmq.security.metrics import scrape as security_scrape
 
 logger = logging.getLogger(__name__)
 
+THREADS_MAX: Final = 32
+"""What Python gives a loop on a large machine; on one of two cores it is 6, and as many brokers whose disk
+hangs would leave no thread in which the others could write their stores back."""
+
 
 @dataclass(slots=True)
 class _Running:
-    """A broker from the beginning of its start to the end of its stop."""
+    """A broker from the beginning of its start to the end of its stop. starting: its start, which is
+    cancelled if it is still going on when the broker is stopped."""
 
     inner: InnerConfig
     broker: Broker
     log: LogContext
+    life: AsyncExitStack
     state: BrokerState = BrokerState.STARTING
-    life: AsyncExitStack = field(default_factory=AsyncExitStack)
+    starting: asyncio.Task[None] | None = None
+
+    async def enter(self) -> None:
+        """Starts the broker."""
+        await self.life.enter_async_context(self.broker)
 
 
 class LocalHost:
@@ -63,9 +74,18 @@ class LocalHost:
         self._config, self._process, self._number = config, process, number
         self._accesses, self._audits = accesses, audits
         self._running: dict[BrokerIdentity, _Running] = {}
+        self._is_closing = False
+
+    @staticmethod
+    def share_threads() -> None:
+        """Gives the event loop THREADS_MAX threads for what waits for disks. Before the first start."""
+        threads = ContextThreadPool(THREADS_MAX, thread_name_prefix="brokers")
+        asyncio.get_running_loop().set_default_executor(threads)
 
     async def start(self, setup: InnerSetup) -> None:
         """See BrokerHost."""
+        if self._is_closing:
+            raise BrokerRefused(CLOSING)
         if setup.identity in self._running:
             raise BrokerRefused(f"{setup.identity.canonical_name} runs here already")
         try:
@@ -86,13 +106,11 @@ class LocalHost:
                     process=self._process,
                     neighbour=partial(self._master_beside, setup.identity),
                 )
-                running = _Running(inner, broker, log, life=life)
+                running = _Running(inner, broker, log, life)
                 self._running[setup.identity] = running
-                try:
-                    await life.enter_async_context(broker)
-                except BaseException:
-                    await life.aclose()
-                    raise
+                name = f"start of {setup.identity.canonical_name}"
+                running.starting = asyncio.create_task(running.enter(), name=name)
+                await _started(running)
         except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
             self._running.pop(setup.identity, None)
             raise BrokerRefused("; ".join(str(error).splitlines())) from error
@@ -117,7 +135,7 @@ class LocalHost:
             leave_ms = config.shutdown_hand_over_timeout + config.shutdown_forward_timeout
             await bounded_stop(
                 identity.canonical_name,
-                _stop(running, hand_over=hand_over),
+                partial(_stop, running, hand_over=hand_over),
                 more_s=leave_ms / 1_000 if hand_over and running.broker.controlled else 0,
             )
         except StopError as error:
@@ -146,6 +164,7 @@ class LocalHost:
         found: list[Metric] = []
         for broker in serving:
             try:
+                await broker.lags.measure()
                 found += scrape(broker.metric_sources())
             except Exception:
                 logger.exception("%s: no metrics", broker.config.broker_name)
@@ -153,6 +172,14 @@ class LocalHost:
         audits = [*self._audits, *(broker.audit for broker in serving)]
         found += security_scrape(accesses, audits, self._process.tls, self._process.client_tls)
         return found
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """See BrokerHost."""
+        try:
+            self._config.become(with_settings(self._config, settings, "the request"))
+        except ConfigError as error:
+            raise BrokerRefused(str(error)) from error
+        self._process.limits.change(self._config.limits())
 
     async def restart(self) -> None:
         """See BrokerHost."""
@@ -170,19 +197,22 @@ class LocalHost:
                 logger.error("%s: the hand-over failed: %r", identity.canonical_name, result)
 
     async def close(self) -> None:
-        """See BrokerHost. Ends in bounded time, whatever one of them does."""
-        running = dict(self._running)
-        for each in running.values():
-            each.state = BrokerState.STOPPING
-        steps = StopSteps("the container")
-        slaves_first = sorted(running.items(), key=lambda item: item[1].broker.role_name == "master")
-        for identity, each in slaves_first:
-            name = identity.canonical_name
-            steps.add(name, partial(_bounded_end, name, each))
+        """See BrokerHost. All stop at the same time, masters a little later. Ends in bounded time, whatever
+        some of them do; the error names these."""
+        self._is_closing = True
+        slaves, masters = dict[str, Stop](), dict[str, Stop]()
+        for identity, running in self._running.items():
+            running.state = BrokerState.STOPPING
+            group = masters if running.broker.role_name == "master" else slaves
+            group[identity.canonical_name] = partial(_end, running)
         try:
-            await steps.run()
+            failed = await bounded_stops(slaves, masters)
         finally:
             self._running.clear()
+        for failure in failed.values():
+            logger.error("stopping: %s", failure)
+        if failed:
+            raise StopError("; ".join(map(str, failed.values())))
 
     def _master_beside(self, identity: BrokerIdentity) -> RetryStore | None:
         """Returns another broker of the same cluster that takes messages: RocketMQ's local escape."""
@@ -246,14 +276,39 @@ async def _stop(running: _Running, *, hand_over: bool) -> None:
     await _end(running)
 
 
-async def _bounded_end(name: str, running: _Running) -> None:
-    await bounded_stop(name, _end(running))
-
-
 async def _end(running: _Running) -> None:
     """Raises StopError."""
     with log_context(running.log):
+        if running.starting is not None and not running.starting.done():
+            running.starting.cancel()
+            try:
+                await asyncio.wait([running.starting])
+            except asyncio.CancelledError:
+                if running.starting.done():
+                    raise
+                raise StopError("a thread hangs in its start, and was left as it is") from None
         await running.life.aclose()
+
+
+async def _started(running: _Running) -> None:
+    """Waits for the end of a start, and raises what it raises. Cancelled itself, it cancels the start, and
+    raises that when the broker is stopped. Raises BrokerRefused: the broker was stopped meanwhile."""
+    assert running.starting is not None
+    cancelled: asyncio.CancelledError | None = None
+    while not running.starting.done():
+        try:
+            await asyncio.wait([running.starting])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            running.starting.cancel()
+    was_stopped = running.state is not BrokerState.STARTING
+    if running.starting.cancelled() or running.starting.exception() is not None or cancelled:
+        await running.life.aclose()
+    if cancelled is not None:
+        raise cancelled
+    if was_stopped:
+        raise BrokerRefused(CLOSING)
+    running.starting.result()
 
 
 def resident_bytes() -> int:

@@ -2,13 +2,16 @@
 RocketMQ's container leaves it without an answer.
 """
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker.container.config import ContainerConfig
 from broker.container.container import Container
+from broker.container.host import CLOSING
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.config_store import ConfigStore
-from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.container import (
@@ -25,11 +28,15 @@ from keelmq.remoting.operations.container import (
     RestartWorkerRequest,
 )
 from keelmq.runtime.clock import wall_ms
-from keelmq.runtime.config import to_properties
+from keelmq.runtime.config import parse_settings, to_properties
+
+OnChange = Callable[[Mapping[str, str]], Awaitable[list[str]]]
+"""Returns what prevents processes from taking the keys over."""
 
 
 class ContainerRequests:
-    """Handlers. settings: of the container. detected: keys that were detected or chosen, as in force."""
+    """Handlers. settings: of the container. detected: keys that were detected or chosen, as in force.
+    on_change: tells the processes of the container which keys have changed."""
 
     def __init__(
         self,
@@ -37,9 +44,20 @@ class ContainerRequests:
         settings: ConfigStore[ContainerConfig],
         *,
         detected: Callable[[], dict[str, str]],
+        on_change: OnChange,
     ) -> None:
         self._container, self._settings, self._detected = container, settings, detected
+        self._on_change, self._changing = on_change, asyncio.Lock()
         self._changed_ms = 0
+        self._is_closing = False
+
+    def refuse_changes(self) -> None:
+        """From now on no broker is added, removed or moved: all are about to stop."""
+        self._is_closing = True
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, CLOSING)
 
     def bind(self, table: OperationTable) -> None:
         """Binds all of them."""
@@ -54,12 +72,14 @@ class ContainerRequests:
 
     async def add(self, request: AddBrokerRequest, call: Call) -> Empty:
         """Adds the broker of a file (902)."""
+        self._check_open()
         name = await self._container.add(request.config_path)
         call.changes[f"broker {name}"] = (None, request.config_path)
         return Empty()
 
     async def remove(self, request: RemoveBrokerRequest, call: Call) -> Empty:
         """Removes a broker (903)."""
+        self._check_open()
         wanted = request.broker_cluster_name, request.broker_name, request.broker_id
         name, path = await self._container.remove(*wanted)
         call.changes[f"broker {name}"] = (str(path), None)
@@ -67,12 +87,14 @@ class ContainerRequests:
 
     async def move(self, request: MoveBrokerRequest, call: Call) -> Empty:
         """Moves a broker into another process (29033)."""
+        self._check_open()
         name = request.broker_cluster_name, request.broker_name, request.broker_id
         await self._container.move(*name, request.worker)
         return Empty()
 
     async def restart(self, request: RestartWorkerRequest, call: Call) -> Empty:
         """Restarts a process with its brokers (29034)."""
+        self._check_open()
         await self._container.restart(request.worker)
         return Empty()
 
@@ -97,7 +119,13 @@ class ContainerRequests:
         return Reply(header=header, body="".join(f"{line}\n" for line in sorted(lines)).encode())
 
     async def update(self, request: Empty, call: Call) -> Reply:
-        """Changes settings, all that are given or none (25)."""
-        remark = await self._settings.update(call.raw_body, call.changes)
-        self._changed_ms = wall_ms()
-        return Reply(remark=remark)
+        """Changes settings, all that are given or none, in this process and its workers (25). A worker that
+        does not answer has them when it starts again."""
+        async with self._changing:
+            remark = await self._settings.update(call.raw_body, call.changes)
+            self._changed_ms = wall_ms()
+            changed = parse_settings(call.raw_body.decode(), "the request")
+            late = await self._on_change(changed) if changed else []
+        remarks = [remark] if remark else []
+        remarks += [f"{each}: it takes the change over when it starts again" for each in late]
+        return Reply(remark="; ".join(remarks) or None)

@@ -3,6 +3,8 @@
 from tests.attacks import (
     clients,
     code,
+    container,
+    container_files,
     escalate,
     flood,
     guess,
@@ -22,6 +24,8 @@ from tests.attacks.model import ATTACKS, GROUPS, in_order
 MODULES = (
     clients,
     code,
+    container,
+    container_files,
     escalate,
     flood,
     guess,

@@ -28,7 +28,7 @@ from tests.attacks.stage import (
     send_fields,
 )
 
-SERVERS: Final = ("broker", "vip", "replica", "namesrv", "controller", "follower")
+SERVERS: Final = ("broker", "vip", "replica", "namesrv", "controller", "follower", "container")
 BENIGN: Final = (
     RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_NAMESRV_CONFIG,
@@ -89,6 +89,8 @@ def every_code(id: str, name: str, forge: Forge, *, answer: str) -> None:
         shown = ""
         for server, codes in product(SERVERS, batched(CODES, FAILURES_PER_ADDRESS)):
             attacker.move()
+            if server == "container":
+                await attacker.stage.open_container()
             for code, got in await _ask(attacker, server, codes, forge):
                 if got.is_refusal and answer in str(got):
                     shown = shown or str(got)

@@ -180,26 +180,34 @@ BY_OPERATOR: Final[tuple[tuple[str, str, int, dict[str, str], object], ...]] = (
     ("member-password", "changes the members' secret", 3002, {"username": MEMBER.name}, {"password": "mine"}),
 )
 
-for name, title, code, fields, body in BY_OPERATOR:
-    raw = b"" if body is None else json.dumps(body).encode()
+
+def by_operator(
+    server: str, suffix: str, name: str, title: str, code: int, fields: dict[str, str], raw: bytes
+) -> None:
+    """Declares an attack of an operator at a broker. A replica forwards the request to its master, which must
+    not take the replica's rights for those of the operator."""
 
     @attack(
-        f"escalate/operator-{name}",
-        f"an operator, who may change the cluster but is no Super user, {title} ({code})",
+        f"escalate/operator-{name}{suffix}",
+        f"an operator, who may change the cluster but is no Super user, {title} ({code} to the {server})",
         asset=RIGHTS,
         success=f"{code} is carried out, or the members' name has another secret",
         open=f"operator-{name}" not in NEEDS_A_USER,
     )
-    async def by_operator(
-        attacker: Attacker, code: int = code, fields: dict[str, str] = fields, raw: bytes = raw
-    ) -> Outcome:
+    async def how(attacker: Attacker) -> Outcome:
         await operator(attacker)
-        answer = await attacker.ask("broker", code, fields, raw, by=OPERATOR)
+        answer = await attacker.ask(server, code, fields, raw, by=OPERATOR)
         if fields.get("username") == MEMBER.name:
             thief = Identity(MEMBER.name, "mine" if code == 3002 else "a-new-secret-key")
             got = await attacker.ask("broker", 43, by=thief, proof=True)
             return Outcome(got.code == 0 and attacker.stage.is_closed, f"{answer}; as a member: {got}")
         return carried_out(answer)
+
+
+for name, title, code, fields, body in BY_OPERATOR:
+    raw = b"" if body is None else json.dumps(body).encode()
+    by_operator("broker", "", name, title, code, fields, raw)
+    by_operator("replica", "-at-replica", name, title, code, fields, raw)
 
 
 @attack(

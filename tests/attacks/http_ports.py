@@ -97,9 +97,7 @@ http_request(
     json={"namespace": "n", "key": "k"},
     asset=SETTINGS,
 )
-http_request(
-    "http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/dashboard", asset=CONTROL
-)
+http_request("http/dashboard", "opens the dashboard", "namesrv", "GET", "/v1/analytics/fleet", asset=CONTROL)
 http_request(
     "http/forged-token",
     "shows a token that it has made itself",

@@ -47,6 +47,7 @@ GROUPS: Final = {
     "topic": "Read, change or delete topics and groups of others",
     "http": "The HTTP ports",
     "code": "Every request code, from everybody who may not",
+    "container": "A broker container",
     "replay": "Signatures and proofs",
     "tls": "Certificates and TLS",
     "name": "Names and settings with tricks in them",

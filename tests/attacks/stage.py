@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from cli.lab.cluster import Cluster, ClusterError, Place, Program
+from tests.attacks.container_program import AttackedContainer
 from tests.attacks.frames import CLOSED as NO_CONNECTION
 from tests.attacks.frames import Answer, Identity, Request
 from tests.attacks.line import GONE, dialled, until
@@ -50,6 +51,8 @@ CONNECTIONS_MAX: Final = 200
 """Of one address."""
 
 READY_S: Final = 40.0
+CONTAINER_READY_S: Final = 80.0
+"""Three processes start after the others."""
 MASTER_FILE_BYTES: Final = 1_048_576
 
 
@@ -73,23 +76,26 @@ class Stage:
         self._trusting = ssl.create_default_context(cafile=str(self.authority.path))
         self._trusting.check_hostname = False
         shared = self._settings() if self.is_closed else {}
+        of_users = self._users_settings() if self.is_closed else {}
         self.cluster = Cluster(
             directory / "cluster",
             name_servers=2,
             brokers=2,
             cluster_name=CLUSTER_NAME,
             broker_name=BROKER_NAME,
-            namesrv_settings={**shared, **(self._users_settings() if self.is_closed else {})},
+            namesrv_settings={**shared, **of_users},
             broker_settings={**shared, **_BROKER, **(_HA if self.is_closed else {})},
             http=True,
             place=_Place(),
         )
         self._make_a_controller(self.cluster.name_servers[1])
+        self.container = AttackedContainer(self.cluster, {**shared, **of_users})
+        """Runs from the first open_container() on."""
         self.addresses: dict[str, str] = {}
         """By what they are: namesrv, controller (it leads), follower, broker (the master), vip (its VIP
-        channel), replica, ha, ha-replica."""
+        channel), replica, ha, ha-replica, container (its own port)."""
         self.http_addresses: dict[str, str] = {}
-        """namesrv, controller, broker."""
+        """namesrv, controller, broker, container."""
         self.offsets: list[int] = []
         """Of alice's messages in the CommitLog."""
 
@@ -114,8 +120,24 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.container.close()
         self.cluster.close()
         gc.collect()  # Popen objects that outlive their process warn when they are collected later
+
+    async def open_container(self) -> AttackedContainer:
+        """Starts the container, if it does not run, and returns it when its brokers serve."""
+        if "container" not in self.addresses:
+            self.addresses["container"] = self.container.address
+            self.http_addresses["container"] = self.container.http_address
+            self.container.start()
+
+            async def serves() -> bool:
+                status = await self.ask("container", 29031)
+                states = [each["state"] for each in json.loads(status.body or b"{}").get("brokers", ())]
+                return len(states) == 1 and states[0] == "serving"
+
+            await self._until("a container with its broker", serves, timeout_s=CONTAINER_READY_S)
+        return self.container
 
     # -- what the stage does itself, as administrator ----------------------------------------------------
 
@@ -275,12 +297,12 @@ class Stage:
         self.addresses["ha-replica"] = f"{HOST}:{replica.settings['haListenPort']}"
         self.http_addresses["broker"] = master.http_address
 
-    async def _until(self, what: str, condition: Any) -> None:
+    async def _until(self, what: str, condition: Any, *, timeout_s: float = READY_S) -> None:
         try:
-            await until(what, condition, timeout_s=READY_S)
+            await until(what, condition, timeout_s=timeout_s)
         except TimeoutError:
             tails = "\n".join(f"{each.name}:\n{each.log_tail()}" for each in self.cluster.programs)
-            raise ClusterError(f"not within {READY_S:g} s: {what}\n{tails}") from None
+            raise ClusterError(f"not within {timeout_s:g} s: {what}\n{tails}") from None
 
     # -- settings ----------------------------------------------------------------------------------------
 

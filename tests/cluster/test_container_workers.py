@@ -1,6 +1,7 @@
 """Worker processes of a container, real ones: what dies with what."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -15,7 +16,10 @@ import pytest
 from broker.container.app import ContainerServer
 from broker.container.workers.host import WorkerHost
 from broker.container.workers.running import Launch, WorkerTimes
+from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.config_store import Given
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome
+from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
 from keelmq.remoting.operations.container import BrokerState, ContainerStatus
 from keelmq.runtime.backoff import Backoff
 from tests.support.ports import free_ports
@@ -96,6 +100,56 @@ async def test_a_killed_worker_takes_only_its_brokers_down(tmp_path: Path) -> No
         assert shown(moved) == {"b0": (1, BrokerState.SERVING), "b1": (1, BrokerState.SERVING)}
         assert await connects(first) and await connects(second)
     assert not any(is_alive(each.pid) for each in (*before.workers, *after.workers, *moved.workers))
+
+
+async def admitted(port: int, count: int) -> int:
+    """Returns how many of so many connections from here stay open, as the peer's limits have it."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.push_async_callback(writer.wait_closed)
+            stack.callback(writer.close)
+            opened.append(reader)
+        ends = [asyncio.create_task(each.read(1)) for each in opened]
+        done, open_ = await asyncio.wait(ends, timeout=1.0)
+        for each in open_:
+            each.cancel()
+        return count - len(done)
+
+
+async def test_changed_limits_reach_the_workers(tmp_path: Path) -> None:
+    """The running ones, and one that is started again. Keys that are read at the start only are refused."""
+    first, second = free_ports(2)
+    admin = RemotingClient()
+    async with container(tmp_path, [first, second]) as server:
+
+        async def change(text: str) -> Outcome[Empty]:
+            return await admin.call(server.address, UPDATE_BROKER_CONFIG, Empty(), text.encode())
+
+        assert await admitted(first, 4) == 4
+        changed = await change("maxConnectionsPerAddress=2")
+        assert isinstance(changed, Ok) and not changed.remark, changed
+        assert [await admitted(port, 4) for port in (first, second)] == [2, 2]
+        assert "maxConnectionsPerAddress=2\n" in (tmp_path / "container.conf").read_text()
+
+        for line in ("namesrvAddr=127.0.0.1:1", "tls.server.mode=enforcing", "containerProcesses=3"):
+            refused = await change(line)
+            assert isinstance(refused, Failed), line
+            assert refused.remark.startswith(f"{line.partition('=')[0]} is read at start only: change it")
+        wrong = await change("maxConnectionsPerAddress=-1")
+        assert isinstance(wrong, Failed) and "maxConnectionsPerAddress" in wrong.remark, wrong
+
+        before = await server.container.status()
+        os.kill(before.workers[0].pid, signal.SIGKILL)
+        await until(lambda: server.container.states() == {"quarantined": 1, "serving": 1})
+        late = await change("maxConnectionsPerAddress=3")
+        assert isinstance(late, Ok)
+        if late.remark:  # unless the worker was there again
+            assert "it takes the change over when it starts again" in late.remark
+        await until(lambda: server.container.states() == {"serving": 2}, timeout_s=60)
+        assert [await admitted(port, 4) for port in (first, second)] == [3, 3]
+    await admin.close()
 
 
 SUPERVISOR = """

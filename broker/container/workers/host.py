@@ -7,18 +7,19 @@ process is started again, and its brokers in it.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.container.core.identity import BrokerIdentity
-from broker.container.host import BrokerRefused, HostObserver, InnerSetup
+from broker.container.host import CLOSING, BrokerRefused, HostObserver, InnerSetup
 from broker.container.workers.kept import KeptBrokers
 from broker.container.workers.link import Event, Link
 from broker.container.workers.messages import (
     BrokerFailed,
     Brokers,
+    Change,
     Close,
     Command,
     DescribeWorker,
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 HEALTHY_AFTER_MS: Final = 60_000
 """After a worker ran this long, the next restart uses the first back-off."""
-CLOSING: Final = "the container stops"
 
 R = TypeVar("R", bound=Result)
 
@@ -194,6 +194,14 @@ class WorkerHost:
         except BrokerRefused as error:
             logger.warning("%s", error)
 
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """See BrokerHost."""
+        self._launch.changed.update(settings)
+        purpose = "changed settings"
+        await self._ask(self._link(purpose), Change(settings=dict(settings)), Done, purpose)
+        if self._next is not None:  # a restart is going on, and it has begun already
+            await self._ask(self._next.link, Change(settings=dict(settings)), Done, purpose)
+
     async def restart(self) -> None:
         """See BrokerHost. The new process is there before the old one stops: brokers are not down while it
         imports and reads its configuration. Brokers that cannot start again are reported to the observer.
@@ -231,7 +239,7 @@ class WorkerHost:
             await worker.until_end()
 
     async def close(self) -> None:
-        """See BrokerHost. Afterwards there is no process."""
+        """See BrokerHost. Afterwards there is no process. Cancelled, it kills the process at once."""
         self._is_closing = True
         failed = ""
         try:
@@ -241,6 +249,10 @@ class WorkerHost:
                     await self._gone.wait()
         except (BrokerRefused, TimeoutError) as error:
             failed = str(error) or "its process did not end"
+        except asyncio.CancelledError:
+            if self._worker is not None:
+                self._worker.link.give_up("it did not stop in time")
+            raise
         finally:
             await self._tasks.stop()
             await self._end_next()

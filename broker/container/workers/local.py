@@ -24,6 +24,7 @@ async def local_host(begin: Begin, observer: HostObserver) -> AsyncIterator[Brok
     config = with_stored(config, path, environ, begin.overrides)
     process = make_process_parts(config)
     tasks = TaskSet()
+    LocalHost.share_threads()
     # Before there are brokers, whose objects come and go: frozen ones would never be collected.
     settle_collector()
     try:

@@ -56,6 +56,13 @@ class Stop(Message):
     hand_over: bool
 
 
+class Change(Message):
+    """BrokerHost.change."""
+
+    kind: Literal["change"] = "change"
+    settings: dict[str, str]
+
+
 class ListBrokers(Message):
     """BrokerHost.brokers."""
 
@@ -92,7 +99,7 @@ class Close(Message):
     kind: Literal["close"] = "close"
 
 
-Command = Begin | Start | Stop | ListBrokers | DescribeWorker | ReadMetrics | Ping | Leave | Close
+Command = Begin | Change | Start | Stop | ListBrokers | DescribeWorker | ReadMetrics | Ping | Leave | Close
 
 
 class Request(Message):

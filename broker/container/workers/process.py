@@ -10,6 +10,9 @@ from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from keelmq.runtime import program
+from keelmq.runtime.log_context import is_log_json
+
 COMMAND: Final = (sys.executable, "-m", "broker.container.workers.worker")
 
 
@@ -45,8 +48,9 @@ async def spawn(
     try:
         with theirs:
             level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+            log = ("--log-level", level, "--log-format", program.JSON if is_log_json() else program.TEXT)
             process = await asyncio.create_subprocess_exec(
-                *(*command, "--number", str(number), "--fd", str(theirs.fileno()), "--log-level", level),
+                *(*command, "--number", str(number), "--fd", str(theirs.fileno()), *log),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 pass_fds=(theirs.fileno(),),

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from broker.container.host import BrokerRefused
 from broker.container.workers.link import Event, Link
-from broker.container.workers.messages import Begin, Done
+from broker.container.workers.messages import Begin, Change, Done
 from broker.container.workers.process import COMMAND, Process, Spawn, end, how_it_ended, spawn
 from keelmq.remoting.config_store import Given
 from keelmq.runtime.backoff import Backoff
@@ -39,13 +39,15 @@ class WorkerTimes:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How a worker is started. number: its own in the container. given: where the container's configuration
-    is from. spawn: as in process.py."""
+    is from. spawn: as in process.py. changed: keys that requests have changed since the container started;
+    they may be in no file."""
 
     number: int
     given: Given
     command: tuple[str, ...] = COMMAND
     times: WorkerTimes = WorkerTimes()
     spawn: Spawn = spawn
+    changed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class RunningWorker:
             await asyncio.get_running_loop().create_unix_connection(lambda: link.channel, sock=ours)
             command = Begin(number=launch.number, config_path=given.path, overrides=dict(given.overrides))
             await link.request(command, Done, deadline_ms=times.begin, purpose="its start")
+            told: dict[str, str] = {}
+            while told != launch.changed:  # a request may change more of them meanwhile
+                told = dict(launch.changed)
+                change = Change(settings=told)
+                await link.request(change, Done, deadline_ms=times.begin, purpose="changed settings")
         except BaseException as error:
             patience_ms = times.exit if link.has_ended.is_set() else 0
             is_killed = await end(process, patience_ms)

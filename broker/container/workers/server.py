@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+from broker.container.bounded_stop import CANCELLED_S_MAX
 from broker.container.core.frames import FRAME_BYTES_MAX, FrameError
 from broker.container.core.identity import BrokerIdentity
 from broker.container.host import BrokerHost, BrokerRefused, HostObserver, InnerSetup
@@ -23,6 +24,7 @@ from broker.container.workers.messages import (
     BrokerRestarted,
     Brokers,
     Cancel,
+    Change,
     Close,
     Command,
     DescribeWorker,
@@ -207,6 +209,8 @@ class WorkerServer:
                 await host.start(InnerSetup(command.identity, command.config_path))
             case Stop():
                 await host.stop(command.identity, hand_over=command.hand_over)
+            case Change():
+                await host.change(command.settings)
             case ListBrokers():
                 return Brokers(brokers=await host.brokers())
             case DescribeWorker():
@@ -243,6 +247,7 @@ class WorkerServer:
         others = [task for task in self._commands.values() if task not in closing]
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if others:  # a start may hang in a thread; the host's close() bounds it
+            await asyncio.wait(others, timeout=CANCELLED_S_MAX)
         assert self._host is not None
         await self._host.close()

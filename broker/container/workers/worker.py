@@ -16,6 +16,7 @@ from typing import Final
 from broker.container.workers.local import local_host
 from broker.container.workers.server import MakeHost, WorkerServer
 from keelmq.runtime import program
+from keelmq.runtime.bounded_exit import EXIT_S_MAX, bounded_end, exit_within
 from keelmq.runtime.log_context import log_context
 from keelmq.runtime.stop_steps import StopError
 
@@ -32,12 +33,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--number", type=int, required=True, help="of this worker in its container")
     parser.add_argument("--fd", type=int, required=True, help="end of the socket pair to the supervisor")
     parser.add_argument("--log-level", default="INFO")
+    program.add_log_format(parser)
     return parser
 
 
 def exit_at_last() -> None:
-    """Ends the process if it is still there in STOP_S, with the stacks of all threads on stderr: a thread
-    that hangs would keep it, and its brokers' ports, for ever."""
+    """Ends the process if it is still there in STOP_S, with the stacks of all threads on stderr. The stops
+    are bounded, and so is what follows them (bounded_exit.py): this is for an event loop that hangs."""
     faulthandler.dump_traceback_later(STOP_S, exit=True)
 
 
@@ -56,7 +58,7 @@ def run(argv: list[str], make_host: MakeHost) -> int:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     arguments = make_parser().parse_args(argv)
-    program.log_to_stderr(arguments.log_level)
+    program.log_to_stderr(arguments.log_level, arguments.log_format)
     end = socket.socket(fileno=arguments.fd)
     end.set_inheritable(False)
     end.setblocking(False)
@@ -64,7 +66,7 @@ def run(argv: list[str], make_host: MakeHost) -> int:
     program.let_the_loop_in()
     try:
         # What is about no broker of the worker is about the worker.
-        with log_context(f"worker {arguments.number}"), program.runner() as runner:
+        with log_context(f"worker {arguments.number}"), bounded_end(program.runner()) as runner:
             runner.run(serve(arguments.number, end, make_host))
     except StopError as error:
         return program.refuse(PROGRAM, error)
@@ -73,7 +75,9 @@ def run(argv: list[str], make_host: MakeHost) -> int:
 
 def main() -> None:
     """Runs a worker with this process's arguments, and exits with its status."""
-    sys.exit(run(sys.argv[1:], local_host))
+    status = run(sys.argv[1:], local_host)
+    exit_within(EXIT_S_MAX)  # Python waits for other threads, too
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from broker.container import bounded_stop
+from broker.container import bounded_stop, container
+from broker.container.host import InnerSetup
+from broker.container.local_host import LocalHost
 from broker.store import recovery
 from broker.store.log.commit_log import CommitLog
-from keelmq.remoting.operation import Failed, Ok
+from keelmq.remoting.operation import CommandError, Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from keelmq.remoting.operations.container import BrokerState
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.stop_steps import StopError
 from tests.support.client_parts import until
 from tests.support.ports import free_port
@@ -134,6 +137,32 @@ async def test_a_damaged_broker_is_quarantined_and_can_be_mended(
         store.rename(tmp_path / "damaged")
         assert isinstance(await asker.add(tmp_path / "b.conf"), Ok)
     await asker.ready("c1_b_0")
+
+
+async def test_a_request_waits_for_the_retry_that_is_under_way(
+    tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_for_directory(tmp_path / "store-b")
+    monkeypatch.setattr(container, "RETRY", Backoff(first_ms=1, max_ms=1))
+    starts, begun, may_go_on = 0, asyncio.Event(), asyncio.Event()
+    really_start = LocalHost.start
+
+    async def start_slowly(host: LocalHost, setup: InnerSetup) -> None:
+        nonlocal starts
+        starts += setup.config_path.name == "b.conf"
+        if starts == 2:
+            begun.set()
+            await may_go_on.wait()
+        await really_start(host, setup)
+
+    monkeypatch.setattr(LocalHost, "start", start_slowly)
+    asker = await two(tmp_path, start)
+    await begun.wait()
+    adding = asyncio.create_task(asker.server.container.add(str(tmp_path / "b.conf")))
+    await asyncio.sleep(0)  # the request is here, and the retry goes on
+    may_go_on.set()
+    with pytest.raises(CommandError, match="store-b: File exists"):
+        await adding
 
 
 async def test_a_store_that_cannot_be_loaded_is_let_go(
@@ -270,7 +299,8 @@ async def test_a_hand_over_that_fails_does_not_end_those_of_others(
     await asker.server.leave()
     assert done == ["a"]
     assert "c1_b_0: the hand-over failed: RuntimeError('no slave takes over')" in caplog.text
-    assert isinstance(await asker.remove("b"), Ok), "it is stopped all the same"
+    await start.end(asker)
+    assert not (tmp_path / "store-b" / "abort").exists(), "it is stopped all the same"
 
 
 async def test_a_log_is_not_read_on_the_event_loop(

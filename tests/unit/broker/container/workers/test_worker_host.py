@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 
+from broker.container import bounded_stop
 from broker.container.core.frames import encode_frame
 from broker.container.host import BrokerHost, BrokerRefused, HostObserver
 from broker.container.workers.host import WorkerHost
@@ -30,7 +31,7 @@ TIMES = WorkerTimes(ping=5, silent_pings=40, exit=2_000, up=5_000, restart=Backo
 
 class FakeProcess:
     """A process that is a task around one end of the socket pair. Its ways: "works", "fails" at its begin,
-    "hangs" after it, "sticks" when its brokers stop."""
+    "hangs" after it, "sticks" when its brokers stop, "stays" when it shall stop them."""
 
     def __init__(self, pid: int, end: socket.socket, way: str) -> None:
         self.pid = pid
@@ -47,6 +48,8 @@ class FakeProcess:
             async with fake_host(begin, observer) as host:
                 assert isinstance(host, FakeHost)
                 self.host, host.die, host.refuses_to_close = host, self.die, way == "sticks"
+                if way == "stays":
+                    host.may_close.clear()
                 yield host
 
         try:
@@ -76,6 +79,8 @@ class FakeProcess:
     def kill(self) -> None:
         self.was_killed = True
         self.die(-signal.SIGKILL)
+        if hasattr(self, "host"):
+            self.host.may_close.set()
 
     async def wait(self) -> int:
         await self._over.wait()
@@ -456,3 +461,58 @@ async def test_a_close_that_is_cancelled_leaves_no_process(stage: Stage) -> None
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert stage.processes[0].was_killed
+
+
+async def test_changed_settings_reach_this_process_and_the_next_ones(stage: Stage) -> None:
+    """Before their brokers start; a process that is down gets them when it begins."""
+    async with opened(stage, "a") as host:
+        await host.change({"maxConnections": "7"})
+        await host.restart()
+        await host.change({"maxConnections": "9", "frameTimeoutMillis": "5"})
+        with pytest.raises(BrokerRefused, match="not 13"):
+            await host.change({"maxConnections": "13"})
+        await host.change({"maxConnections": "8"})
+        stage.processes[1].die()
+        await until(lambda: "a" in stage.restarted[-1:])
+    assert stage.calls[0][1] == "change maxConnections=7"
+    assert stage.calls[1][:2] == ["change maxConnections=7", "start a"]
+    assert stage.calls[2][:2] == ["change maxConnections=8 frameTimeoutMillis=5", "start a"]
+
+
+async def test_a_change_while_the_worker_is_down_is_not_lost(stage: Stage) -> None:
+    stage.ways = ["works", "no process"]
+    async with opened(stage, "a") as host:
+        stage.processes[0].die()
+        await until(lambda: stage.failed == ["a"])
+        with pytest.raises(BrokerRefused, match="worker 1 does not run"):
+            await host.change({"maxConnections": "7"})
+        await until(lambda: stage.restarted == ["a"])
+    assert stage.calls[1][:2] == ["change maxConnections=7", "start a"]
+
+
+async def test_a_change_during_a_restart_reaches_both_processes(stage: Stage) -> None:
+    async with opened(stage, "a") as host:
+        first = stage.processes[0].host
+        first.may_leave.clear()
+        restart = asyncio.create_task(host.restart())
+        await first.is_leaving.wait()
+        await host.change({"maxConnections": "7"})
+        first.may_leave.set()
+        await restart
+    assert "change maxConnections=7" in stage.calls[0]
+    assert stage.calls[1][:2] == ["change maxConnections=7", "start a"]
+
+
+async def test_processes_that_hang_have_one_deadline(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told at the same time, and killed at the same time; the one that does not hang ends well."""
+    monkeypatch.setattr(bounded_stop, "CLOSE_S_MAX", 0.3)
+    stage.ways = ["stays", "works", "stays"]
+    hosts = [stage.host() for _ in stage.ways]
+    for host in hosts:
+        await host.open(stage.observed)
+    failures = list[str]()
+    with pytest.raises(StopError, match=r"process 0 .*process 2 "):
+        await bounded_stop.close_hosts(hosts, failures)
+    assert len(failures) == 2
+    assert [process.was_killed for process in stage.processes] == [True, False, True]
+    assert all(calls[-1] == "close" for calls in stage.calls)
