@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import Caller, CommandError, Peer, RememberingPeer, Request
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -18,6 +19,7 @@ from keelmq.security.core.known_requests import KnownRequests, key_for_more
 from keelmq.security.core.member_proof import CLOCKS, MemberProofs
 from keelmq.security.core.refusals import Reason
 from keelmq.security.core.rules import RULES, UNKNOWN
+from keelmq.security.signed_headers import count_signed
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,27 @@ class ServerAccess:
             return False
         known.signed_until_ms[key] = wall_now_ms + self._stateful_ms
         return True
+
+    def admit_first(self, code: int, frames: list[Frame], peer: RememberingPeer) -> int:
+        """How many of the frames, from the first one on, admit_again() admits."""
+        known: KnownRequests | None = peer.known_requests
+        if known is None or known.state is not self.control.state:
+            return 0
+        kind = known.kinds.get(code)
+        if kind is None:
+            return 0
+        admitted, trusted = 0, None
+        if self._stateful_ms and self.control.plain is None:
+            if not frames or not self.admit_again(code, frames[0][1], frames[0][2], peer):
+                return 0
+            admitted, trusted = 1, kind.key_of(frames[0][1])
+        if kind.form is not None:
+            admitted += count_signed(frames, admitted, kind.form, kind.keys, trusted)
+        for _, header, body, _ in frames[admitted:]:
+            if not self.admit_again(code, header, body, peer):
+                break
+            admitted += 1
+        return admitted
 
     def refuse(self, refused: Refused) -> NoReturn:
         """Counts a refusal and raises it as CommandError."""

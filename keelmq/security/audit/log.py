@@ -68,6 +68,8 @@ class AuditLog:
         wall_clock: Callable[[], int] = wall_ms,
     ) -> None:
         self.program, self.node = program, ""
+        self.directory: Path | None = None
+        """Where its files are; None before start()."""
         self.unwritten_refusals = 0
         """Refused requests that were only counted."""
         self.writer = AuditWriter(
@@ -81,7 +83,7 @@ class AuditLog:
     def start(self, directory: Path, *, node: str, port: int) -> None:
         """Starts to write. node: the name of this process in its cluster. port: the one that it serves, since
         programs of one host may share the directory."""
-        self.node = node
+        self.node, self.directory = node, directory
         self.writer.start(directory, f"{self.program}-{port}")
 
     async def close(self) -> None:

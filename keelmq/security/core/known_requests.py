@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from hmac import compare_digest
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,11 @@ SUBJECT_CHARS_MAX: Final = 4_096
 """Requests with longer names are checked as a whole: a thousand of a frame's size would fill the memory."""
 DECODERS_MAX: Final = 256
 """Lists of field names; more begin anew."""
+
+SentForm: TypeAlias = tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...], int]
+"""How a client sends the ext fields of a request: their names; the runs of values in the order in which they
+are signed, as the place of the first one and the place behind the last one, in turn; the places of the values
+that were decided about; the place of the signature. Places count from 0 in the order of the names."""
 
 _NAME: Final = re.compile(r'[^\x00-\x1f"\\\ud800-\udfff]+')
 _values_of: Final = msgspec.structs.astuple
@@ -82,36 +87,40 @@ class KnownRequests:
         names = (*signed_order(ext_fields), SIGNATURE)
         kind = self.kinds.get(code)
         if kind is None or kind.names != names:
-            kind = self.kinds[code] = KnownKind(names, resources)
+            kind = self.kinds[code] = KnownKind(names, resources, sent=tuple(ext_fields))
         kind.add(tuple(ext_fields[name] or "" for name in names), key)
 
 
 class KnownKind:
     """Requests with one code and one list of ext fields: `names`, in the order of their signed values, and
-    then the signature. `resources`: which of them were decided about, if they are there."""
+    then the signature. `resources`: which of them were decided about, if they are there. `sent`: the same
+    names as the client sent them."""
 
-    __slots__ = ("_decode", "_keys", "_subject_of", "names")
+    __slots__ = ("_decode", "_subject_of", "form", "keys", "names")
 
-    def __init__(self, names: tuple[str, ...], resources: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], resources: tuple[str, ...], *, sent: tuple[str, ...]) -> None:
         self.names = names
+        self.form = _form_of(names, resources, sent)
+        """None: the names are not ASCII."""
         self._decode = _decoder_of(names)
         # The user is always among them.
         self._subject_of: Callable[[tuple[str, ...]], str | tuple[str, ...]] = itemgetter(
             *(place for place, name in enumerate(names[:-1]) if name in resources)
         )
-        self._keys: dict[object, SecretKey] = {}
+        self.keys: dict[object, SecretKey] = {}
+        """By what was decided about: the values of the user and the resources; one value without a tuple."""
 
     def __len__(self) -> int:
         """For how many users and resources requests are known."""
-        return len(self._keys)
+        return len(self.keys)
 
     def add(self, values: tuple[str, ...], key: SecretKey) -> None:
         """Requests with these resources are known from now on, if they are signed with this key."""
-        if len(self._keys) >= GRANTED_MAX:
-            self._keys.clear()
+        if len(self.keys) >= GRANTED_MAX:
+            self.keys.clear()
         subject = self._subject_of(values)
         if sum(map(len, (subject,) if isinstance(subject, str) else subject)) <= SUBJECT_CHARS_MAX:
-            self._keys[subject] = key
+            self.keys[subject] = key
 
     def key_of(self, header: bytes) -> SecretKey | None:
         """Returns the key of the user of a known request, whose signature is not checked; None: it is not
@@ -120,7 +129,7 @@ class KnownKind:
             values = _values_of(self._decode(header).ext)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
-        return self._keys.get(self._subject_of(values))
+        return self.keys.get(self._subject_of(values))
 
     def has(self, header: bytes, body: bytes) -> bool:
         """Whether the request is known, and its signature is right. header: JSON."""
@@ -128,12 +137,26 @@ class KnownKind:
             values = _values_of(self._decode(header).ext)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return False
-        key = self._keys.get(self._subject_of(values))
+        key = self.keys.get(self._subject_of(values))
         if key is None:
             return False
         # Java writes "?" for half of a surrogate pair.
         expected = key.signature_of("".join(values[:-1]).encode("utf-8", "replace") + body)
         return compare_digest(expected, values[-1].encode("utf-8", "replace"))
+
+
+def _form_of(names: tuple[str, ...], resources: tuple[str, ...], sent: tuple[str, ...]) -> SentForm | None:
+    if not all(map(str.isascii, names)):
+        return None
+    signed = [sent.index(name) for name in names[:-1]]
+    runs: list[int] = []
+    for place in signed:
+        if runs and runs[-1] == place:
+            runs[-1] = place + 1
+        else:
+            runs += (place, place + 1)
+    decided = tuple(sent.index(name) for name in names[:-1] if name in resources)
+    return tuple(name.encode() for name in sent), tuple(runs), decided, sent.index(SIGNATURE)
 
 
 def remembered_decoders() -> int:

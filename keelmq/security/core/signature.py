@@ -9,7 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hmac import compare_digest
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -101,6 +101,11 @@ class SecretKey:
         padded = secret.ljust(BLOCK_BYTES, b"\0")
         self._inner = hashlib.sha1(padded.translate(_INNER_PAD))
         self._outer = hashlib.sha1(padded.translate(_OUTER_PAD))
+
+    @property
+    def begun(self) -> tuple[Any, Any]:
+        """The inner and the outer hash with the key in them, and no data. Only copies of them are fed."""
+        return self._inner, self._outer
 
     def signature_of(self, data: bytes) -> bytes:
         """Returns base64 of HMAC-SHA1, as ASCII."""

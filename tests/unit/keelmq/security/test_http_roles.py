@@ -9,8 +9,12 @@ import pytest
 from fastapi.routing import APIRoute
 
 from broker.admin import http_app as broker_app
-from keelmq.remoting.operation import Role
-from keelmq.remoting.servers.http_call import CODE, OPEN, READING, ROLE, is_probe
+from broker.config.broker_config import BrokerConfig
+from broker.config.run_time_keys import AT_RUN_TIME
+from keelmq.remoting.config_store import Settings
+from keelmq.remoting.operation import OperationTable, Role
+from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
+from keelmq.remoting.servers.http_call import CODE, OPEN, READING, ROLE, is_probe, sessions_of
 from keelmq.remoting.servers.metrics import Scrape, Table
 from keelmq.security.core.rules import role_of
 from namesrv.app import Namesrv, PluginChoice
@@ -26,11 +30,25 @@ def namesrv(directory: Path, *, route_service: bool = True, controller: bool = T
     return Namesrv(made, plugins, route_service=route_service).http_app()
 
 
+async def nothing() -> None:
+    """There is nothing to prepare for a scrape."""
+
+
 def broker(_: Path) -> fastapi.FastAPI:
     return broker_app.make_app(
+        prepare=nothing,
+        more_labels={},
         health=lambda: {"ready": True, "reasons": []},
         scrapes=lambda: [Scrape(Table("", (), ()), ())],
         ha_status=lambda: None,
+        settings=Settings(
+            program="mqbroker",
+            current=BrokerConfig,
+            at_run_time=AT_RUN_TIME,
+            sources=dict,
+            table=OperationTable(),
+            update=UPDATE_BROKER_CONFIG,
+        ),
     )
 
 
@@ -54,19 +72,22 @@ def walked(routes: Iterable[Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", APPS)
 def test_every_route_declares_its_role(name: str, tmp_path: Path) -> None:
-    routes = list(walked(APPS[name](tmp_path).routes))
+    app = APPS[name](tmp_path)
+    routes, sessions = list(walked(app.routes)), sessions_of(app)
     assert len(routes) >= 9
     for route in routes:
         assert isinstance(route, APIRoute), f"{route}: the check of roles does not see it"
         declared = (route.openapi_extra or {}).get(ROLE)
         assert declared == OPEN or declared.upper() in Role.__members__, route.path
-        assert (declared == OPEN) == is_probe(route.path), route.path
+        has_log_in = sessions is not None and sessions.has(route.path)
+        is_page = sessions is not None and sessions.is_open(route.path)
+        assert (declared == OPEN) == (is_probe(route.path) or is_page), route.path
         code = (route.openapi_extra or {}).get(CODE)
         if code is not None:
             assert declared == role_of(code).name.lower(), route.path
-        elif not set(route.methods) <= set(READING):
+        elif not set(route.methods) <= set(READING) and not has_log_in:
             assert declared == "administer", route.path
-    assert any(CODE in (route.openapi_extra or {}) for route in routes) == (name != "broker")
+    assert any(CODE in (route.openapi_extra or {}) for route in routes)
 
 
 def test_the_walk_finds_what_is_in_included_routers() -> None:
