@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all sim fuzz chaos raft-chaos raft-failover crash attacks lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover crash attacks analytics-stream-load lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -9,6 +9,10 @@ test-ci:
 	./test --ci
 test-all:
 	./test --all
+# A thousand brokers come and go in a container: nothing of them stays (three minutes)
+leaks:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	TESTS_ALL=1 .venv/bin/python -m pytest -q -s -m long tests/unit/broker/container/test_leaks.py
 # make sim, make sim KIND=raft SEED=7 (docs/testing.md)
 sim:
 	./run keelmq sim $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))
@@ -31,6 +35,9 @@ crash:
 # Attacks on a cluster of real processes, with security off and on; make attacks MODE=closed ONLY=replica/
 attacks:
 	./run python -m tests.attacks $(MODE) $(ONLY)
+# The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
+analytics-stream-load:
+	.venv/bin/python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
 # Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh

@@ -89,7 +89,7 @@ def run(argv: list[str]) -> int:
     """Returns the exit code."""
     try:
         arguments = make_parser().parse_args(argv)
-        program.log_to_stderr(arguments.log_level)
+        program.log_to_stderr(arguments.log_level, arguments.log_format)
         config, given = read_config(arguments, os.environ)
         if arguments.print_config:
             sys.stdout.write(to_properties(config))

@@ -122,7 +122,7 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
     """Runs the program and returns its exit code."""
     try:
         arguments = make_parser(program).parse_args(argv)
-        log_to_stderr(arguments.log_level)
+        log_to_stderr(arguments.log_level, arguments.log_format)
         server = build(arguments, os.environ, controller_only=controller_only or arguments.controller_only)
         if isinstance(server, str):
             sys.stdout.write(server)

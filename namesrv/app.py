@@ -43,6 +43,8 @@ from namesrv.plugins import Plugin, PluginContext, Settings, reasons_of
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from keelmq.console.service import ConsoleService
+
 log = logging.getLogger(__name__)
 
 SWEEP_PAUSE_MS = 50
@@ -121,8 +123,7 @@ class Namesrv:
         self.table.access = self.security.access
         self.table.audit = self.audit
         self.write_buffers = WriteBuffers(SMALL_UNSENT_BYTES_MAX)
-        self.limits = config.peer_limits()
-        self.requests = RequestCounts()
+        self.limits, self.requests = config.peer_limits(), RequestCounts()
         self.requests.watch(self.table)
         self._subscribers: list[Callable[[BrokerKey], None]] = []
         self.context = self._make_context(
@@ -134,6 +135,7 @@ class Namesrv:
         self.plugins = [choice.plugin(self.context, *choice.configs) for choice in plugins]
         self._server = self._make_server() if route_service else None
         self._http: LateHttp | None = None
+        self._console: ConsoleService | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_scan_ms = self._scan_from_ms = self._scanned_ms = 0
         self._started = False
@@ -197,6 +199,8 @@ class Namesrv:
             self._timer.cancel()
             self._timer = None
         steps = StopSteps("mqnamesrv" if self.has_route_service else "mqcontroller")
+        if self._console is not None:
+            steps.add("the console", self._console.stop)
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
         if self._server is not None:
@@ -368,33 +372,11 @@ class Namesrv:
 
     def http_app(self) -> "FastAPI":
         """Returns the application of the HTTP port. Imports FastAPI."""
-        from keelmq.security.metrics import scrape as security_scrape
-        from namesrv.http.app import RouteService, make_app
-        from namesrv.http.metrics import scrape
-        from namesrv.http.views import RouteSources
+        from namesrv.http.of_server import app_of
 
-        server, service = self._server, None
-        if server is not None:
-            service = RouteService(
-                self.table,
-                RouteSources(self.routes, self.liveness, self.queries, self._clock),
-                lambda: scrape(
-                    listen_port=server.address[1],
-                    routes=self.routes,
-                    connection_count=server.connection_count,
-                    write_buffers=self.write_buffers,
-                    limits=self.limits,
-                    requests=self.requests,
-                ),
-            )
-        return make_app(
-            route_service=service,
-            settings=self.context.settings,
-            plugin_routers=self.context.http,
-            plugin_scrapes=[
-                lambda: [security_scrape([self.table.access], [self.audit], self.tls, self.client_tls)],
-                *self.context.scrapes,
-            ],
-            health=self.health,
-            analytics_output_dir=self.config.analytics_output_dir,
-        )
+        if self.has_route_service and self.config.console_enable:
+            # A controller without a name server has none: keelmq console asks the name servers as well.
+            from namesrv.http.console import make_console
+
+            self._console = make_console(self, None if self._http is None else self._http.policy.access)
+        return app_of(self, self._console)

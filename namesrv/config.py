@@ -45,6 +45,14 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
         None,
         description="directory of `keelmq analytics run --output`: the HTTP port shows its dashboard",
     )
+    console_enable: bool = Field(
+        True,
+        description="serve the console at /console/ of the HTTP port; it asks no server until it is opened",
+    )
+    console_poll_mills: int = Field(
+        2_000, ge=250, description="ms between two questions to every server, while a console is open"
+    )
+    console_read_only: bool = Field(False, description="the console shows everything and changes nothing")
     enable_controller_in_namesrv: bool = Field(False, description="load the controller plugin")
     scan_not_active_broker_interval: int = Field(
         1_000, gt=0, description="ms between scans for inactive brokers"

@@ -34,9 +34,9 @@ IMPURE = {
 """A core never waits, reads a clock, rolls dice or touches a file: all of that comes in as values."""
 
 FLOOR_0 = (
-    "keelmq.remoting.codes", "keelmq.remoting.command", "keelmq.remoting.frame",
+    "keelmq.health.status", "keelmq.remoting.codes", "keelmq.remoting.command", "keelmq.remoting.frame",
     "keelmq.remoting.lenient_json", "keelmq.remoting.operation", "keelmq.remoting.operations",
-    "keelmq.remoting.records",
+    "keelmq.remoting.records", "keelmq.runtime.log_buckets",
 )  # fmt: skip
 """What a core may import besides the cores of its package."""
 
@@ -51,13 +51,15 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 """The other packages that a package may import."""
 CLI_READS = {
     "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
+    "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
     "namesrv.config", "namesrv.plugins.controller.config",
 }  # fmt: skip
 """The doctor judges configuration files by the models that the programs load them with; a repair is of the
-files of a stopped broker."""
+files of a stopped broker; moves between processes of a container are planned as it places brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
+    "analytics": ("compaction", "rollup", "fleet pages", "stream"),
     "broker": (
         "core",
         "message",
@@ -89,11 +91,12 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin", "rebalance"),
+    "cli": ("lab", "doctor mqadmin status", "rebalance"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),
-    "keelmq": ("runtime", "remoting web", "security", "client"),
+    "keelmq": ("runtime", "remoting web", "security", "client", "health", "console"),
+    "keelmq.console": ("core", "data", "actions"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("operations", "servers"),
     "keelmq.security": ("core", "audit"),

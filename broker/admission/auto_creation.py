@@ -41,6 +41,13 @@ class AutoCreation:
         self._buckets = TokenBuckets[bytes](per_minute / 60, per_minute) if per_minute else None
         self._told = RateLimitedLogger(logger)
 
+    def configure(self, *, count_max: int, per_minute: int) -> None:
+        """Changes the limits. Another per_minute starts with a full bucket for every address."""
+        self.count_max = count_max
+        if per_minute != self._per_minute:
+            self._per_minute = per_minute
+            self._buckets = TokenBuckets[bytes](per_minute / 60, per_minute) if per_minute else None
+
     def refuse(self, name: str, count: int, network: bytes) -> str | None:
         """Returns why a client of this network (addresses.network_of) must not create it now; None: it does.
         count: rows that the table has."""

@@ -12,7 +12,8 @@ from typing import Final
 
 from broker.admission.send_gate import SendGate
 from broker.stats.core.put_times import PutTimes
-from keelmq.remoting.codes import ResponseCode
+from broker.stats.rpc_latency import RpcLatency
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import decode_parts, response_frame
 from keelmq.remoting.frame import whole_frames
 from keelmq.remoting.operation import Peer
@@ -46,8 +47,9 @@ def reply_frame(header: bytes) -> bytes:
     return (_PREFIXES[size] if size < _PREFIXES_COUNT else _PREFIX.pack(size + 4, size)) + header
 
 
-_Entry = tuple[int, Peer, bytes, int, int]
-"""End offset in the log, connection, success replies, time of arrival (ms), number of replies."""
+_Entry = tuple[int, Peer, bytes, int, int, int]
+"""End offset in the log, connection, success replies, time of arrival (ms), number of replies, request code.
+"""
 
 
 class PendingReplies:
@@ -55,8 +57,9 @@ class PendingReplies:
 
     gate: refuses new messages while `limit` replies wait; nothing is released while its lease is over.
     replicas, disk: what a reply waits for. `times`: how long replies took, with those that did not wait
-    (Tick adds these). `few_replicas`: fewer replicas are in sync than inSyncReplicas, so a longer wait would
-    not help; it decides between codes 11 and 12.
+    (Tick adds these). `latency`: the same by request code, with all other requests of the broker.
+    `few_replicas`: fewer replicas are in sync than inSyncReplicas, so a longer wait would not help; it
+    decides between codes 11 and 12.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class PendingReplies:
         self._limit = limit
         self._is_full = False  # as the gate knows it
         self._gate = gate
-        self.times = PutTimes()
+        self.times, self.latency = PutTimes(), RpcLatency()
         self._waits_for = (replicas, disk)
         self._replicated = self._flushed = 0
         self.few_replicas = False
@@ -90,9 +93,27 @@ class PendingReplies:
         replicas, disk = self._waits_for
         self._replicated, self._flushed = 0 if replicas else NEVER, 0 if disk else NEVER
 
-    def add(self, end_offset: int, connection: Peer, replies: bytes, now_ms: int, count: int = 1) -> None:
-        """Sends `replies` (`count` frames) when the log is safe up to end_offset."""
-        self._entries.append((end_offset, connection, replies, now_ms, count))
+    def configure(self, *, replicas: bool, disk: bool, flushed_offset: int) -> None:
+        """Changes what replies wait for. A reply that waits now is sent as soon as the new rule allows: for
+        replicas, at the next release()."""
+        before, self._waits_for = self._waits_for, (replicas, disk)
+        if replicas != before[0]:
+            self._replicated = 0 if replicas else NEVER
+        if disk != before[1]:
+            self._flushed = flushed_offset if disk else NEVER
+        self._release(min(self._replicated, self._flushed))
+
+    def add(
+        self,
+        end_offset: int,
+        connection: Peer,
+        replies: bytes,
+        now_ms: int,
+        count: int = 1,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+    ) -> None:
+        """Sends `replies` (`count` frames) when the log is safe up to end_offset. code: of the requests."""
+        self._entries.append((end_offset, connection, replies, now_ms, count, code))
         self._count += count
         if self._count >= self._limit:
             self._is_full = True
@@ -121,19 +142,29 @@ class PendingReplies:
             return
         last, waiting = entries[0][1], list[bytes]()
         replies: dict[Peer, list[bytes]] = {last: waiting}
-        now, times = now_ms(), self.times
+        now = now_ms()
+        run_ms, run_code, run = now, 0, 0  # adjacent entries of one time and code are counted together
         while entries and entries[0][0] <= offset:
-            _, connection, reply, added_ms, count = entries.popleft()
-            self._count -= count
-            times.add(now - added_ms, count)
+            _, connection, reply, added_ms, count, code = entries.popleft()
+            if added_ms != run_ms or code != run_code:
+                if run:
+                    self._answered(run_code, now - run_ms, run)
+                run_ms, run_code, run = added_ms, code, 0
+            run += count
             if connection is not last:  # rare: the messages of one read are adjacent
                 last, waiting = connection, replies.setdefault(connection, [])
             waiting.append(reply)
+        self._answered(run_code, now - run_ms, run)
         if self._is_full:
             self._tell_gate()
         for connection, waiting in replies.items():
             if not connection.is_closing():
                 connection.send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def _answered(self, code: int, elapsed_ms: int, count: int) -> None:
+        self._count -= count
+        self.times.add(elapsed_ms, count)
+        self.latency.observe(code, ResponseCode.SUCCESS, elapsed_ms, count)
 
     def expire(self, now_ms: int, timeout_ms: int, flush_timeout_ms: int = NEVER) -> int:
         """Answers entries whose timeout is over: the message is stored, but not known to be replicated (code
@@ -142,7 +173,7 @@ class PendingReplies:
         entries, is_cut_off = self._entries, self._gate.lease_is_over
         expired = 0
         while entries:
-            end, connection, replies, added_ms, count = entries[0]
+            end, connection, replies, added_ms, count, request_code = entries[0]
             age_ms = now_ms - added_ms
             is_replicated, is_flushed = end <= self._replicated and not is_cut_off, end <= self._flushed
             if not (is_replicated or age_ms >= timeout_ms) or not (is_flushed or age_ms >= flush_timeout_ms):
@@ -162,6 +193,7 @@ class PendingReplies:
             self._count -= count
             expired += count
             self.times.add(age_ms, count)
+            self.latency.observe(request_code, code, age_ms, count)
             if not connection.is_closing():
                 connection.send(with_code(replies, code, remark))
         if self._is_full:
@@ -180,7 +212,9 @@ class PendingReplies:
             self._tell_gate()
         is_stored = ResponseCode.FLUSH_DISK_TIMEOUT <= code <= ResponseCode.FLUSH_SLAVE_TIMEOUT
         answer = with_code if is_stored else _refusals
-        for _, connection, replies, _, _ in entries:
+        now = now_ms()
+        for _, connection, replies, added_ms, count, request_code in entries:
+            self.latency.observe(request_code, code, now - added_ms, count)
             if not connection.is_closing():
                 connection.send(answer(replies, code, remark))
         return failed

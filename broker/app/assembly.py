@@ -113,13 +113,14 @@ def store_host(host: str, port: int) -> bytes:
     return host_bytes(min(addresses, key=lambda address: ":" in address), port)
 
 
-async def flush_forever(store: MessageStore, interval_ms: int) -> None:
-    """Writes changes to the disk, in a thread; every CHECKPOINT_EVERY rounds with a checkpoint. Writes
-    nothing more after a sync fault, which the store has logged. Runs until it is cancelled."""
+async def flush_forever(store: MessageStore, interval_ms: Callable[[], int]) -> None:
+    """Writes changes to the disk, in a thread, each interval_ms(); every CHECKPOINT_EVERY rounds with a
+    checkpoint. Writes nothing more after a sync fault, which the store has logged. Runs until it is
+    cancelled."""
     rounds, flushed = 0, -1
     limited_logger = RateLimitedLogger(logger, period_ms=LOG_PERIOD_MS, level=logging.ERROR)
     while True:
-        await asyncio.sleep(interval_ms / 1000)
+        await asyncio.sleep(interval_ms() / 1000)
         rounds += 1
         checkpoint = rounds % CHECKPOINT_EVERY == 0
         seen = store.commit_log.max_offset + store.dispatch_offset

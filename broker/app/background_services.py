@@ -4,6 +4,7 @@ timers, transactions, pops, replies.
 Each has a supervised task, and a state that is rebuilt from the log in every term.
 """
 
+from broker.admin.runtime_info import RuntimeInfo
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.config.store_settings import HOUR_MS
@@ -49,15 +50,18 @@ class BackgroundServices:
         *,
         transactions: TransactionService,
         timers: TimerService,
+        runtime_info: RuntimeInfo,
     ) -> None:
-        """transactions, timers: those that `context` has, with their types."""
+        """transactions, timers: those that `context` has, with their types. runtime_info: answers 28."""
+        self.runtime_info = runtime_info
         self._context, self._metadata, self._writer = context, metadata, writer
         self.transactions, self.timers = transactions, timers
         self.replies = ReplyHandlers(context, writer, clients)
         self.pop = PopConsumption(context, metadata, writer, broker_name=context.broker_name)
 
     def bind(self, table: OperationTable) -> None:
-        """Binds the requests of pop, replies, timers and transactions."""
+        """Binds 28 and the requests of pop, replies, timers and transactions."""
+        self.runtime_info.bind(table)
         self.pop.bind(table)
         self.replies.bind(table)
         TimerHandlers(self._context, self._writer, self._metadata.timers).bind(table)

@@ -72,12 +72,15 @@ class ServedParts:
     neighbour: Callable[[], RetryStore | None]
     address: Callable[[], str]
     detected_settings: Callable[[], Mapping[str, str]]
+    settings_changed: Callable[[], None]
     ha_info: Callable[[], ExchangeHaInfo]
 
 
-def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers, BackgroundServices]:
-    """Returns the table, the handlers of the data path, and the services that the handlers hand messages to.
-    Called in the event loop's thread."""
+def bind_operations(
+    parts: ServedParts,
+) -> tuple[OperationTable, BrokerHandlers, BackgroundServices, LiveSettings]:
+    """Returns the table, the handlers of the data path, the services that the handlers hand messages to, and
+    the settings that can change. Called in the event loop's thread."""
     config, store, metadata, table = parts.config, parts.store, parts.metadata, OperationTable()
     table.access = parts.security.access
     writer = MessageWriter(
@@ -92,13 +95,20 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
     context = _handler_context(parts, transactions, timers)
     handlers = bind_broker_operations(table, context, writer)
     services = BackgroundServices(
-        context, writer, metadata, parts.clients, transactions=transactions, timers=timers
+        context,
+        writer,
+        metadata,
+        parts.clients,
+        transactions=transactions,
+        timers=timers,
+        runtime_info=RuntimeInfo(context, parts.stats, metadata.delays),
     )
     services.bind(table)
     parts.clients.bind(table)
     _bind_metadata(table, parts, context)
-    _bind_admin(table, parts, context, handlers)
+    settings = _bind_admin(table, parts, context, handlers)
     table.unsupported |= UNSUPPORTED_REQUESTS
+    parts.pending.latency.watch(table, parts.stats.creations.watchers(metadata.topics.is_system))
     if parts.security.access is not None:
 
         def answer_waiting() -> None:
@@ -109,7 +119,7 @@ def bind_operations(parts: ServedParts) -> tuple[OperationTable, BrokerHandlers,
         parts.security.when_changed(answer_waiting)
         metadata.users.watchers.append(answer_waiting)
         metadata.acls.watchers.append(answer_waiting)
-    return table, handlers, services
+    return table, handlers, services, settings
 
 
 def _handler_context(
@@ -176,13 +186,12 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
 
 def _bind_admin(
     table: OperationTable, parts: ServedParts, context: HandlerContext, handlers: BrokerHandlers
-) -> None:
+) -> LiveSettings:
     """The broker itself: what it is, its settings, its statistics, its role."""
     config, metadata, controlled = parts.config, parts.metadata, parts.controlled
-    RuntimeInfo(context, parts.stats, metadata.delays).bind(table)
     statistics = StatisticsHandlers(parts.store, metadata.topics, parts.stats, parts.retention)
     statistics.bind(table)
-    LiveSettings(
+    settings = LiveSettings(
         config,
         parts.given,
         topics=metadata.topics,
@@ -190,7 +199,9 @@ def _bind_admin(
         gate=parts.gate,
         handlers=handlers,
         detected=parts.detected_settings,
-    ).bind(table)
+        on_change=parts.settings_changed,
+    )
+    settings.bind(table)
     Notifications(
         config.broker_name, hint=None if controlled is None else controlled.hint, ha_info=parts.ha_info
     ).bind(table)
@@ -198,3 +209,4 @@ def _bind_admin(
         replication.bind(table)
     else:
         statistics.bind_alone(table)
+    return settings

@@ -7,10 +7,13 @@ message before it is master: at once without controller mode, else when the cont
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from broker.admin.consumer_lags import ConsumerLags
+from broker.admin.exporter_metrics import exporter_scrape
 from broker.admin.metrics import MetricSources, scrape
 from broker.admin.telemetry import ALONE, BrokerTelemetry
 from broker.admission.send_gate import STOPPING
@@ -19,6 +22,7 @@ from broker.app.binding import ServedParts, bind_operations
 from broker.app.parts import BrokerParts
 from broker.app.plain_replication import PlainReplication
 from broker.app.stopping import GROUP_COMMIT, REPLICATION, TASKS, end_store
+from broker.config.metrics_settings import PROM
 from broker.controller_mode.service import ControllerMode
 from broker.core.durability import guarantees
 from broker.core.readiness import BrokerReadiness, RoleName
@@ -26,6 +30,7 @@ from broker.core.role import Role
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
+from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.config import ConfigError
@@ -62,7 +67,8 @@ class Broker(BrokerParts):
 
     async def _start(self) -> None:
         self.disk_fault.watch()
-        await finished_in_thread(self._open_disk)  # long after a crash: other brokers of the process go on
+        # Long after a crash: other brokers of the process go on.
+        await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
         for line in (*guarantees(self.config.durability), *self.config.warnings(), f"data path: {report()}"):
             logger.info("%s", line)
         replication = self._controlled or self._plain
@@ -83,6 +89,8 @@ class Broker(BrokerParts):
         self._serving = True
         if self._http is not None:
             self._tasks.start("HTTP server", self._http.serve)
+        if self._prom is not None:
+            self._tasks.start("metrics exporter", self._prom.serve)
 
     async def _stop(self) -> None:
         """Ends within seconds, whatever other machines do. StopError: a step failed, the others were done."""
@@ -96,6 +104,8 @@ class Broker(BrokerParts):
         steps.add(TASKS, self._tasks.stop)
         if self._http is not None:
             steps.add("the HTTP port", self._http.close)
+        if self._prom is not None:
+            steps.add("the metrics port", self._prom.close)
         replication = self._controlled or self._plain
         if replication is not None:
             steps.add(REPLICATION, replication.stop)
@@ -106,8 +116,7 @@ class Broker(BrokerParts):
             steps.add("telemetry", self._telemetry.close)
         if self.audit is not None:
             steps.add("the audit log", self.audit.close)
-        if self.commit is not None:
-            steps.add(GROUP_COMMIT, self.commit.close)
+        steps.add(GROUP_COMMIT, self.commit.close)
         if self._loaded:
             steps.add("metadata", self.metadata.end)
             steps.add("the store", lambda: end_store(self.store, self.disk_fault, steps.failed))
@@ -137,15 +146,15 @@ class Broker(BrokerParts):
     def _load_store(self) -> None:
         """A store that cannot be loaded is not kept open and locked: a container tries again."""
         try:
-            self.store.load()
+            self.store.load(self._opening.between)
             if self._controlled is None:
-                self._stand_alone.recover()
+                self._stand_alone.recover(self._opening.between)
         except BaseException:
             self.store.close(clean=False)
             raise
 
     def _bind_operations(self) -> OperationTable:
-        self.operations, self._handlers, self._services = bind_operations(
+        self.operations, self._handlers, self._services, self._settings = bind_operations(
             ServedParts(
                 config=self.config,
                 given=self.given,
@@ -165,6 +174,7 @@ class Broker(BrokerParts):
                 neighbour=self._neighbour,
                 address=lambda: self.address,
                 detected_settings=self.status.detected_settings,
+                settings_changed=self._settings_changed,
                 ha_info=self.status.ha_info,
             )
         )
@@ -190,26 +200,72 @@ class Broker(BrokerParts):
                 self._http_app, host=host, port=port, tls=self.process.tls.http, policy=policy
             )
             self._http.bind()
+        if config.metrics_exporter_type == PROM:
+            host = config.metrics_prom_exporter_host or self.host
+            policy = program_policy(config, self.operations.access, host, self.host, config.broker_ip2)
+            self._prom = LateHttp(
+                self._prom_app,
+                host=host,
+                port=config.metrics_prom_exporter_port,
+                tls=self.process.tls.http,
+                policy=policy,
+            )
+            self._prom.bind()
+
+    def _health(self) -> Mapping[str, object]:
+        """Imports FastAPI."""
+        from broker.admin.http_app import health_of
+
+        controlled = self._controlled
+        return health_of(
+            self.readiness,
+            broker_name=self.config.broker_name,
+            broker_id=self.config.broker_id if controlled is None else controlled.role.broker_id,
+            master_epoch=0 if controlled is None else controlled.role.epoch,
+        )
+
+    def _scrapes(self) -> list[Scrape]:
+        access, tls = self.operations.access, self.process.tls
+        found = [
+            scrape(self.metric_sources()),
+            security_scrape([access], [self.audit], tls, self.process.client_tls),
+        ]
+        if self.config.metrics_exporter_compat:
+            found.append(self._exporter_scrape())
+        return found
+
+    def _exporter_scrape(self) -> Scrape:
+        config = self.config
+        return exporter_scrape(
+            names=(config.broker_cluster_name, config.broker_name, self.address),
+            runtime=self.services.runtime_info.table(),
+            store=self.store,
+            metadata=self.metadata,
+            stats=self.stats,
+            registry=self.clients.registry,
+            lags=self.lags,
+            limit=config.metrics_otel_cardinality_limit,
+        )
+
+    def _prom_app(self) -> object:
+        """Called in a thread; imports FastAPI."""
+        from keelmq.remoting.servers.health import prom_app
+
+        collector = ScrapeCollector(self._scrapes, self.config.more_labels)
+        title = "KeelMQ broker: metrics"
+        return prom_app(title, health=self._health, collectors=[collector], prepare=self.lags.measure)
 
     def _http_app(self) -> object:
         """Called in a thread; imports FastAPI."""
-        from broker.admin.http_app import health_of, make_app
+        from broker.admin.http_app import make_app
 
-        sources, controlled = self.metric_sources(), self._controlled
         return make_app(
-            health=lambda: health_of(
-                self.readiness,
-                broker_name=self.config.broker_name,
-                broker_id=self.config.broker_id if controlled is None else controlled.role.broker_id,
-                master_epoch=0 if controlled is None else controlled.role.epoch,
-            ),
-            scrapes=lambda: [
-                scrape(sources),
-                security_scrape(
-                    [self.operations.access], [self.audit], self.process.tls, self.process.client_tls
-                ),
-            ],
+            health=self._health,
+            scrapes=self._scrapes,
             ha_status=self.status.ha_status,
+            prepare=self.lags.measure,
+            more_labels=self.config.more_labels,
+            settings=self._settings.view(self.operations),
         )
 
     def _start_telemetry(self) -> None:
@@ -227,6 +283,10 @@ class Broker(BrokerParts):
             plain_role=self.status.role_name,
         )
         self._telemetry.start(self._tasks)
+        if self.config.telemetry_consumer_lag_interval:
+            telemetry = self._telemetry
+            lags = ConsumerLags(self.config, self.store, self.metadata, telemetry.writer, telemetry.master_id)
+            self._tasks.start("consumer lags", lags.run)
 
     async def _serve_alone(self) -> None:
         await self._stand_alone.serve()
@@ -240,13 +300,16 @@ class Broker(BrokerParts):
         if self._is_alone:
             self._tasks.start("certificates of our ports", self.process.tls.run)
         self._tasks.start("accounts", self.security.run)
-        self._tasks.start("flush", lambda: flush_forever(self.store, self.config.flush_interval_commit_log))
+        self._tasks.start("flush", lambda: flush_forever(self.store, self._flush_interval_ms))
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)
         self._tasks.start("retention", self.retention.run)
         self._tasks.start("statistics", self.stats.run)
         self._services.start(self._tasks)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
+
+    def _flush_interval_ms(self) -> int:
+        return self.config.flush_interval_commit_log
 
     async def _expire_forever(self) -> None:
         assert self._handlers is not None
@@ -304,6 +367,7 @@ class Broker(BrokerParts):
             metadata=self.metadata,
             stats=self.stats,
             registry=self.clients.registry,
+            lags=self.lags,
             transactions=services.transactions,
             timers=services.timers,
             pop=services.pop,

@@ -59,11 +59,12 @@ class BrokerHandlers:
         permits_write: bool,
         accept_from_ms: int,
         flush_timeout_ms: int,
+        replication_timeout_ms: int,
     ) -> None:
         """Applies settings that were changed while the broker runs."""
         context = self._context
         context.message_bytes_max, context.flush_timeout_ms = message_bytes_max, flush_timeout_ms
-        context.readable = readable
+        context.replication_timeout_ms, context.readable = replication_timeout_ms, readable
         context.gate.configure(permits_write=permits_write, accept_from_ms=accept_from_ms)
         self.send.configure()
         self.pull.configure()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from broker.admin.lag_times import LagTimes
 from broker.admin.retention_service import RetentionService
 from broker.admin.telemetry import BrokerTelemetry
 from broker.admission.disk_fault import DiskFault
@@ -41,6 +42,7 @@ from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import RegisterBrokerResponse
 from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.runtime.long_work import LongWork
 from keelmq.runtime.tasks import TaskSet
 from keelmq.security.audit.log import make_audit
 from keelmq.security.program import ProgramSecurity, first_users
@@ -64,6 +66,7 @@ class BrokerParts:
         HandlerContext."""
         self.config, self.given = config, given or Given()
         self._is_alone, self._neighbour = process is None, neighbour
+        self._opening = LongWork(is_shared=not self._is_alone)
         self.process = make_process_parts(config) if process is None else process
         self.host = config.broker_ip1 or detect_address(
             config.bind_address, (*config.name_servers, *config.controllers)
@@ -73,6 +76,7 @@ class BrokerParts:
         self._services: BackgroundServices | None = None
         self._telemetry: BrokerTelemetry | None = None
         self._http: LateHttp | None = None
+        self._prom: LateHttp | None = None
         self._loaded = self._serving = False
         self._meta_files = MetaFiles(
             config.store_path_root_dir,
@@ -157,11 +161,10 @@ class BrokerParts:
             self._pushed.access = self.security.access
         self.metadata.first_users = first_users(config)
         self.disk_fault = DiskFault(self.store, self.gate, self.pending, on_fault=self._disk_failed)
-        self.commit: GroupCommit | None = None
-        if config.sync_flush:
-            self.commit = GroupCommit(
-                self.store.commit_log.sync, on_flushed=self._flushed, on_fault=self.disk_fault.failed
-            )
+        self.commit = GroupCommit(
+            self.store.commit_log.sync, on_flushed=self._flushed, on_fault=self.disk_fault.failed
+        )
+        self.commit.is_on = config.sync_flush
 
     def _make_services(self) -> None:
         """Clients, statistics, retention, and the role without controllers."""
@@ -173,6 +176,9 @@ class BrokerParts:
             config.broker_cluster_name,
             self.pending.times,
             timer_counts=self._timer_counts,
+        )
+        self.lags = LagTimes(
+            self.store, self.metadata, self.stats.reads, pairs_max=config.metrics_otel_cardinality_limit
         )
         self.retention = RetentionService(
             self.store,
@@ -291,6 +297,35 @@ class BrokerParts:
         if self._telemetry is not None:
             self._telemetry.role_changed(before, after, took_ms)
 
+    # -- changes of the settings -------------------------------------------------------------------------
+
+    def _settings_changed(self) -> None:
+        """The configuration has new values (25): the parts that keep some of them get them here. Parts that
+        read the configuration each time need nothing. Messages are held back before HA confirms by the new
+        rules, and the disk is asked last."""
+        config, routes = self.config, self._routes
+        self.commit.is_on = config.sync_flush
+        self.gate.wait = config.waits_for_replicas or config.sync_flush
+        self.pending.configure(
+            replicas=config.waits_for_replicas,
+            disk=config.sync_flush,
+            flushed_offset=self.store.commit_log.flushed_offset,
+        )
+        self.metadata.waits = config.enable_controller_mode and config.waits_for_replicas
+        self.metadata.timeout_ms = config.slave_timeout
+        config.configure_creation(self.topics.creation, self.metadata.groups.creation)
+        self._client.drop_silent_ms = config.controller_heart_beat_timeout_mills
+        routes.period_ms, routes.timeout_ms = (
+            config.register_name_server_period,
+            config.register_broker_timeout_mills,
+        )
+        replication = self._controlled or self._plain
+        if replication is not None:
+            replication.configure()
+        else:
+            self._stand_alone.appended()
+        self.commit.want()
+
     # -- what the start makes ----------------------------------------------------------------------------
 
     @property
@@ -309,6 +344,11 @@ class BrokerParts:
     def http_address(self) -> tuple[str, int] | None:
         """None: there is no HTTP port."""
         return None if self._http is None else self._http.address
+
+    @property
+    def prom_address(self) -> tuple[str, int] | None:
+        """The listener of metricsExporterType=PROM; None: there is none."""
+        return None if self._prom is None else self._prom.address
 
     @property
     def address(self) -> str:

@@ -17,7 +17,7 @@ from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import ROLE, SendGate
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.ha_security import ha_security
-from broker.controller_mode.service import ha_settings
+from broker.controller_mode.replication_settings import ha_settings
 from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.core.readiness import RoleName
 from broker.ha.security import HaSecurity
@@ -29,6 +29,7 @@ from broker.plain_ha.slave_client import Refusal
 from broker.stats.messages_in import MessagesIn
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
+from broker.store.recovery import Between, nothing
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
 from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS
@@ -39,7 +40,8 @@ from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-DISPATCH_RECORDS = 512
+DISPATCH_RECORDS = 128
+"""In one turn of the event loop, which other brokers may share."""
 FORWARD_TIMEOUT_MS = 2_500
 LINKED_PERIOD_MS = 2_000
 """How often a linked slave asks for the end of its master's log, for the lag."""
@@ -49,14 +51,14 @@ SEARCH = Backoff(first_ms=250, max_ms=5_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainParts:
-    """The parts of the broker that this mode works on, and what it calls. commit: None without SYNC_FLUSH.
-    announce: registers with the name servers, at once and in the background."""
+    """The parts of the broker that this mode works on, and what it calls. announce: registers
+    with the name servers, at once and in the background."""
 
     client: RemotingClient
     gate: SendGate
     pending: PendingReplies
     store: MessageStore
-    commit: GroupCommit | None
+    commit: GroupCommit
     metadata: Metadata
     messages_in: MessagesIn
     announce: Callable[[], None]
@@ -116,8 +118,8 @@ class PlainReplication:
                 f"haListenPort: cannot listen on {config.bind_address}:{config.ha_port}: {why_refused(error)}"
             ) from error
 
-    def recover(self) -> None:
-        """Prepares a store that was just loaded for its role; any thread."""
+    def recover(self, between: Between = nothing) -> None:
+        """Prepares a store that was just loaded for its role; any thread. Nothing of it is long."""
         if not self.is_slave:
             self._parts.store.become_master(is_whole=True)
 
@@ -144,6 +146,11 @@ class PlainReplication:
         if self.is_slave:
             tasks.start("the master's address", self._follow_forever)
             tasks.start("metadata of the master", self.slave_sync.run)
+
+    def configure(self) -> None:
+        """Takes changed settings over."""
+        self.ha.configure(ha_settings(self._config), self._config.copy_rules)
+        self._in_sync_changed(self.ha.in_sync_count)
 
     async def stop(self) -> None:
         """Closes the links. Raises StopError if a step failed; the others were done."""

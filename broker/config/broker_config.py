@@ -17,6 +17,8 @@ from broker.config.ha_settings import HaLinkSettings, HaSecuritySettings
 from broker.config.ignored_keys import look_up
 from broker.config.log_settings import LogSettings
 from broker.config.master_slave_settings import MasterSlaveSettings
+from broker.config.metrics_settings import MetricsSettings
+from broker.config.run_time_keys import AT_RUN_TIME
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, rpo
 from keelmq.remoting.config_store import StoredConfig
@@ -27,47 +29,6 @@ PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 QUEUE_ENTRY_BYTES = 20
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9._%|-]{1,100}")
-
-
-AT_RUN_TIME = frozenset(
-    {
-        "autoCreateSubscriptionGroup",
-        "autoCreateTopicEnable",
-        "brokerElectionPriority",
-        "brokerPermission",
-        "channelExpiredTimeout",
-        "cleanFileForciblyEnable",
-        "cleanResourceInterval",
-        "defaultTopicQueueNums",
-        "deleteFileBatchMax",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "enablePropertyFilter",
-        "fileReservedTime",
-        "litePullMessageEnable",
-        "logicalDiskSpaceCleanForciblyThreshold",
-        "longPollingEnable",
-        "maxCommitLogBytes",
-        "maxMessageSize",
-        "minInSyncReplicas",
-        "notifyConsumerIdsChangedEnable",
-        "quotaPercentForDiskPartition",
-        "rejectTransactionMessage",
-        "replicasPerDiskPartition",
-        "shortPollingTimeMills",
-        "shutdownForwardTimeout",
-        "shutdownHandOverTimeout",
-        "slaveReadEnable",
-        "startAcceptSendRequestTimeStamp",
-        "syncFlushTimeout",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
-    }
-)
-"""Keys that a request (25) can change. The others are read at the start."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
@@ -81,6 +42,7 @@ class BrokerConfig(
     StoreSettings,
     CreationLimits,
     LogSettings,
+    MetricsSettings,
     MasterSlaveSettings,
     HaLinkSettings,
     HaSecuritySettings,

@@ -87,6 +87,13 @@ class ClientSettings(TelemetryConfig):
         -1, description="consumers whose queues a popping consumer shares, beside its own; 0 or -1: all"
     )
 
+    telemetry_consumer_lag_interval: int = Field(
+        60_000,
+        ge=0,
+        description="ms between two records of how far each consumer group is behind, of the 1000 pairs of "
+        "group and topic with the most messages behind; 0: none",
+    )
+
     @field_validator("msg_trace_topic_name")
     @classmethod
     def _legal(cls, text: str) -> str:

@@ -29,6 +29,12 @@ class CreationLimits(Config):
         "them; 0: no limit (ours)",
     )
 
+    def configure_creation(self, topics: AutoCreation, groups: AutoCreation) -> None:
+        """Gives both tables the limits that these settings have now."""
+        per_minute = self.auto_create_per_minute
+        topics.configure(count_max=self.auto_create_topic_max, per_minute=per_minute)
+        groups.configure(count_max=self.auto_create_subscription_group_max, per_minute=per_minute)
+
     def topic_creation(self) -> AutoCreation:
         """Returns the limits of the topic table."""
         return AutoCreation(

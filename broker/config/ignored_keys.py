@@ -18,7 +18,7 @@ _PATHS: Final = "RocketMQ does not read it either: everything is below storePath
 _REGISTER: Final = "a registration is always whole, and made when something has changed"
 _PULL: Final = "a pull gets as much as it asks for, at most 1 MiB"
 _HA: Final = "replicas are in sync by the SyncStateSet, or without controllers by haMaxGapNotInSync"
-_METRICS: Final = "httpPort has /metrics"
+_METRICS: Final = "metrics are read by Prometheus: see metricsExporterType"
 _RECOVERY: Final = "recovery begins at the checkpoint"
 _DLEDGER: Final = "there is no DLedger log; enableControllerMode is the way to a fail-over"
 
@@ -42,7 +42,7 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"haSlaveFallbehindMax|maxSlaveResendLength", _HA),
     (r"syncMasterFlushOffsetWhenStartup|syncControllerMetadataPeriod|syncBrokerMemberGroupPeriod", _HA),
     (r"consumerOffsetUpdateVersionStep|delayOffsetUpdateVersionStep|forwardTimeout|skipPreOnline", _HA),
-    (r"metrics\w+|metric(GrpcExporter|LoggingExporter)\w+", _METRICS),
+    (r"metricsGrpcExporter\w+|metric(GrpcExporter|LoggingExporter)\w+", _METRICS),
     (r"recoverConcurrently|recoverThreadPoolNums|maxRecoveryCommitlogFiles|maxChecksumRange", _RECOVERY),
     (r"destroyMapedFileIntervalForcibly|deleteCommitLogFilesInterval", "a file goes when nobody needs it"),
     (r"deleteConsumeQueueFilesInterval|redeleteHangedFileInterval", "a file goes when nobody needs it"),

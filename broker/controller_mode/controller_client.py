@@ -200,6 +200,11 @@ class Heartbeats:
                 wake = self._wake[address] = asyncio.Event()
                 self._tasks.start(f"heartbeat to controller {address}", partial(self._run, address, wake))
 
+    def configure(self, *, interval_ms: int) -> None:
+        """Changes the interval, and sends a heartbeat to every controller at once."""
+        self._interval_ms = interval_ms
+        self.beat_now()
+
     def beat_now(self) -> None:
         """Sends a heartbeat to every controller at once."""
         for wake in self._wake.values():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from broker.core.lease import Lease
 from broker.ha.service import HaService
+from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +24,30 @@ class IsolationLease:
         """timeout_ms: controllerHeartBeatTimeoutMills. send_heartbeat_interval_ms:
         haSendHeartbeatInterval."""
         self._ha = ha
-        self._lease = Lease(
-            timeout_ms=timeout_ms, replica_timeout_ms=WITNESS_BEATS * send_heartbeat_interval_ms
-        )
+        self._now = (timeout_ms, WITNESS_BEATS * send_heartbeat_interval_ms)
+        self._later: tuple[int, int, int] | None = None  # timeout, since when it is sent, when it counts
+        self._lease = Lease(timeout_ms=self._now[0], replica_timeout_ms=self._now[1])
         self.heartbeat_answered = self._lease.heartbeat_answered
         self.confirmed = self._lease.confirmed
         self.connection_lost = self._lease.connection_lost
+
+    def configure(self, *, timeout_ms: int, send_heartbeat_interval_ms: int) -> None:
+        """Changes the settings. From now on heartbeats have this timeout_ms. A longer one counts for the
+        lease when no controller can go by the old one any more."""
+        now, (before_ms, _) = now_ms(), self._now
+        replica_timeout_ms = WITNESS_BEATS * send_heartbeat_interval_ms
+        self._later = (timeout_ms, now, now + before_ms) if timeout_ms > before_ms else None
+        self._set(min(timeout_ms, before_ms), replica_timeout_ms, now)
+
+    def _set(self, timeout_ms: int, replica_timeout_ms: int, since_ms: int) -> None:
+        self._now = (timeout_ms, replica_timeout_ms)
+        self._lease.configure(timeout_ms=timeout_ms, replica_timeout_ms=replica_timeout_ms, since_ms=since_ms)
+
+    def _set_later(self, now_ms: int) -> None:
+        if self._later is not None and now_ms >= self._later[2]:
+            timeout_ms, since_ms, _ = self._later
+            self._later = None
+            self._set(timeout_ms, self._now[1], since_ms)
 
     def is_over(self, now_ms: int) -> bool:
         """Returns whether nothing may be acknowledged now."""
@@ -39,6 +58,7 @@ class IsolationLease:
         was_isolated = False
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
+            self._set_later(now_ms())
             isolated = is_isolated()
             if isolated and not was_isolated:
                 logger.error(

@@ -87,7 +87,7 @@ class ReplicasManager:
         self._identity, self._controller, self._ha, self._effects = identity, controller, ha, effects
         self._role_change = RoleChange(ha, effects)
         self._cluster_name, self._broker_name = cluster_name, broker_name
-        self._poll_period_ms = poll_period_ms
+        self.poll_period_ms = poll_period_ms
         self._role = self._acting = Role(broker_id=0)  # _acting: already the one that a change leads to
         self._role_update: RoleUpdate | None = None
         self._role_update_came, self._poll_now = asyncio.Event(), asyncio.Event()
@@ -264,11 +264,18 @@ class ReplicasManager:
             took_ms,
             before,
             sorted(role_update.sync_state_set),
+            extra={
+                "brokerName": self._broker_name,
+                "masterBrokerId": after.master_broker_id,
+                "masterEpoch": role_update.master_epoch,
+                "syncStateSet": sorted(role_update.sync_state_set),
+                "tookMs": took_ms,
+            },
         )
 
     async def _poll_forever(self) -> None:
         while True:
-            await wait_for_event(self._poll_now, self._poll_period_ms)
+            await wait_for_event(self._poll_now, self.poll_period_ms)
             await self._poll()
 
     async def _poll(self, fence: tuple[Role, int] | None = None) -> RoleUpdate | None:

@@ -96,6 +96,12 @@ class BrokerHaEvents:
         self._alter_sync_state_set, self._read_sync_state_set = alter_sync_state_set, read_sync_state_set
         self._replicated = 0
 
+    def configure(self, *, copies: int) -> None:
+        """Changes inSyncReplicas, and sends the replies that may leave now."""
+        self._copies = copies
+        self._pending.few_replicas = self._gate.in_sync < copies
+        self.release()
+
     def on_confirm(self, offset: int) -> None:
         """Does nothing: the HA service has set the store's confirmOffset."""
 

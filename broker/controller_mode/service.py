@@ -26,12 +26,12 @@ from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRe
 from broker.controller_mode.isolation_lease import IsolationLease
 from broker.controller_mode.planned_stop import PlannedStop
 from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.controller_mode.replication_settings import awaited_copies, ha_settings
 from broker.controller_mode.role_change_effects import BrokerHaEvents, BrokerRoleChangeEffects
 from broker.controller_mode.role_change_notifications import RoleChangeNotifications, RoleHints
 from broker.controller_mode.slave_sync import SlaveSync
 from broker.core.readiness import RoleName
 from broker.core.role import Role
-from broker.ha.ports import HaSettings
 from broker.ha.report import status_of
 from broker.ha.service import HaService
 from broker.metadata.service import Metadata
@@ -42,6 +42,7 @@ from broker.store.message_store import MessageStore
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -52,7 +53,7 @@ class ControlledParts:
     """The parts of the broker that controller mode works on, and what it calls.
 
     client, pushed: for controllers, name servers and the master, and the requests that come over these
-    connections. commit: None without SYNC_FLUSH. address: host:port that clients are told. announce:
+    connections. address: host:port that clients are told. announce:
     registers with the name servers, at once and in the background. send_here: the send handler.
     close_clients: closes all connections of clients. on_role_changed(before, after, took_ms): a role change
     has just been finished.
@@ -63,7 +64,7 @@ class ControlledParts:
     gate: SendGate
     pending: PendingReplies
     store: MessageStore
-    commit: GroupCommit | None
+    commit: GroupCommit
     disk_fault: DiskFault
     metadata: Metadata
     registry: ClientRegistry
@@ -109,7 +110,7 @@ class ControllerMode:
             gate=parts.gate,
             pending=parts.pending,
             hold_offset=parts.metadata.hold_offset,
-            copies=1 if config.all_ack_in_sync_state_set else config.in_sync_replicas,
+            copies=awaited_copies(config),
             alter_sync_state_set=lambda *change: self._manager.alter_sync_state_set(*change),
             read_sync_state_set=lambda epoch: self._manager.read_sync_state_set(epoch),
         )
@@ -245,6 +246,18 @@ class ControllerMode:
         steps.add("HA", self.ha.stop)
         await steps.run()
 
+    def configure(self) -> None:
+        """Takes changed settings over. Heartbeats, which have settings for the controllers, leave at once."""
+        config = self._config
+        self._lease.configure(
+            timeout_ms=config.controller_heart_beat_timeout_mills,
+            send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+        )
+        self.ha.configure(ha_settings(config))
+        self._events.configure(copies=awaited_copies(config))
+        self._heartbeats.configure(interval_ms=config.broker_heartbeat_interval)
+        self._manager.poll_period_ms = config.sync_broker_metadata_period
+
     # -- calls of the broker -----------------------------------------------------------------------------
 
     def connection_lost(self, address: str) -> None:
@@ -375,23 +388,5 @@ class ControllerMode:
             election_priority=config.broker_election_priority,
             hands_over=True,
             min_in_sync_replicas=config.min_in_sync_replicas,
+            send_time_millis=wall_ms(),
         )
-
-
-def ha_settings(config: BrokerConfig) -> HaSettings:
-    """Returns the settings of the HA service."""
-    return HaSettings(
-        batch_bytes=config.ha_transfer_batch_size,
-        send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
-        housekeeping_interval_ms=config.ha_housekeeping_interval,
-        max_time_slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
-        all_ack=config.all_ack_in_sync_state_set,
-        in_sync_replicas=config.in_sync_replicas,
-        sync_from_last_file=config.sync_from_last_file,
-        async_learner=config.async_learner,
-        bytes_per_second=config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0,
-        far_bytes_per_second=config.max_ha_transfer_byte_in_second,
-        catch_up_threads=config.ha_catch_up_threads,
-        stay_awake=config.ha_stay_awake,
-        sync_flush=config.sync_flush,
-    )

@@ -42,12 +42,27 @@ class Lease:
     def __init__(self, *, timeout_ms: int, replica_timeout_ms: int) -> None:
         """timeout_ms: the heartbeat timeout that we give the controllers. replica_timeout_ms: a slave that
         was silent for so long is not known to be a slave any more."""
+        self._heard: dict[str, tuple[int, int]] = {}  # since when without a break, and the latest
+        self._proof: tuple[str, int] | None = None
+        self._not_before_ms = 0  # heartbeats that were sent earlier had a shorter timeout
+        self._set(timeout_ms, replica_timeout_ms)
+
+    def _set(self, timeout_ms: int, replica_timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms - timeout_ms // MARGIN
         grace_ms = min(timeout_ms, GRACE_MS)
         self._grace_ms = grace_ms - grace_ms // MARGIN
         self._replica_timeout_ms = replica_timeout_ms
-        self._heard: dict[str, tuple[int, int]] = {}  # since when without a break, and the latest
-        self._proof: tuple[str, int] | None = None
+
+    def configure(self, *, timeout_ms: int, replica_timeout_ms: int, since_ms: int) -> None:
+        """Changes both times. since_ms: heartbeats that were sent from then on had this timeout.
+
+        A shorter timeout counts at once. A longer one must be given when the old one has passed since
+        since_ms: then nothing that was heard before can still count, and it is forgotten here.
+        """
+        if timeout_ms - timeout_ms // MARGIN > self._timeout_ms:
+            self._not_before_ms = since_ms
+            self._heard = {each: heard for each, heard in self._heard.items() if heard[1] >= since_ms}
+        self._set(timeout_ms, replica_timeout_ms)
 
     def heartbeat_answered(self, controller: str, sent_ms: int, now_ms: int) -> None:
         """The controller has heard us at sent_ms or later.
@@ -55,6 +70,8 @@ class Lease:
         If a whole timeout may have passed for it since the heartbeat before, it may have deposed us in
         between, and only what it says later counts.
         """
+        if sent_ms < self._not_before_ms:
+            return
         since_ms, latest_ms = self._heard.get(controller, (now_ms, 0))
         if now_ms >= latest_ms + self._timeout_ms:
             since_ms = now_ms

@@ -95,6 +95,10 @@ class SyncStateSetManager:
         self.others: frozenset[int] = agreed.members - {broker_id}
         """The replicas whose acks confirmOffset waits for: the union without the master."""
 
+    def configure(self, *, all_ack: bool, max_lag_ms: int) -> None:
+        """Changes the settings; they count from the next proposal on."""
+        self._all_ack, self._max_lag_ms = all_ack, max_lag_ms
+
     @property
     def in_flight(self) -> bool:
         """A proposal was sent, and has no answer yet."""

@@ -290,6 +290,12 @@ class MasterServer:
             steps.add("the listener's connections", self._listener.wait_closed)
         await steps.run()
 
+    def configure(self, settings: LinkSettings) -> None:
+        """Takes changed settings over, on open links as well."""
+        self.settings, now_ms = settings, self.clock()
+        for link in self._protocols:
+            link.configure(settings, now_ms)
+
     def accept(self) -> None:
         """Accepts slaves from now on: this broker is master."""
         self._open = True

@@ -68,6 +68,15 @@ class Mastership:
         self._wake = asyncio.Event()
         self._is_over = False
 
+    def configure(self, settings: HaSettings) -> None:
+        """Takes changed settings over. What is confirmed stays confirmed, whatever they ask for now."""
+        self._settings = settings
+        self.sync_state_set_manager.configure(
+            all_ack=settings.all_ack, max_lag_ms=settings.max_time_slave_not_catchup_ms
+        )
+        self._wake.set()
+        self.advance_confirm_offset()
+
     def stop(self) -> None:
         """Ends the term. The task returns at its next step."""
         self._is_over = True
@@ -215,6 +224,10 @@ class Mastership:
                     "SyncStateSet %s at epoch %d",
                     sorted(manager.agreed.members),
                     manager.agreed.epoch,
+                    extra={
+                        "syncStateSet": sorted(manager.agreed.members),
+                        "syncStateSetEpoch": manager.agreed.epoch,
+                    },
                 )
             self.sync_state_set_changed()
         refused = proposal is not None and answer is None and proposal.members != manager.agreed.members

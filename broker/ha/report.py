@@ -1,5 +1,7 @@
-"""Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907),
-and replica_samples() for telemetry. They change nothing."""
+"""Views of an HaService: status_of() for operators and metrics, runtime_info() for getBrokerHAStatus (907).
+
+They change nothing.
+"""
 
 from typing import Protocol
 
@@ -10,7 +12,6 @@ from broker.ha.ports import ReplicatedStore
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
 from keelmq.remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
-from keelmq.remoting.records import ReplicaSample
 from keelmq.runtime.clock import wall_ms
 
 
@@ -102,22 +103,6 @@ def _master(ha: HaService, mastership: Mastership) -> dict[str, object]:
     }
 
 
-def replica_samples(ha: HaService) -> tuple[ReplicaSample, ...]:
-    """Returns the connected slaves as their master sees them; empty when this broker is not master."""
-    if ha.mastership is None:
-        return ()
-    now, members = ha.now_ms(), ha.mastership.sync_state_set_manager.agreed.members
-    return tuple(
-        ReplicaSample(
-            broker_id=slave_id,
-            ack_offset=link.ack_offset,
-            lag_ms=now - link.caught_up_ms(now),
-            in_sync=slave_id in members,
-        )
-        for slave_id, link in sorted(ha.links.items())
-    )
-
-
 def runtime_info(ha: HaService) -> HaRuntimeInfo:
     """Returns the body of 907. `fault`, which RocketMQ's tools skip, says why a replica copies nothing."""
     mastership = ha.mastership
@@ -142,7 +127,7 @@ def connection_info(
     ha: Replication, link: MasterLink, *, broker_id: int | None, in_sync: bool
 ) -> HaConnectionRuntimeInfo:
     """Returns one slave for 907. broker_id None: it is not known."""
-    ack = max(link.ack_offset, 0)
+    ack, now = max(link.ack_offset, 0), ha.now_ms()
     return HaConnectionRuntimeInfo(
         addr=ha.address_of(link),
         slave_ack_offset=ack,
@@ -152,6 +137,7 @@ def connection_info(
         transfer_from_where=max(link.began_at, 0),
         broker_id=broker_id,
         eta_millis=link.progress.eta_ms,
+        lag_millis=max(now - link.caught_up_ms(now), 0),
     )
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.epochs import EpochEntry, Epochs
-from broker.ha.core.master_link import LinkSettings, MasterLink
+from broker.ha.core.master_link import MasterLink
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
+from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import truncate_partial_record
 from broker.ha.master_server import MasterServer
@@ -57,7 +58,7 @@ class HaService:
         security: HaSecurity,
         clock: Clock = now_ms,
     ) -> None:
-        """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None without sync_flush.
+        """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None: never sync_flush.
 
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
@@ -77,13 +78,7 @@ class HaService:
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
-            settings=LinkSettings(
-                batch_bytes=settings.batch_bytes,
-                send_heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
-                housekeeping_interval_ms=settings.housekeeping_interval_ms,
-                bytes_per_second=settings.bytes_per_second,
-                far_bytes_per_second=settings.far_bytes_per_second,
-            ),
+            settings=master_link_settings(settings),
             clock=clock,
             on_ack=self._acked,
             on_links_changed=self._links_changed,
@@ -120,6 +115,18 @@ class HaService:
     def address(self) -> tuple[str, int]:
         """Host and port on which slaves are served."""
         return self._server.address
+
+    def configure(self, settings: HaSettings) -> None:
+        """Takes changed settings over, whatever the role is. haCatchUpThreads and haStayAwake stay."""
+        self._settings = settings
+        self._server.configure(master_link_settings(settings))
+        if self.mastership is not None:
+            self.mastership.configure(settings)
+        if self.client is not None:
+            self.client.configure(self._slave_settings())
+
+    def _slave_settings(self) -> SlaveSettings:
+        return slave_link_settings(self._settings, file_bytes=self.store.commit_log.file_bytes)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -252,15 +259,7 @@ class HaService:
             self,
             broker_id=broker_id,
             address=address,
-            settings=SlaveSettings(
-                file_bytes=self.store.commit_log.file_bytes,
-                send_heartbeat_interval_ms=self._settings.send_heartbeat_interval_ms,
-                housekeeping_interval_ms=self._settings.housekeeping_interval_ms,
-                sync_from_last_file=self._settings.sync_from_last_file,
-                async_learner=self._settings.async_learner,
-                sync_flush=self._commit is not None,
-                pulls_metadata=True,
-            ),
+            settings=self._slave_settings(),
             clock=self._clock,
             commit=self._commit,
             check_master=self.check_master,

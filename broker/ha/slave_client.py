@@ -64,6 +64,12 @@ class SlaveClient:
         self._ciphertext = memoryview(bytearray(PLAIN_BYTES if security.client_tls is not None else 0))
         self._stopped = False
 
+    def configure(self, settings: SlaveSettings) -> None:
+        """Takes changed settings over, on a connection that is open as well."""
+        self._settings = settings
+        if self.protocol is not None:
+            self.protocol.configure(settings)
+
     @property
     def connected(self) -> bool:
         """The handshake is done and the master sends its log."""

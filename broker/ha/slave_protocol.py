@@ -20,6 +20,7 @@ from broker.ha.core.slave_link import (
     SaveEpochs,
     SendBytes,
     SlaveLink,
+    SlaveSettings,
     Truncate,
 )
 from broker.ha.log_epochs import LogEpochs
@@ -33,6 +34,12 @@ logger = logging.getLogger(__name__)
 CONTROL_BYTES = 4_096
 DIRECT_BYTES = 2_048
 """A body of this length or more is read into the log itself; a shorter one is read with what follows it."""
+TURN_BYTES_MAX = 256 << 10
+"""Bytes of the log that one turn of the loop reads. libuv reads a busy socket 32 times in a row, which takes
+milliseconds, and meanwhile no other broker of the process serves anybody."""
+LARGE_READ_BYTES = 8_192
+"""A read of this length or more is one of many, of a slave that catches up: the reports about all such reads
+of a turn are written together, because a write for each costs more than the reads."""
 
 NO_PROOF = (
     "the master does not prove its membership: are its member credentials the same as ours? "
@@ -71,7 +78,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         commit: GroupCommit | None,
         new_hello: HelloFactory | None = None,
     ) -> None:
-        """commit: None without sync_flush. new_hello: None if the master need not prove anything."""
+        """commit: None: never sync_flush. new_hello: None if the master need not prove anything."""
         self.link = link
         self._new_hello = new_hello
         self._hello: SlaveHello | None = None  # until the master has proved its membership
@@ -85,6 +92,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._disk_job: asyncio.Future[None] | None = None  # of a truncation, or of new epochs; in a thread
         self._pending = b""  # bytes that arrived meanwhile
         self._broken = False  # the log takes no more bytes: the connection is about to be closed
+        self._turn_bytes = 0  # read into the log in this turn of the loop
+        self._unsent = b""  # reports of a turn with large reads
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
@@ -146,6 +155,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self._take_hello(self._hello, self._control[:nbytes], now_ms)
         elif self._is_direct and self._close is None:
             self._store.commit_log.received(nbytes)
+            if nbytes >= LARGE_READ_BYTES:
+                self._count_turn(nbytes)
             self.link.body_received(nbytes, now_ms)
             self._perform(now_ms)
         elif self._disk_job is not None:
@@ -155,6 +166,24 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 self._take(self._control[:nbytes], now_ms)
             except OSError as error:
                 self.close(f"cannot write here: {error}")
+
+    def _count_turn(self, nbytes: int) -> None:
+        """Ends the reading of this turn at TURN_BYTES_MAX: the others of this loop come first."""
+        if not self._turn_bytes:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._turn_bytes += nbytes
+        if self._turn_bytes >= TURN_BYTES_MAX and self._transport is not None and self._disk_job is None:
+            self._transport.pause_reading()
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        if self._transport is None or self._close is not None:
+            return
+        if self._unsent:
+            self._transport.write(self._unsent)
+            self._unsent = b""
+        if self._disk_job is None and not self._transport.is_reading():
+            self._transport.resume_reading()
 
     def _take(self, data: memoryview, now_ms: int) -> None:
         """Handles headers, small bodies, and the beginning of a large one. Raises OSError if the log takes no
@@ -199,6 +228,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         except HelloRefused as refused:
             self.close(f"{NO_PROOF} ({refused})")
 
+    def configure(self, settings: SlaveSettings) -> None:
+        """Takes changed settings over."""
+        self.link.configure(settings)
+        self.flushed()
+
     def flushed(self) -> None:
         """More of the log is on disk: it can be acknowledged."""
         if self._transport is None or self._close is not None:
@@ -223,7 +257,9 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case SendBytes():
-                if self._transport is not None and not self._transport.is_closing():
+                if self._turn_bytes:
+                    self._unsent += effect.data
+                elif self._transport is not None and not self._transport.is_closing():
                     self._transport.write(effect.data)
             case Confirm():
                 self._owner.confirm_offset_received(effect.offset)

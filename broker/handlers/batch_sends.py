@@ -47,5 +47,6 @@ class BatchSends:
         reply = reply_frame(BATCH_REPLY % values)
         if not self._gate.wait or not waits_for_replicas(stored.properties + shared):
             return reply
-        self._pending.add(stored.end, peer, reply, self._writer.tick.ms)
+        tick = self._writer.tick
+        self._pending.add(stored.end, peer, reply, tick.ms, 1, tick.code)
         return None

@@ -34,6 +34,7 @@ from broker.handlers.pull_subscriptions import PullSubscriptions
 from broker.metadata.groups import FORBIDDEN_READ, Group
 from broker.metadata.topics import PERM_READ, Topic
 from broker.put.handler_context import HandlerContext
+from broker.stats.rpc_latency import response_code_of
 from broker.store.queue.reading import OUTSIDE, GetResult, GetStatus
 from keelmq.remoting.codes import VERSION, RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY
@@ -63,12 +64,14 @@ class _Waiter:
 
     __slots__ = (
         "asked_offset",
+        "began_s",
         "command",
         "deadline_ms",
         "group",
         "handler",
         "message_filter",
         "peer",
+        "request_code",
         "topic",
     )
 
@@ -90,6 +93,7 @@ class _Waiter:
         self.group = group
         self.message_filter = message_filter
         self.deadline_ms = deadline_ms
+        self.request_code, self.began_s = handler.request_code, monotonic()
 
     def __call__(self) -> None:
         self.handler.wake(self)
@@ -103,7 +107,9 @@ class PullHandler:
         self._topics = context.topics.topics
         self._context = context
         self._settings, self._resets = context.settings, context.resets.offsets
-        self._reads = context.reads
+        self._reads, self._latency = context.reads, context.pending.latency
+        self.request_code = int(RequestCode.PULL_MESSAGE)  # of the pull that is served now
+        self._took_s = 0.0  # by the last look into the store
         self._subscriptions = PullSubscriptions(context)
         self._waiting: Deadlines[_Waiter] = Deadlines()
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
@@ -128,7 +134,11 @@ class PullHandler:
     def lite_pull(self, command: PullCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
         """Serves 361, the pull of a DefaultLitePullConsumer."""
         if self._settings.lite_pull_message_enable:
-            return self.pull(command, body, peer)
+            self.request_code = int(RequestCode.LITE_PULL_MESSAGE)
+            try:
+                return self.pull(command, body, peer)
+            finally:
+                self.request_code = int(RequestCode.PULL_MESSAGE)
         remark = "the broker for lite pull message is forbidden"
         return refuse(command, ResponseCode.NO_PERMISSION, remark, FORBIDDEN_BROKER)
 
@@ -150,13 +160,13 @@ class PullHandler:
         ):
             refused = self._check(command, topic, group)
             if refused is not None:
-                return refused
+                return self._refused(refused)
         assert topic is not None and group is not None
         message_filter = self._subscriptions.find(command, group)
         if isinstance(message_filter, bytes):
-            return message_filter
+            return self._refused(message_filter)
         if message_filter.sql is not None and self._store.queues.is_batch(ext.topic):
-            return refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
+            return self._refused(refuse(command, ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES))
         if ext.sys_flag & FLAG_COMMIT and ext.commit_offset >= 0:
             self._context.commit_offset(ext.consumer_group, ext.topic, ext.queue_id, ext.commit_offset)
         if self._resets:
@@ -171,7 +181,12 @@ class PullHandler:
                 waiter = _Waiter(self, command, peer, topic, group, message_filter, now_ms() + suspend_ms)
                 if self._suspend(waiter):
                     return None
+        self._latency.observe(self.request_code, code, self._took_s * 1_000)
         return self._reply(command, peer, topic, group, code, result)
+
+    def _refused(self, frame: bytes) -> bytes:
+        self._latency.observe(self.request_code, response_code_of(frame), 0)
+        return frame
 
     def _check(self, command: PullCommand, topic: Topic | None, group: Group | None) -> bytes | None:
         """Returns the refusal of the first check that fails, in RocketMQ's order; None: all pass."""
@@ -211,6 +226,7 @@ class PullHandler:
         low = self._store.min_queue_offset(ext.topic, ext.queue_id)
         high = self._store.max_queue_offset(ext.topic, ext.queue_id)
         result = GetResult(GetStatus.OFFSET_RESET, offset, low, high, [])
+        self._latency.observe(self.request_code, ResponseCode.PULL_OFFSET_MOVED, 0)
         return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
 
     def _get(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
@@ -228,7 +244,8 @@ class PullHandler:
         result = self._store.get(
             ext.topic, ext.queue_id, ext.queue_offset, nums, size, message_filter.tag_codes
         )
-        self._reads.record_lookup_time(monotonic() - began_s)
+        self._took_s = monotonic() - began_s
+        self._reads.record_lookup_time(self._took_s)
         if message_filter.sql is not None and result.views:
             return select(result, message_filter.sql)
         return result
@@ -266,7 +283,8 @@ class PullHandler:
         if not views:
             self._reads.missed += 1
             return head
-        self._reads.count_read(topic.name, command.ext.consumer_group, result.message_count, size)
+        ext, end = command.ext, result.next_begin_offset
+        self._reads.count_read(topic.name, ext.consumer_group, ext.queue_id, end, result.message_count, size)
         if len(views) > VIEWS_MAX or size < VIEW_BYTES_MIN * len(views):
             return b"".join((head, *views))
         peer.write_parts([head, *views])
@@ -356,6 +374,8 @@ class PullHandler:
         return False
 
     def _answer(self, waiter: _Waiter, code: int, result: GetResult) -> None:
+        elapsed_ms = (monotonic() - waiter.began_s) * 1_000
+        self._latency.observe(waiter.request_code, code, elapsed_ms, is_long_polling=True)
         reply = self._reply(waiter.command, waiter.peer, waiter.topic, waiter.group, code, result)
         if reply is not None:
             waiter.peer.send(reply)

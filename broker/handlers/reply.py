@@ -17,7 +17,7 @@ from broker.metadata.topics import Topic, is_for_broker
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
-from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import request_command, response_frame
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations.broker import SendMessageRequestV2, SendMessageResponse
@@ -61,7 +61,9 @@ class ReplyHandlers:
         if not isinstance(stored, PutMessageResult) or not self._context.gate.wait or call.is_oneway:
             return Reply(answer)
         frame = response_frame(call.opaque, ResponseCode.SUCCESS, None, answer)
-        self._context.pending.add(stored.end, call.peer, frame, self._writer.tick.ms)
+        is_v1 = isinstance(header, SendReplyRequest)
+        code = RequestCode.SEND_REPLY_MESSAGE if is_v1 else RequestCode.SEND_REPLY_MESSAGE_V2
+        self._context.pending.add(stored.end, call.peer, frame, self._writer.tick.ms, 1, code)
         return None
 
     def _topic(

@@ -8,6 +8,9 @@ whole broker), the topic's open_queue_count (topic and queue), look() (the prope
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Final, cast
 
 from broker.admission.fast_path import FastPathPeer
@@ -26,6 +29,7 @@ from broker.put.message_writer import MessageWriter
 from broker.put.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
 from broker.put.send_replies import key_text, refusal, reply_template, reply_texts
 from broker.put.success_frames import success_frames
+from broker.stats.rpc_latency import ONEWAY, SUCCESS, response_code_of
 from broker.store.batched_put import BatchedPut
 from broker.store.queue.batch_queue import BatchQueue
 from keelmq.remoting.codes import RequestCode, ResponseCode
@@ -42,6 +46,7 @@ class SendHandler:
     def __init__(self, context: HandlerContext, writer: MessageWriter) -> None:
         self._context = context
         self._store, self._gate, self._pending = context.store, context.gate, context.pending
+        self._latency = context.pending.latency
         self._topics = context.topics.topics
         self._body_bytes_max = context.message_bytes_max
         self._suffix = stored_suffix(context.cluster_name)
@@ -60,13 +65,14 @@ class SendHandler:
 
     def bind(self, table: OperationTable) -> None:
         """Binds 310, 10 and 320."""
-        handler = cast(FastPathHandler, self.send)
+        handler, v1 = cast(FastPathHandler, self.send), cast(FastPathHandler, self.send_v1)
         has_prop_crc = self._store.config.append_prop_crc  # each record has a checksum of its own
         batched = None if has_prop_crc else cast(BatchedHandler, self.send_batched)
+        batched_v1 = None if has_prop_crc else cast(BatchedHandler, self.send_batched_v1)
         table.bind_fast_path(
             RequestCode.SEND_MESSAGE_V2, FastPath(SendCommandV2, lenient_v2, handler, batched)
         )
-        table.bind_fast_path(RequestCode.SEND_MESSAGE, FastPath(SendCommandV1, lenient_v1, handler, batched))
+        table.bind_fast_path(RequestCode.SEND_MESSAGE, FastPath(SendCommandV1, lenient_v1, v1, batched_v1))
         batch = cast(FastPathHandler, self.send_batch)
         table.bind_fast_path(RequestCode.SEND_BATCH_MESSAGE, FastPath(SendCommandV2, lenient_v2, batch))
 
@@ -83,15 +89,17 @@ class SendHandler:
             or not 0 <= ext.queue_id < topic.open_queue_count
             or self._is_unusual(ext.sys_flag, len(body), len(properties))
         ):
-            return self._unusual.send(command, body, properties, peer)
+            return self._timed_unusual(command, body, properties, peer)
         if ext.batch:
-            return self._send_plain_batch(command, topic, body, properties, peer)
+            began = perf_counter()
+            return self._timed(began, command, self._send_plain_batch(command, topic, body, properties, peer))
         if not key:
             key = self._new_unique_key().encode()
             properties += _UNIQUE_KEY % key
         tick = self._tick
         if not tick.is_due and tick.starts_cut_off():
-            return refusal(command, PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF))
+            refused = PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
+            return self._timed(perf_counter(), command, refusal(command, refused))
         try:
             offset, end, queue_offset = self._store.put(
                 topic,
@@ -109,20 +117,59 @@ class SendHandler:
                 keys,
             )
         except (struct.error, ValueError, OSError) as error:
-            return refusal(command, self._writer.failed(error))
+            return self._timed(perf_counter(), command, refusal(command, self._writer.failed(error)))
         if not tick.is_due:
             tick.schedule()
         if command.flag & FLAG_ONEWAY:
-            return None
+            return self._timed(perf_counter(), command, None)
         if self._store.store_host is not self._host:
             self._look_at_host()
         if not key.isalnum():
             key = key_text(key)
         reply = reply_frame(self._template % (offset, ext.queue_id, queue_offset, key, command.opaque))
         if gate.wait and waits:
-            self._pending.add(end, peer, reply, tick.ms)
+            self._pending.add(end, peer, reply, tick.ms, 1, tick.code)
             return None
+        tick.answered += 1
         return reply
+
+    def _timed_unusual(
+        self, command: SendCommand, body: bytes, properties: bytes, peer: FastPathPeer
+    ) -> bytes | None:
+        began = perf_counter()
+        return self._timed(began, command, self._unusual.send(command, body, properties, peer))
+
+    def _timed(self, began: float, command: SendCommand, reply: bytes | None) -> bytes | None:
+        """Counts a reply that the tick does not count, and returns it. None: PendingReplies counts it, or
+        the send was oneway."""
+        is_oneway = command.flag & FLAG_ONEWAY
+        if reply is not None or is_oneway:
+            code = ResponseCode.SUCCESS if reply is None else response_code_of(reply)
+            elapsed_ms = (perf_counter() - began) * 1_000
+            self._latency.observe(self._tick.code, code, elapsed_ms, result=ONEWAY if is_oneway else SUCCESS)
+        return reply
+
+    def send_v1(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
+        """Serves 10."""
+        with self._v1():
+            return self.send(command, body, peer)
+
+    def send_batched_v1(
+        self, commands: list[SendCommand], bodies: list[bytes], peer: FastPathPeer
+    ) -> tuple[int, bytes]:
+        """Serves the messages of one read with code 10."""
+        with self._v1():
+            return self.send_batched(commands, bodies, peer)
+
+    @contextmanager
+    def _v1(self) -> Iterator[None]:
+        tick = self._tick
+        answered, tick.code = tick.answered, int(RequestCode.SEND_MESSAGE)
+        try:
+            yield
+        finally:
+            tick.answered_v1 += tick.answered - answered
+            tick.answered, tick.code = answered, int(RequestCode.SEND_MESSAGE_V2)
 
     def send_batched(
         self, commands: list[SendCommand], bodies: list[bytes], peer: FastPathPeer
@@ -183,8 +230,10 @@ class SendHandler:
             self._look_at_host()
         frames = success_frames(self._texts, answers)
         if all_wait and answers and gate.wait:
-            self._pending.add(self._store.commit_log.max_offset, peer, frames, tick.ms, len(answers))
+            end = self._store.commit_log.max_offset
+            self._pending.add(end, peer, frames, tick.ms, len(answers), tick.code)
             return len(messages), b""
+        tick.answered += len(answers)
         return len(messages), frames
 
     def _look_at_host(self) -> None:
@@ -206,8 +255,12 @@ class SendHandler:
 
     def send_batch(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
         """Serves 320: a batch, whatever its flag says."""
-        command.ext.batch = True
-        return self.send(command, body, peer)
+        command.ext.batch, tick = True, self._tick
+        tick.code = int(RequestCode.SEND_BATCH_MESSAGE)
+        try:
+            return self.send(command, body, peer)
+        finally:
+            tick.code = int(RequestCode.SEND_MESSAGE_V2)
 
     def _send_plain_batch(
         self, command: SendCommand, topic: Topic, body: bytes, properties: bytes, peer: FastPathPeer

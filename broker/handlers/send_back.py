@@ -25,7 +25,7 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
 from broker.store.querying import record_at
-from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
@@ -98,6 +98,9 @@ class SendBackHandler:
         if isinstance(stored, PutRefused):
             raise CommandError(*stored)
         self._context.reads.count_sent_back(record.topic, header.group)
+        if is_dead:
+            origin = property_value(record.properties, b"RETRY_TOPIC") or record.topic.encode()
+            self._context.reads.count_dead_letter(origin.decode("utf-8", "replace"), header.group)
         if call.is_oneway:
             return Reply()
         if not gate.wait:
@@ -107,7 +110,8 @@ class SendBackHandler:
         peer = cast(FastPathPeer, call.peer)
         if self._context.topics.unwritten:
             peer = AfterSave(peer, self._context.topics)
-        self._context.pending.add(stored.end, peer, reply, self._writer.tick.ms)
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        self._context.pending.add(stored.end, peer, reply, self._writer.tick.ms, 1, code)
         return None
 
     async def _topic_on_disk(self) -> None:

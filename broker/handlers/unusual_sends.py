@@ -95,6 +95,10 @@ class UnusualSends:
         stored = self._scheduled.put(command, to_store, properties)
         if isinstance(stored, PutRefused):
             return refusal(command, stored)
+        if to_store.topic.name.startswith(DLQ_PREFIX):
+            origin = property_value(properties, b"RETRY_TOPIC") or command.ext.topic.encode()
+            group = to_store.topic.name.removeprefix(DLQ_PREFIX)
+            self._context.reads.count_dead_letter(origin.decode("utf-8", "replace"), group)
         message_id = offset_message_id(self._store.store_host, stored.offset)
         return self._answer(command, to_store, properties, message_id, stored, peer)
 

@@ -98,7 +98,7 @@ class Metadata:
         self.resets = PendingResets()
         self.truncations = TruncationHistory(directory / "truncation.json")
         self._queues = queues
-        self._waits, self._timeout_ms = waits, timeout_ms
+        self.waits, self.timeout_ms = waits, timeout_ms
         self._clock = clock
         self._term: Term | None = None
         self._replicas: Replicas | None = None  # of the term
@@ -284,9 +284,9 @@ class Metadata:
         """
         term = self._term
         await self.on_disk(store)
-        if not self._waits or term is None:
+        if not self.waits or term is None:
             return
-        deadline_ms = self._clock() + self._timeout_ms
+        deadline_ms = self._clock() + self.timeout_ms
         while True:
             if term is not self._term:
                 raise CommandError(
@@ -297,7 +297,7 @@ class Metadata:
             if self._clock() >= deadline_ms:
                 raise CommandError(
                     ResponseCode.FLUSH_SLAVE_TIMEOUT,
-                    f"{store.what}: not replicated within {self._timeout_ms} ms; {MAY_BE_REPLICATED}",
+                    f"{store.what}: not replicated within {self.timeout_ms} ms; {MAY_BE_REPLICATED}",
                 )
             await self._acked.wait(CHECK_PERIOD_MS)
 
@@ -313,7 +313,7 @@ class Metadata:
     def _hold(self, version: Version) -> None:
         """Called when a message has created its topic: neither it nor a later one is acknowledged before all
         members have the topic."""
-        if self._waits and self._term is not None:
+        if self.waits and self._term is not None:
             self._holds.append((self._queues.log_end(), version))
 
     def hold_offset(self) -> int:

@@ -49,7 +49,7 @@ class RouteRegistration:
     ) -> None:
         """registration: header and body to send now; None sends nothing (no role yet). on_answer: called with
         each answer to a registration."""
-        self._client, self._period_ms, self._timeout_ms = client, period_ms, timeout_ms
+        self._client, self.period_ms, self.timeout_ms = client, period_ms, timeout_ms
         self._registration, self._on_answer = registration, on_answer
         self._wake = {address: asyncio.Event() for address in addresses}
         self._registered: dict[str, bool] = {}
@@ -99,11 +99,11 @@ class RouteRegistration:
             registered = registration is None or await self._register_broker(address, registration)
             if not registered:
                 wake.clear()  # a name server that closes the connection is not asked again at once
-            await wait_for_event(wake, self._period_ms if registered else UNREGISTERED_PERIOD_MS)
+            await wait_for_event(wake, self.period_ms if registered else UNREGISTERED_PERIOD_MS)
 
     async def _register_broker(self, address: str, registration: Registration) -> bool:
         header, body = registration
-        outcome = await self._client.call(address, REGISTER_BROKER, header, body, timeout_ms=self._timeout_ms)
+        outcome = await self._client.call(address, REGISTER_BROKER, header, body, timeout_ms=self.timeout_ms)
         registered = isinstance(outcome, Ok)
         if registered != self._registered.get(address):  # one line per change, not one per try
             if isinstance(outcome, Ok):

@@ -8,6 +8,7 @@ of what it has received. Source: RocketMQ 5.3.3 DefaultHAService.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.master_link import LinkSettings, MasterLink, MasterLog
 from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.dispatcher import Dispatcher
+from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
 from broker.ha.master_server import MasterServer
 from broker.ha.ports import Clock, HaSettings, ReplicatedStore
@@ -51,7 +53,7 @@ class PlainHaService:
         security: HaSecurity,
         clock: Clock = now_ms,
     ) -> None:
-        """host, port: of the HA port, which only a master has. commit: the group commit; None without
+        """host, port: of the HA port, which only a master has. commit: the group commit; None: never
         sync_flush. on_replicated(offset): messages that end there or below have the copies that they need.
         on_in_sync_changed(count): so many copies are in sync, the master's included."""
         self.store, self.is_slave, self.rules = store, is_slave, rules
@@ -62,13 +64,7 @@ class PlainHaService:
         self._numbers = count(1)
         self._server = MasterServer(
             store.commit_log,
-            settings=LinkSettings(
-                batch_bytes=settings.batch_bytes,
-                send_heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
-                housekeeping_interval_ms=settings.housekeeping_interval_ms,
-                bytes_per_second=settings.bytes_per_second,
-                far_bytes_per_second=settings.far_bytes_per_second,
-            ),
+            settings=master_link_settings(settings),
             clock=clock,
             on_ack=lambda link: self._advance(),
             on_links_changed=self._advance,
@@ -130,6 +126,20 @@ class PlainHaService:
         self._advance()
         self._server.pump()
 
+    def configure(self, settings: HaSettings, rules: CopyRules) -> None:
+        """Takes changed settings over. haCatchUpThreads and haStayAwake stay."""
+        self._settings, self.rules = settings, rules
+        self._server.configure(master_link_settings(settings))
+        if self.client is not None:
+            self.client.configure(self._slave_settings())
+        if rules.waits:
+            self._on_replicated(self._replicated)
+        self._advance()
+
+    def _slave_settings(self) -> SlaveSettings:
+        made = slave_link_settings(self._settings, file_bytes=self.store.commit_log.file_bytes)
+        return replace(made, sync_from_last_file=True, async_learner=False)
+
     # -- a master ----------------------------------------------------------------------------------------
 
     def serve(self) -> None:
@@ -142,7 +152,7 @@ class PlainHaService:
 
     def confirm_own(self) -> None:
         """Lets consumers read the log of this master after a start; with SYNC_FLUSH when it is on disk."""
-        if self._commit is not None:
+        if self._commit is not None and self._settings.sync_flush:
             self._commit.want()
         else:
             self.store.set_confirm_offset(self.store.commit_log.max_offset)
@@ -192,21 +202,12 @@ class PlainHaService:
     def follow(self, address: tuple[str, int], *, broker_id: int, check_log: LogCheck) -> None:
         """Copies from the master at this HA address, until unfollow(). The store is a slave's."""
         assert self.is_slave and self.client is None
-        settings = self._settings
         self.client = client = PlainSlaveClient(
             self.store,
             self,
             broker_id=broker_id,
             address=address,
-            settings=SlaveSettings(
-                file_bytes=self.store.commit_log.file_bytes,
-                send_heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
-                housekeeping_interval_ms=settings.housekeeping_interval_ms,
-                sync_from_last_file=True,
-                async_learner=False,
-                sync_flush=self._commit is not None,
-                pulls_metadata=True,
-            ),
+            settings=self._slave_settings(),
             clock=self._clock,
             commit=self._commit,
             check_log=check_log,

@@ -33,6 +33,7 @@ class PopConsumption:
             cluster_name=context.cluster_name,
             broker_name=broker_name,
             on_free=polling.free,
+            on_dead=context.reads.count_dead_letter,
         )
         self.handlers = PopHandlers(context, metadata, writer, self.pop, polling)
         self.assignment = AssignmentHandlers(context, metadata, broker_name)

@@ -24,7 +24,8 @@ from broker.pop.service import PopService
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
-from keelmq.remoting.codes import ResponseCode
+from broker.stats.rpc_latency import TIMED
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Peer, Reply, Wire
 from keelmq.remoting.operations.pop import (
@@ -174,7 +175,7 @@ class PopHandlers:
             return True
         reply = self._found(params, popped, call)
         if popped.end and self._context.gate.wait:
-            self._context.pending.add(popped.end, call.peer, reply, self._writer.tick.ms)
+            self._context.pending.add(popped.end, call.peer, reply, self._writer.tick.ms, 1, TIMED)
         else:
             call.peer.send(reply)
         return True
@@ -230,7 +231,8 @@ class PopHandlers:
         await self._must_serve()
         if handle.is_ordered:
             return await self._ack_ordered(key, [header.offset], call)
-        return self._acked(self._pop.ack(key, handle.revive_queue, [header.offset]), call)
+        end = self._pop.ack(key, handle.revive_queue, [header.offset])
+        return self._acked(end, call, RequestCode.ACK_MESSAGE)
 
     def _named(self, header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[Handle, Key]:
         """Returns the handle and the key of its checkpoint. Raises CommandError."""
@@ -259,14 +261,16 @@ class PopHandlers:
             remark = f"queueId[{queue_id}] is illegal, topic:[{name}]"
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
-    def _acked(self, end: int | PutRefused, call: Call, header: Wire | None = None) -> Reply | None:
+    def _acked(
+        self, end: int | PutRefused, call: Call, code: RequestCode, header: Wire | None = None
+    ) -> Reply | None:
         """Answers when the log is as safe up to `end` as sync flush and replicas require for a message."""
         if isinstance(end, PutRefused):
             raise CommandError(*end)
         if not end or not self._context.gate.wait or call.is_oneway:
             return Reply(header)
         reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, header)
-        self._context.pending.add(end, call.peer, reply, self._writer.tick.ms)
+        self._context.pending.add(end, call.peer, reply, self._writer.tick.ms, 1, code)
         return None
 
     async def _ack_ordered(self, key: Key, offsets: list[int], call: Call) -> Reply:
@@ -294,7 +298,7 @@ class PopHandlers:
         end = 0
         for ack in body.acks:
             end = max(end, await self._ack_batch(ack, call))
-        return self._acked(end, call)
+        return self._acked(end, call, RequestCode.BATCH_ACK_MESSAGE)
 
     async def _ack_batch(self, ack: BatchAck, call: Call) -> int:
         try:
@@ -326,7 +330,7 @@ class PopHandlers:
         answer = ChangeInvisibleTimeResponse(
             pop_time=pop_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue
         )
-        return self._acked(end, call, answer)
+        return self._acked(end, call, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, answer)
 
     def _change_ordered(self, handle: Handle, key: Key, offset: int, invisible_ms: int) -> Reply:
         """Keeps the pop time; the invisible time in the answer is counted from it."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from broker.core.deadlines import Deadlines
 from broker.metadata.core.topic_names import retry_topics
 from broker.metadata.topics import TopicTable
+from broker.stats.rpc_latency import TimedPeer
 from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import Peer
 
@@ -78,6 +79,8 @@ class PopLongPolling:
         if len(queue) >= self._per_key_max or len(self._deadlines) >= WAITERS_MAX:
             return False
         queue[waiter] = None
+        if isinstance(waiter.peer, TimedPeer):
+            waiter.peer.is_long_polling = True
         self._deadlines.add(waiter)
         key = waiter.key
         for topic in (key.topic, *retry_topics(key.group, key.topic)):

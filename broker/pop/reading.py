@@ -253,7 +253,10 @@ class PopReader:
         popped.messages += len(offsets)
         popped.body_bytes += result.body_bytes
         popped.bodies += bodies
-        self._context.reads.count_read(params.topic, params.group, len(offsets), result.body_bytes)
+        end = result.next_begin_offset
+        self._context.reads.count_read(
+            params.topic, params.group, place.queue_id, end, len(offsets), result.body_bytes
+        )
 
     def _as_subscribed_topic(
         self,

@@ -72,13 +72,16 @@ class PopService(TermService):
         cluster_name: str,
         broker_name: str,
         on_free: Callable[[str, str], None],
+        on_dead: Callable[[str, str], None],
         clock: Callable[[], int] = wall_ms,
         replay_max: int = REPLAY_MAX,
     ) -> None:
         """on_free: called with (group, topic) when a queue that was popped in order gives messages again.
+        on_dead: called with (topic, group) for each dead letter.
         clock: wall time in ms."""
         super().__init__(store, metadata, writer, clock)
         self.broker_name, self._replay_max, self._on_free = broker_name, replay_max, on_free
+        self._on_dead = on_dead
         self.topic = NamedTopic(revive_topic(cluster_name))
         self.state, self.order = PopState([0] * REVIVE_QUEUES), OrderState()
         self.offsets = GroupOffsets(metadata.offsets, metadata.resets.is_pending)
@@ -323,6 +326,7 @@ class PopService(TermService):
         if _is_illegal(stored):  # the added properties may exceed the limit
             stored = self._writer.put(unchanged_message(record, topic))
         if is_dead and isinstance(stored, PutMessageResult):
+            self._on_dead(origin, key.group)
             logger.warning(
                 "a message of %s is moved to %s after %d tries", origin, name, record.reconsume_times + 1
             )

@@ -18,13 +18,14 @@ from broker.message.prop_crc import CRC_NAME
 from broker.message.properties import with_properties, without
 from broker.message.record import tags_code
 from broker.put.message_to_store import MessageToStore, PutMessageResult
+from broker.stats.rpc_latency import RpcLatency
 from broker.store.client_batch import StoredBatch, put_batch
 from broker.store.inner_batch_put import put_inner_batch
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.settings import NamedTopic
-from keelmq.remoting.codes import ResponseCode
-from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.runtime.clock import now_ms, now_us, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
@@ -36,27 +37,49 @@ _TIMER: Final = NamedTopic(TIMER_TOPIC)
 
 class Tick:
     """What the messages of one event-loop iteration share: a reading of the clocks, one check of the lease,
-    and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message."""
+    and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message.
 
-    __slots__ = ("_answered", "_call_soon", "_end_of_tick", "_gate", "is_due", "ms", "wall_ms")
+    `answered`, `answered_v1`: sends of code 310 and 10 that are answered in this iteration, for the
+    histogram of latencies. `code`: of the send that is served now."""
+
+    __slots__ = (
+        "_answered",
+        "_call_soon",
+        "_end_of_tick",
+        "_gate",
+        "_latency",
+        "_store",
+        "answered",
+        "answered_v1",
+        "code",
+        "is_due",
+        "ms",
+        "us",
+        "wall_ms",
+    )
 
     def __init__(
         self,
+        store: MessageStore,
         gate: SendGate,
         call_soon: Callable[[Callable[[], None]], object],
         end_of_tick: Callable[[], None],
         answered: Callable[[int], None],
+        latency: RpcLatency,
     ) -> None:
         """answered: gets the duration of a tick (ms) if its replies wait for nothing else."""
-        self._gate, self._call_soon, self._end_of_tick = gate, call_soon, end_of_tick
-        self._answered = answered
+        self._latency, self.code = latency, int(RequestCode.SEND_MESSAGE_V2)
+        self.answered = self.answered_v1 = 0
+        self._store, self._gate = store, gate
+        self._call_soon, self._end_of_tick, self._answered = call_soon, end_of_tick, answered
         self.is_due = False
-        self.ms = self.wall_ms = 0
+        self.ms = self.us = self.wall_ms = 0
 
     def starts_cut_off(self) -> bool:
         """Reads the clocks for the first message of a tick, and checks the lease. True: there may be another
         master, so nothing must be stored that it would not have."""
-        self.wall_ms, self.ms = wall_ms(), now_ms()
+        self.wall_ms, self.us = wall_ms(), now_us()
+        self.ms = self.us // 1_000
         lease = self._gate.lease
         return lease is not None and lease(self.ms)
 
@@ -67,8 +90,21 @@ class Tick:
 
     def _end(self) -> None:
         self.is_due = False
+        elapsed_ms = now_ms() - self.ms
         if not self._gate.wait:
-            self._answered(now_ms() - self.ms)
+            self._answered(elapsed_ms)
+        if self.answered:
+            count, self.answered = self.answered, 0
+            self._latency.observe(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, elapsed_ms, count)
+        if self.answered_v1:
+            count, self.answered_v1 = self.answered_v1, 0
+            self._latency.observe(RequestCode.SEND_MESSAGE, ResponseCode.SUCCESS, elapsed_ms, count)
+        times = self._store.confirm_times
+        if times.is_on:
+            end = self._store.commit_log.max_offset
+            times.appended(self.us, end)
+            if end <= self._store.confirm_offset:  # by an ack that came between the put and this call
+                times.confirmed(now_us(), end)
         self._end_of_tick()
 
 
@@ -88,7 +124,7 @@ class MessageWriter:
         put; it pushes to the replicas or, without them, moves the confirmOffset."""
         self._store, self._gate, self._pending = store, gate, pending
         self._levels: DelayLevels = store.delay_levels
-        self.tick = Tick(gate, call_soon, end_of_tick, self._answered)
+        self.tick = Tick(store, gate, call_soon, end_of_tick, self._answered, pending.latency)
         self._times, self._put_before = pending.times, store.put_messages
         self._limited_logger = RateLimitedLogger(logger, period_ms=ERROR_LOG_PERIOD_MS, level=logging.ERROR)
 
@@ -193,7 +229,7 @@ class MessageWriter:
         """Returns the success reply if it can be sent now. None: it is sent when the message is safe."""
         if not self._gate.wait:
             return reply
-        self._pending.add(stored.end, peer, reply, self.tick.ms)
+        self._pending.add(stored.end, peer, reply, self.tick.ms, 1, self.tick.code)
         return None
 
 

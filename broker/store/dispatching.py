@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from broker.core.confirm_times import ConfirmTimes
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.indexed_keys import Keyed
 from broker.message.inner_batch import message_count, sys_flag_at
@@ -19,6 +20,7 @@ from broker.store.indexing import catch_up_index, keyed
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
+from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class DispatchingStore(CuttableStore):
     """The part of MessageStore that dispatches, and the attributes that this part uses. `dispatch_fault` says
     why no ConsumeQueue unit can be written; it is empty while one can."""
 
+    confirm_times: ConfirmTimes
     on_queue: Callable[[str, int], None]
     delay_levels: DelayLevels
     dispatch_fault: str
@@ -45,6 +48,8 @@ class DispatchingStore(CuttableStore):
         if offset <= self.confirm_offset:
             return
         self.confirm_offset = offset
+        if offset >= self.confirm_times.next_end:
+            self.confirm_times.confirmed(now_us(), offset)
         self._dispatch_queued()
 
     def _dispatch_queued(self) -> None:

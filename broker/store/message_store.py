@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
 from broker.store.dispatching import DispatchingStore, Unit
@@ -28,7 +29,15 @@ from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import GetResult, read_queue
-from broker.store.recovery import queued_end, rebuild_next_offsets, scan_end, scan_start
+from broker.store.recovery import (
+    RECORDS_AT_ONCE,
+    Between,
+    nothing,
+    queued_end,
+    rebuild_next_offsets,
+    scan_end,
+    scan_start,
+)
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
 from broker.store.store_flusher import StoreFlusher
@@ -40,7 +49,6 @@ ABORT_PREFIX: Final = "keelmq "
 """Marks an abort file of ours: everything that our own checkpoint counts is durable, see scan_start()."""
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
-DISPATCH_AT_START: Final = 4_096
 
 
 class MessageStore(DispatchingStore):
@@ -76,6 +84,7 @@ class MessageStore(DispatchingStore):
         self.is_master = False
         self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
         self.dispatch_fault = ""
+        self.confirm_times = ConfirmTimes()
         self.put_messages = self.put_bytes = self.got_messages = 0
         self.on_queue = on_queue
         self.queues = QueueTable(
@@ -101,7 +110,7 @@ class MessageStore(DispatchingStore):
 
     # -- start and recovery ------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, between: Between = nothing) -> None:
         """Opens and recovers the files. StoreError: another process has the directory, or the files do not
         fit."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -130,11 +139,11 @@ class MessageStore(DispatchingStore):
             self.queues.truncate(start, crashed=True)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start
-            while self.dispatch(DISPATCH_AT_START, parser=parser):
-                pass
-            end = scan_end(self.commit_log, self.dispatch_offset, parser)
+            while self.dispatch(RECORDS_AT_ONCE, parser=parser):
+                between()
+            end = scan_end(self.commit_log, self.dispatch_offset, parser, between)
         else:
-            end = scan_end(self.commit_log, start, parser)
+            end = scan_end(self.commit_log, start, parser, between)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
@@ -143,9 +152,9 @@ class MessageStore(DispatchingStore):
         if self.index is not None:
             trusted_ms = checkpoint.index_msg_timestamp if abnormal and not own_abort else None
             self.index.load(self.commit_log.min_offset, end, abnormal=abnormal, trusted_ms=trusted_ms)
-        while self.dispatch(DISPATCH_AT_START):
-            pass
-        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
+        while self.dispatch(RECORDS_AT_ONCE):
+            between()
+        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset, between)
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed
         log.info(
@@ -236,11 +245,13 @@ class MessageStore(DispatchingStore):
             self.truncate_half_message()
             rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
         self.is_master = True
+        self.confirm_times.clear()
         self._forget_queued()
 
     def become_slave(self) -> None:
         """Forbids put() from now on; the log grows by commit_log.receive_view()."""
         self.is_master = False
+        self.confirm_times.clear()
         self._forget_queued()
 
     # -- reading -----------------------------------------------------------------------------------------

@@ -83,9 +83,15 @@ def _has_key(properties: bytes, wanted: bytes) -> bool:
 
 def stored_at(log: CommitLog, queue: ConsumeQueue, index: int) -> int:
     """Returns the store timestamp (ms) of the record of this unit; 0 if the record is deleted."""
+    header = header_of(log, queue, index)
+    return 0 if header is None else store_timestamp(header)
+
+
+def header_of(log: CommitLog, queue: ConsumeQueue, index: int) -> memoryview | None:
+    """Returns the first bytes of the record of this unit, without reading them; None: it is deleted."""
     offset, size, _ = queue.unit(index)
     view = log.view(offset, _HEADER_BYTES)
-    return store_timestamp(view) if size != FILLER_SIZE and len(view) == _HEADER_BYTES else 0
+    return view if size != FILLER_SIZE and len(view) == _HEADER_BYTES else None
 
 
 def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:

@@ -4,8 +4,8 @@ Changes no file; MessageStore.load() acts on the results. The first bad record e
 5.3.3 CommitLog.recoverNormally, recoverAbnormally.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
 from broker.message.prop_crc import RecordParser
@@ -19,9 +19,20 @@ from broker.store.queue.queue_table import QueueTable
 _HEADER_BYTES_MIN = 88
 
 
-def scan_end(log: CommitLog, start: int, parser: RecordParser) -> int:
+RECORDS_AT_ONCE: Final = 64
+"""Less than a millisecond of work, after which Between is called."""
+
+Between = Callable[[], None]
+"""Called during a long start, in its thread. What it raises ends the start."""
+
+
+def nothing() -> None:
+    """The Between of a start that is not interrupted."""
+
+
+def scan_end(log: CommitLog, start: int, parser: RecordParser, between: Between = nothing) -> int:
     """Follows the chain of good records from `start`. Returns the end of the last one."""
-    offset = start
+    offset, left = start, RECORDS_AT_ONCE
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
         while pos < end:
@@ -29,6 +40,10 @@ def scan_end(log: CommitLog, start: int, parser: RecordParser) -> int:
             if parsed is None:
                 return offset + pos
             pos += parsed[0]
+            left -= 1
+            if not left:
+                between()
+                left = RECORDS_AT_ONCE
         offset += pos
     return offset
 
@@ -61,12 +76,14 @@ def each_record(log: CommitLog, start: int) -> Iterator[Indexed]:
         offset += pos
 
 
-def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int) -> None:
+def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int, between: Between = nothing) -> None:
     """Sets each queue's next_offset: its end, or behind its last record in the log from `start` on, which is
     not dispatched yet. So no queue offset is given twice (design S4)."""
     for queue in queues.each():
         queue.next_offset = queue.max_offset
-    for record in each_record(log, start):
+    for number, record in enumerate(each_record(log, start)):
+        if not number % RECORDS_AT_ONCE:
+            between()
         name = record.topic.decode("utf-8", "replace")
         if is_file_name(name):
             queue = queues.get(name, record.queue_id, record.sys_flag)

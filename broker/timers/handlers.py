@@ -13,7 +13,7 @@ from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
-from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.timers import (
@@ -55,7 +55,8 @@ class TimerHandlers:
         if not gate.wait or call.is_oneway:
             return Reply(answer)
         reply = response_frame(call.opaque, ResponseCode.SUCCESS, None, answer)
-        context.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
+        code = RequestCode.RECALL_MESSAGE
+        context.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, 1, code)
         return None
 
     def _check(self, header: RecallMessageRequest) -> tuple[Topic, Handle]:

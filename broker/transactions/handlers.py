@@ -15,7 +15,7 @@ from broker.store.querying import record_at
 from broker.transactions.core.state import End
 from broker.transactions.messages import COMMIT, GIVEN_UP_TOPIC, HALF_TOPIC, ROLLBACK
 from broker.transactions.service import TransactionService
-from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations.transactions import (
@@ -70,7 +70,8 @@ class EndTransactionHandler:
         if not end or not gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        context.pending.add(end, call.peer, reply, self._writer.tick.ms)
+        code = RequestCode.END_TRANSACTION
+        context.pending.add(end, call.peer, reply, self._writer.tick.ms, 1, code)
         return None
 
     async def resume_check(self, header: ResumeCheckRequest, call: Call) -> Reply | None:
@@ -92,7 +93,8 @@ class EndTransactionHandler:
         if not context.gate.wait or call.is_oneway:
             return Reply()
         reply = response_frame(call.opaque, ResponseCode.SUCCESS)
-        context.pending.add(stored.end, call.peer, reply, self._writer.tick.ms)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        context.pending.add(stored.end, call.peer, reply, self._writer.tick.ms, 1, code)
         return None
 
     def _half_at(self, header: EndTransactionRequest) -> Record:

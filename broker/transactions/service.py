@@ -44,6 +44,7 @@ from keelmq.remoting.command import request_command
 from keelmq.remoting.operation import Peer
 from keelmq.remoting.operations.transactions import CHECK_TRANSACTION_STATE, CheckTransactionStateRequest
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ class _Replay:
     op_at: int
     half_at: int
     early: list[Half] = field(default_factory=list)
+
+
+TIMED_TOPICS_MAX: Final = 1_000
+COMMIT_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
 class TransactionService(TermService):
@@ -94,6 +99,8 @@ class TransactionService(TermService):
         self._marked = (-1, -1)
         self._opaque = 0
         self.ended: Counter[tuple[End, str]] = Counter()
+        self.commit_times: dict[str, Histogram] = {}
+        """Seconds from a message's birth to its commit, by topic; of the first TIMED_TOPICS_MAX."""
         """Transactions that ended in this process, by how and topic."""
 
     def _step(self) -> bool:
@@ -203,8 +210,18 @@ class TransactionService(TermService):
             if isinstance(stored, PutRefused):
                 return stored
             end = stored.end
+            self._observe_commit(record)
         self.ended[how, _topic_of(record)] += 1
         return max(self._end(half, how), end)
+
+    def _observe_commit(self, record: Record) -> None:
+        topic, seconds = _topic_of(record), max(self._clock() - record.born_timestamp, 0) / 1_000
+        histogram = self.commit_times.get(topic)
+        if histogram is None:
+            if len(self.commit_times) >= TIMED_TOPICS_MAX:
+                return
+            histogram = self.commit_times[topic] = Histogram(COMMIT_BOUNDS_S)
+        histogram.observe(seconds)
 
     def resume(self, record: Record) -> PutMessageResult | PutRefused:
         """Stores a message that was given up as a new half message, so that its producer is asked again."""

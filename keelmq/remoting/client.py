@@ -85,7 +85,7 @@ class RemotingClient:
         on_refused: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(table or OperationTable(), name="client")
-        self._connect_timeout_ms, self._drop_silent_ms = connect_timeout_ms, drop_silent_ms
+        self._connect_timeout_ms, self.drop_silent_ms = connect_timeout_ms, drop_silent_ms
         self._on_closed, self._signer, self._on_refused = on_closed, signer or _default_signer, on_refused
         self.tls = ClientTls.of(tls) or _default_tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -234,7 +234,7 @@ class RemotingClient:
         return "" if fault is None or self.tls is None else f": {self.tls.explain(str(fault))}"
 
     def _timed_out(self, connection: Connection, address: str, activity: int, waited_ms: float) -> None:
-        if self._drop_silent_ms is None or waited_ms < self._drop_silent_ms:
+        if self.drop_silent_ms is None or waited_ms < self.drop_silent_ms:
             return
         if connection.activity == activity:
             logger.info("client: closed %s: nothing arrived for %d ms", address, waited_ms)

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
 from keelmq.remoting.changes import settings_changed
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Changes, CommandError
+from keelmq.remoting.operation import Changes, CommandError, Operation, OperationTable
 from keelmq.runtime.config import (
     ENVIRON_PREFIX,
     Config,
@@ -48,6 +48,19 @@ class StoredConfig(Config):
     config_black_list: str = Field(
         "configBlackList;configStorePath", description="keys that requests must not change"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
+    lines, all of them or none. `sources`: key -> origin of its value, for the keys that are set."""
+
+    program: str
+    current: Callable[[], Config]
+    at_run_time: frozenset[str]
+    sources: Callable[[], Mapping[str, str]]
+    table: OperationTable
+    update: Operation[Any, Any]
 
 
 S = TypeVar("S", bound=StoredConfig)

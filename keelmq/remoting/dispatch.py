@@ -68,6 +68,10 @@ AdmitAgain = Callable[[bytes, bytes, RememberingPeer], bool]
 """Access.admit_again() for one code: (header, body, connection)."""
 
 
+AdmitFirst = Callable[[list[Frame], RememberingPeer], int]
+"""Access.admit_first() for one code: (frames, connection)."""
+
+
 class Requester(RememberingPeer, Protocol):
     """A Peer that counts its running requests, and knows whether the access check has let one pass."""
 
@@ -93,8 +97,8 @@ class Dispatcher:
             fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler, self._again(code))
             for code, fast_path in table.fast_path.items()
         }
-        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler, AdmitAgain | None]] = {
-            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched, self._again(code))
+        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler, AdmitFirst | None]] = {
+            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched, self._first(code))
             for code, fast_path in table.fast_path.items()
             if fast_path.batched is not None
         }
@@ -108,6 +112,12 @@ class Dispatcher:
         if access is None:
             return None
         return _when_admitted if access.is_open(code) else partial(access.admit_again, code)
+
+    def _first(self, code: int) -> AdmitFirst | None:
+        access = self.table.access
+        if access is None:
+            return None
+        return _all_when_admitted if access.is_open(code) else partial(access.admit_first, code)
 
     def request(self, command: RemotingCommand, peer: Requester) -> bytes | None:
         """Serves one decoded request. Returns the whole response frame, or None if the response comes later
@@ -153,7 +163,7 @@ class Dispatcher:
         fast_path = self.batched.get(key)
         if fast_path is None:
             return 0, b""
-        decode, handler, again = fast_path
+        decode, handler, first = fast_path
         commands: list[Any] = []
         bodies: list[bytes] = []
         try:
@@ -161,12 +171,13 @@ class Dispatcher:
                 command = decode(header)
                 if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
                     break
-                if again is not None and not again(header, body, peer):
-                    break
                 commands.append(command)
                 bodies.append(body)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass  # the connection serves it by itself next
+        if first is not None:
+            admitted = first(frames[: len(commands)], peer)
+            del commands[admitted:], bodies[admitted:]
         try:
             return handler(commands, bodies, peer)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
@@ -299,6 +310,11 @@ def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
     """AdmitAgain of codes that everybody may send: the first request of a connection is admitted as a whole,
     since limits count the connections of strangers."""
     return peer.is_admitted
+
+
+def _all_when_admitted(frames: list[Frame], peer: RememberingPeer) -> int:
+    """AdmitFirst of these codes."""
+    return len(frames) if peer.is_admitted else 0
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:

@@ -34,6 +34,23 @@ class TooManyFailures(CommandError):
         self.wait_ms = wait_ms
 
 
+class Sessions(Protocol):
+    """Log-ins of a page: it needs no credentials itself, and its cookie stands for those of its user."""
+
+    def is_open(self, path: str) -> bool:
+        """Returns whether a path needs no credentials."""
+        ...
+
+    def has(self, path: str) -> bool:
+        """Returns whether a path is one that the page asks: its refusals must not make a browser ask its user
+        for a password by itself."""
+        ...
+
+    def authorization_of(self, path: str, cookie: str) -> str | None:
+        """Returns the header Authorization that a Cookie header stands for at this path; None: nothing."""
+        ...
+
+
 class HttpAccess(Protocol):
     """Who may send an HTTP request. A port without one serves everybody. All methods raise one of the errors
     above."""

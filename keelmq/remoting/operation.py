@@ -184,6 +184,13 @@ class Access(Protocol):
         False: not known, so admit() decides. Has no effect, since it may be followed by admit()."""
         return False
 
+    def admit_first(
+        self, code: int, frames: list[tuple[int, bytes, bytes, int]], peer: RememberingPeer
+    ) -> int:
+        """How many requests of one read, from the first one on, admit_again() admits. frames: as
+        whole_frames() returns them, with JSON headers."""
+        return 0
+
 
 OUTCOME_UNKNOWN = -1
 """The code that an audit gets for a request of which nobody knows whether it was carried out."""

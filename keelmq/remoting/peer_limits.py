@@ -91,8 +91,13 @@ class PeerLimits:
         self._unauthenticated: dict[Reader, int] = {}
         """The part of their bytes that came before the connection was admitted."""
         self._bytes_of: Counter[bytes] = Counter()
-        rate = self.limits.unauthenticated_requests_per_s
-        self._requests = TokenBuckets[bytes](rate, 2 * rate) if rate else None
+        self._requests = _buckets(self.limits)
+
+    def change(self, limits: Limits) -> None:
+        """Other limits hold from now on. What is connected stays, also above them."""
+        if limits.unauthenticated_requests_per_s != self.limits.unauthenticated_requests_per_s:
+            self._requests = _buckets(limits)
+        self.limits = limits
 
     # -- connections -------------------------------------------------------------------------------------
 
@@ -219,3 +224,8 @@ class PeerLimits:
                 self.release(connection)
                 self.closed[SLOW_FRAME] += 1
                 connection.evict(f"a frame has not ended in {seconds:g} s, {count} bytes of it have come")
+
+
+def _buckets(limits: Limits) -> TokenBuckets[bytes] | None:
+    rate = limits.unauthenticated_requests_per_s
+    return TokenBuckets[bytes](rate, 2 * rate) if rate else None

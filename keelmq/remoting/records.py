@@ -28,8 +28,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="rec
 
 
 class ReplicaSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A connected replica as its master sees it. `lag_ms`: since it last had every byte; 0: it has them
-    now."""
+    """A replica as its master sees it, connected or not: one that has disconnected stays with its last
+    ack_offset until the term ends. `lag_ms`: since it last had every byte; 0: it has them now."""
 
     broker_id: int
     ack_offset: int
@@ -43,6 +43,11 @@ class HaSample(Record, tag="ha_sample", frozen=True, kw_only=True):
     `lag_ms`: how long the oldest unconfirmed byte has waited; the `_max` fields: the worst value since the
     previous sample, so a spike between two samples is not lost. `role`: "master", "slave" or "none". Only a
     master knows the set and the replicas; otherwise they are empty.
+
+    `lag_us` and `confirm_us` are histograms of what happened since the previous sample, as (bucket, count)
+    pairs of log_buckets, by bucket: the age of the oldest unconfirmed byte, looked at in even intervals; and
+    the time from append to confirm, of each confirmed append (the messages that one iteration of the event
+    loop stored are one). Both in microseconds, of a master; empty: not measured, or none was confirmed.
     """
 
     broker_id: int
@@ -57,6 +62,8 @@ class HaSample(Record, tag="ha_sample", frozen=True, kw_only=True):
     sync_state_set_epoch: int = 0
     min_in_sync_replicas: int = 1
     replicas: tuple[ReplicaSample, ...] = ()
+    lag_us: tuple[tuple[int, int], ...] = ()
+    confirm_us: tuple[tuple[int, int], ...] = ()
 
 
 class RoleChange(Record, tag="role_change", frozen=True, kw_only=True):
@@ -89,7 +96,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ControllerEvent(Record, tag="controller_event", frozen=True, kw_only=True):
     """An event of the controllers' log, with its group before and after. `ts`: when it was proposed.
 
-    `event_id`: its position in the log, the same at every controller. `type`: the event's name
+    `event_id`: its position in the log, the same at every controller. `log_id`: which log; controllers built
+    anew begin another, whose event ids start again; "": an older writer. `type`: the event's name
     ("electMaster"), or "snapshot": the present state of the group, written at the start of every file, so
     that each hour can be read from its own file. `refused`: why apply() refused it; before and after are
     equal then. `reason`: for an election, why it was held; for a SyncStateSet, "caught_up", "lag" or "gone"
@@ -100,6 +108,7 @@ class ControllerEvent(Record, tag="controller_event", frozen=True, kw_only=True)
     event_id: int
     type: str
     controller_id: str
+    log_id: str = ""
     before: GroupView | None = None
     after: GroupView | None = None
     refused: str | None = None
@@ -111,7 +120,11 @@ class ControllerEvent(Record, tag="controller_event", frozen=True, kw_only=True)
 
 class SendGap(Record, tag="send_gap", frozen=True, kw_only=True):
     """A producer's view of a fail-over: from `started_ts` (the fault) until `ts`, no message sent after the
-    fault was acknowledged. `broker_id`: the lost master; `program`: the producer's process."""
+    fault was acknowledged. Times are of the producer's clock.
+
+    `broker_id`: the lost master; 0: the producer does not know its id, so the group and the time say which
+    fail-over it was. `program`: the producer's process; of the demo, the broker that it killed.
+    """
 
     broker_id: int
     program: str
@@ -119,8 +132,41 @@ class SendGap(Record, tag="send_gap", frozen=True, kw_only=True):
     gap_ms: int
 
 
-AnyRecord = HaSample | RoleChange | ControllerEvent | SendGap
-RECORDS: tuple[type[Record], ...] = (HaSample, RoleChange, ControllerEvent, SendGap)
+class ClockSample(Record, tag="clock_sample", frozen=True, kw_only=True):
+    """The active controller's comparison of a broker's clock with its own, over about a minute.
+
+    `offset_ms`: the least (controller's clock at receipt - broker's clock at sending) of its heartbeats, so
+    the broker's clock is behind by that much, but for the shortest time on the way.
+    """
+
+    broker_id: int
+    controller_id: str
+    offset_ms: int
+    heartbeats: int
+
+
+class ConsumerLag(Record, tag="consumer_lag", frozen=True, kw_only=True):
+    """How far a consumer group is behind on one topic of a broker, all queues together, as its master sees.
+
+    `lag_messages`: stored and not consumed. `lag_ms`: since the oldest of them was stored; 0: none is.
+    """
+
+    broker_id: int
+    consumer_group: str
+    topic: str
+    lag_messages: int
+    lag_ms: int
+
+
+AnyRecord = HaSample | RoleChange | ControllerEvent | SendGap | ClockSample | ConsumerLag
+RECORDS: tuple[type[Record], ...] = (
+    HaSample,
+    RoleChange,
+    ControllerEvent,
+    SendGap,
+    ClockSample,
+    ConsumerLag,
+)
 
 
 @cache

@@ -8,6 +8,11 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def now_us() -> int:
+    """Returns monotonic microseconds, of the clock of now_ms()."""
+    return time.monotonic_ns() // 1_000
+
+
 def wall_ms() -> int:
     """Returns milliseconds since 1970: for timestamps that are stored or sent, never for deadlines."""
     return time.time_ns() // 1_000_000

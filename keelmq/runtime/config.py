@@ -163,10 +163,10 @@ def setting_sources(
     return {key: setting.source for key, setting in _settings(path, environ, overrides, models)}
 
 
-def parse_settings(text: str, source: str) -> dict[str, str]:
+def parse_settings(text: str, source: str, *, shows_lines: bool = True) -> dict[str, str]:
     """Returns key=value lines as a dict; the last one of a key wins. `source` names the text in a
-    ConfigError."""
-    return {key: setting.value for key, setting in _text_settings(text, source)}
+    ConfigError; shows_lines=False: which does not repeat the line, as the text may be somebody's secret."""
+    return {key: setting.value for key, setting in _text_settings(text, source, shows_lines=shows_lines)}
 
 
 def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
@@ -269,16 +269,17 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     yield from _text_settings(text, str(path))
 
 
-def _text_settings(text: str, source: str) -> Iterator[tuple[str, _Setting]]:
+def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Iterator[tuple[str, _Setting]]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue
         key, equals, value = stripped.partition("=")
+        shown = f": {_short(stripped)}" if shows_lines else ""
         if not equals or not key.strip():
-            raise ConfigError(f"{source} line {number}: {_short(stripped)} is not key=value")
+            raise ConfigError(f"{source} line {number}{shown} is not key=value")
         if "\0" in stripped:
-            raise ConfigError(f"{source} line {number}: {_short(stripped)} has a NUL character")
+            raise ConfigError(f"{source} line {number}{shown} has a NUL character")
         yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
 
 

@@ -7,9 +7,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def finished_in_thread(function: Callable[[], T]) -> T:
+async def finished_in_thread(function: Callable[[], T], *, on_cancel: Callable[[], None] = lambda: None) -> T:
     """Returns or raises what the function does. A cancellation is raised when the function has ended, for the
-    caller may close what the function works on; asyncio.to_thread() would raise it at once."""
+    caller may close what the function works on; asyncio.to_thread() would raise it at once. on_cancel: called
+    then; it may tell the function to end."""
     work = asyncio.ensure_future(asyncio.to_thread(function))
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -17,6 +18,7 @@ async def finished_in_thread(function: Callable[[], T]) -> T:
             await asyncio.wait([work])
         except asyncio.CancelledError as error:
             cancelled = error
+            on_cancel()
     if cancelled is not None:
         work.exception()  # or asyncio would log that nobody has seen it
         raise cancelled

@@ -22,10 +22,10 @@ class Histogram:
     def __init__(self, bounds: Sequence[float] = BOUNDS_S) -> None:
         self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
-    def observe(self, value: float) -> None:
-        """Counts one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Counts a value, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     def values(self) -> dict[str, Any]:
         """Returns {bounds, counts, sum}, for JSON."""

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from keelmq.runtime.clock import now_ms
-from keelmq.runtime.log_context import LogContext, PlainFormatter, current_log_context, log_context
+from keelmq.runtime.log_context import (
+    JsonFormatter,
+    LogContext,
+    PlainFormatter,
+    current_log_context,
+    is_log_json,
+    log_context,
+)
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.rotated_file import DIRECTORY_MODE, FILE_MODE, RotatedFile
 
@@ -161,11 +168,11 @@ class _Writer:
         self._thread: threading.Thread | None = None
         self._handler = _Handler()
         self._handler.set_name(NAME)
-        self._handler.setFormatter(PlainFormatter())
 
     def add(self, log: IsolatedLog) -> None:
         with self._condition:
             if not self._logs:
+                self._handler.setFormatter(JsonFormatter() if is_log_json() else PlainFormatter())
                 logging.getLogger().addHandler(self._handler)
             self._logs.append(log)
             if self._thread is None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
-from keelmq.runtime.log_context import ContextFormatter
+from keelmq.runtime.log_context import ContextFormatter, JsonFormatter
 
 DISTRIBUTION = "keelmq"
+TEXT, JSON = "text", "json"
+"""Of --log-format."""
 OPEN_FILES_WANTED = 65_536
 SWITCH_S = 0.0005
 YOUNG_OBJECTS_MAX = 20_000
@@ -59,6 +61,14 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", dest="print_config", action="store_true", help="print the configuration and exit"
     )
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add_log_format(parser)
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """Adds --log-format."""
+    parser.add_argument(
+        "--log-format", default=TEXT, choices=[TEXT, JSON], help="json: one JSON object for each line"
+    )
 
 
 def overrides_of(pairs: Iterable[str]) -> dict[str, str]:
@@ -91,11 +101,11 @@ def runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, log_format: str = TEXT) -> None:
     """Makes stderr the log of this process: lines of this level and above, with their context if they have
     one. As logging.basicConfig(), it changes nothing if there is a log already."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(ContextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == JSON else ContextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
 
 

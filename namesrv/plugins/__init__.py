@@ -11,7 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from keelmq.remoting.operation import Audit, Operation, OperationTable
+from keelmq.remoting.config_store import Settings
+from keelmq.remoting.operation import Audit, OperationTable
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.runtime.config import Config, ConfigError
@@ -97,19 +98,6 @@ class Routes(Protocol):
         """Returns all addresses of a group by id, 0 is the master; None: none of its brokers is
         registered."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
-    lines, all of them or none. `sources`: key -> origin of its value, for the keys that are set."""
-
-    program: str
-    current: Callable[[], Config]
-    at_run_time: frozenset[str]
-    sources: Callable[[], Mapping[str, str]]
-    table: OperationTable
-    update: Operation[Any, Any]
 
 
 @dataclass

@@ -21,14 +21,23 @@ SUITES = (
     "idle",
     "memory",
     "container",
+    "analytics",
+    "analytics_stream",
 )
 SIZED = ("replica_behind", "memory")
+COUNTED = ("analytics",)
 SECURE = ("failover",)
 
 
-def run(suite: str, as_json: bool = False, size_mib: int | None = None, secure: bool = False) -> int:
+def run(
+    suite: str,
+    as_json: bool = False,
+    size_mib: int | None = None,
+    secure: bool = False,
+    rows: int | None = None,
+) -> int:
     """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED; secure: of
-    SECURE."""
+    SECURE; rows: of COUNTED."""
     if suite not in SUITES:
         print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}", file=sys.stderr)
         return 2
@@ -38,7 +47,12 @@ def run(suite: str, as_json: bool = False, size_mib: int | None = None, secure: 
     if secure and suite not in SECURE:
         print(f"keelmq bench: --secure is for {', '.join(SECURE)}", file=sys.stderr)
         return 2
+    if rows is not None and suite not in COUNTED:
+        print(f"keelmq bench: --rows is for {', '.join(COUNTED)}", file=sys.stderr)
+        return 2
     options: dict[str, object] = {} if size_mib is None else {"size_mib": size_mib}
+    if rows is not None:
+        options["rows"] = rows
     if secure:
         options["secure"] = True
     try:

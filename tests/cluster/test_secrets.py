@@ -176,6 +176,16 @@ async def test_malformed_requests_are_not_repeated(closed: Secured) -> None:
             assert leaks(repr(outcome)) == []
 
 
+async def beginning_of(http: httpx.AsyncClient, url: str) -> str:
+    """Returns the whole answer; of a stream, which has no end, the first event."""
+    async with http.stream("GET", url) as answer:
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            return (await answer.aread()).decode(errors="replace")
+        async for text in answer.aiter_text():
+            return text
+    return ""
+
+
 async def test_no_page_has_a_secret(closed: Secured) -> None:
     """Every GET route that has no parameter in its path, and metrics; with the administrator's password."""
     async with httpx.AsyncClient(verify=False, auth=(ADMIN.access_key, ADMIN.secret_key)) as http:
@@ -187,8 +197,8 @@ async def test_no_page_has_a_secret(closed: Secured) -> None:
             pages = [path for path in pages if "{" not in path]
             assert "/metrics" in [*pages, "/metrics"] and "/livez" in pages
             for path in [*pages, "/metrics", "/"]:
-                answer = await http.get(base + path)
-                assert leaks(answer.text) == [], f"{base}{path}"
+                text = await beginning_of(http, base + path)
+                assert leaks(text) == [], f"{base}{path}"
             if program in closed.cluster.name_servers:
                 config = {
                     each["key"]: each for each in (await http.get(f"{base}/v1/config")).json()["settings"]

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 OVERLAYS = {
     "base": "base",
     "ha": "overlays/ha",
+    "analytics": "overlays/analytics",
     "container": "overlays/container",
     "secure": "overlays/secure",
     "container-secure": "overlays/container-secure",

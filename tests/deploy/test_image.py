@@ -64,10 +64,10 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
         str(path.relative_to(ROOT))
         for package in PACKAGES["packages"]
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "frontend"} & set(path.parts)
     }
     assert there <= packed
-    assert not any(name.startswith(("tests/", "deploy/")) for name in packed)
+    assert not any(name.startswith(("tests/", "deploy/", "keelmq/console/frontend/")) for name in packed)
     (entry_points,) = [name for name in packed if name.endswith("/entry_points.txt")]
     text = zipfile.ZipFile(wheel).read(entry_points).decode()
     assert all(f"{name} = {target}" in text for name, target in PROJECT["scripts"].items())

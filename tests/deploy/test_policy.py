@@ -125,6 +125,7 @@ def test_what_there_is(rendered: dict[str, Objects]) -> None:
     for overlay, replicas, pods in (
         ("base", 1, "keelmq-broker-a"),
         ("ha", 3, "keelmq-broker-a"),
+        ("analytics", 3, "keelmq-broker-a"),
         ("secure", 3, "keelmq-broker-a"),
         ("container", 3, "keelmq-container"),
         ("container-secure", 3, "keelmq-container"),
@@ -284,7 +285,8 @@ def test_no_pod_reaches_the_node_or_shows_a_secret(objects: Objects) -> None:
         assert not any("hostPort" in port for port in only.get("ports", []))
         for volume in spec["volumes"]:
             (kind,) = volume.keys() - {"name"}
-            assert kind in ("configMap", "emptyDir", "secret"), volume
+            shared = volume["name"] == "analytics" and kind == "persistentVolumeClaim"
+            assert shared or kind in ("configMap", "emptyDir", "secret"), volume
             if kind == "secret":
                 assert volume["secret"]["defaultMode"] & 0o337 == 0, volume  # at most 0440
         for variable in only.get("env", []):
@@ -328,7 +330,9 @@ def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path:
         for mount in container(each)["volumeMounts"]:
             volume = volume_of(each, mount["name"])
             kinds[mount["mountPath"]] = next(key for key in volume if key != "name")
-            assert mount.get("readOnly", False) == (kinds[mount["mountPath"]] in ("configMap", "secret"))
+            # the pages of analytics are on a volume that others write
+            only_read = ("configMap", "secret", "persistentVolumeClaim")
+            assert mount.get("readOnly", False) == (kinds[mount["mountPath"]] in only_read)
         assert kinds["/tmp"] == "emptyDir"
         found = configs(objects, each, tmp_path)
         data, secret = [config.store_path_root_dir for config in brokers_in(found)], None

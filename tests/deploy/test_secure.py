@@ -9,8 +9,8 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import Kind, load
-from cli.doctor.findings import Level
 from cli.doctor.security import check_security
+from keelmq.health.findings import Level
 from keelmq.security.open_network import openings
 from tests.deploy.conftest import SECURE
 from tests.deploy.objects import (

@@ -210,7 +210,16 @@ def settled(name: str) -> list[tuple[AnyEvent, bool]]:
 
 begun = st.sampled_from([[], settled("a"), settled("a"), settled("a") + settled("b")])
 more = st.lists(st.tuples(events, st.sampled_from([True, True, True, False])), max_size=30)
-histories = st.builds(lambda first, then: first + then, begun, more)
+log_ids = st.sampled_from([msgspec.UNSET, msgspec.UNSET, "", "n0-1", "n0-1", "n1-2"])
+histories = st.builds(
+    lambda first, then, ids: [
+        (msgspec.structs.replace(event, log_id=ids[number % len(ids)]), fits)
+        for number, (event, fits) in enumerate(first + then)
+    ],
+    begun,
+    more,
+    st.lists(log_ids, min_size=1, max_size=5),
+)
 
 
 @settings(max_examples=share(500), deadline=None)
@@ -226,6 +235,8 @@ def test_invariants_hold_for_any_history(history: list[tuple[AnyEvent, bool]]) -
         assert machine.state.event_count == before.event_count + (event.ts > 0)
         assert machine.state.broker_count == sum(len(g.replicas) for g in machine.state.brokers.values())
         auditor.saw(before, machine.state)
+        named = event.ts > 0 and event.log_id is not msgspec.UNSET and event.log_id
+        assert machine.state.log_id == (named or before.log_id), "never lost, and undated events name nothing"
 
 
 @settings(max_examples=share(200), deadline=None)

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,8 @@ class FakeHost:
         self.may_leave.set()
         self.families: list[Metric] = []
         self.refuses_to_close = False
+        self.may_close = asyncio.Event()
+        self.may_close.set()
         self.die: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)
 
     async def start(self, setup: InnerSetup) -> None:
@@ -134,6 +136,11 @@ class FakeHost:
     async def metrics(self) -> "Iterable[Metric]":
         return self.families
 
+    async def change(self, settings: Mapping[str, str]) -> None:
+        self.calls.append("change " + " ".join(f"{key}={value}" for key, value in settings.items()))
+        if settings.get("maxConnections") == "13":
+            raise BrokerRefused("not 13")
+
     async def restart(self) -> None:
         raise BrokerRefused("not a process of its own")
 
@@ -144,6 +151,7 @@ class FakeHost:
 
     async def close(self) -> None:
         self.calls.append("close")
+        await self.may_close.wait()
         for each in list(self.ports):
             self.calls.append(f"stop {each.name}")
             self._drop(each)

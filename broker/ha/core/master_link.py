@@ -106,10 +106,19 @@ class MasterLink:
         self._caught_up_ms = now_ms
         self._mark_offset, self._mark_ms = log.max_offset, now_ms
         self._throttle = Throttle(settings.bytes_per_second, now_ms=now_ms)
-        packet_bytes_max = self._throttle.packet_bytes_max or settings.batch_bytes
-        self._batch_bytes = min(settings.batch_bytes, packet_bytes_max)
+        self._batch_bytes = self._packet_bytes()
         self._restart_due = False
         self._sent_all = False  # the last packet that was sent reached the end of the log
+
+    def configure(self, settings: LinkSettings, now_ms: int) -> None:
+        """Takes changed settings over; they count from the next packet on."""
+        self._settings = settings
+        self._throttle.limit(settings.bytes_per_second, now_ms)
+        self._batch_bytes = self._packet_bytes()
+
+    def _packet_bytes(self) -> int:
+        limit = self._settings.batch_bytes
+        return min(limit, self._throttle.packet_bytes_max or limit)
 
     # -- for the SyncStateSet ------------------------------------------------------------------------------
 

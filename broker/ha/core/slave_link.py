@@ -126,6 +126,12 @@ class SlaveLink:
         )
         self._effects.append(SendBytes(handshake.encode()))
 
+    def configure(self, settings: SlaveSettings) -> None:
+        """Takes changed settings over. What was acknowledged before sync_flush stays acknowledged: an ack
+        never goes back."""
+        self._settings = settings
+        self._durable = max(self._durable, self._acked_offset)
+
     # -- output ------------------------------------------------------------------------------------------
 
     def next_effect(self, now_ms: int) -> Effect | None:

@@ -1,5 +1,7 @@
 """SYNC_FLUSH: one fdatasync, in a thread of its own, for all messages that wait for the disk.
 
+With ASYNC_FLUSH it is switched off: it does nothing, and can be switched on while the broker runs.
+
 A round covers everything that was written before it began; messages that arrive meanwhile share the next
 round. The first failure ends all rounds (see sync_fault.py): the broker acknowledges nothing any more.
 Source: RocketMQ 5.3.3 GroupCommitService.
@@ -24,6 +26,8 @@ class GroupCommit:
         """sync: CommitLog.sync, called in the thread. on_flushed: called after each successful round; it must
         ask the log how far it is durable, for what a round has synced may have been cut off since. on_fault:
         called once, with the text of the failure."""
+        self.is_on = True
+        """Whether flushDiskType is SYNC_FLUSH."""
         self._sync, self._on_flushed, self._on_fault = sync, on_flushed, on_fault
         self._thread = ContextThreadPool(1, "group-commit")
         self._round: asyncio.Future[int] | None = None
@@ -33,8 +37,8 @@ class GroupCommit:
         self.fault = ""
 
     def want(self) -> None:
-        """Requests that everything in the log now becomes durable soon."""
-        if self._closed or self.fault:
+        """Requests that everything in the log now becomes durable soon. Does nothing while switched off."""
+        if self._closed or self.fault or not self.is_on:
             return
         if self._round is not None:
             self._wanted = True

@@ -193,7 +193,10 @@ class MappedFile:
 
     def drop_cached(self) -> None:
         """Makes the system read the file from the disk again. Pages that are not written yet stay."""
-        self.map.madvise(mmap.MADV_DONTNEED)  # a page that is mapped here would not be dropped
+        pin = ctypes.c_char.from_buffer(self.map)
+        # A page that is mapped here would not be dropped.
+        _MADVISE(ctypes.addressof(pin), self.file_bytes, mmap.MADV_DONTNEED)
+        del pin
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:

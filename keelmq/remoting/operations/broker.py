@@ -158,7 +158,8 @@ class EpochEntryCache(Wire):
 
 
 class HaConnectionRuntimeInfo(Wire):
-    """One slave in the body of 907. broker_id and eta_millis are ours."""
+    """One slave in the body of 907. Ours: broker_id, eta_millis, and lag_millis: time since the slave last
+    had the whole log, 0: it has it now."""
 
     addr: str = ""
     slave_ack_offset: int = 0
@@ -168,6 +169,7 @@ class HaConnectionRuntimeInfo(Wire):
     transfer_from_where: int = 0
     broker_id: int | None = None
     eta_millis: int | None = None
+    lag_millis: int | None = None
 
 
 class HaClientRuntimeInfo(Wire):

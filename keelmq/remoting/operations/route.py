@@ -123,7 +123,8 @@ class ClusterInfo(Wire):
 
 class BrokerHeartbeatRequest(Wire):
     """Header of 904, at name server and controller. RocketMQ spells the field heartbeatTimeoutMills. Ours:
-    hands_over, this broker knows HAND_OVER; min_in_sync_replicas, below this number it refuses messages."""
+    hands_over, this broker knows HAND_OVER; min_in_sync_replicas, below this number it refuses messages;
+    send_time_millis, ms since 1970 by the broker's clock, with which the controllers compare theirs."""
 
     cluster_name: str
     broker_addr: str
@@ -136,6 +137,7 @@ class BrokerHeartbeatRequest(Wire):
     election_priority: int = 2147483647
     hands_over: bool = False
     min_in_sync_replicas: int | None = None
+    send_time_millis: int | None = None
 
 
 class KVTable(Wire):

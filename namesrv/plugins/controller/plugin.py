@@ -72,7 +72,9 @@ class ControllerPlugin:
         (config,) = configs
         assert isinstance(config, ControllerConfig)
         self.context = context
-        self.telemetry = ControllerTelemetry(config) if config.telemetry_enable else None
+        self.telemetry: ControllerTelemetry | None = None
+        if config.telemetry_enable:
+            self.telemetry = ControllerTelemetry(config)
         self.machine = ControllerMachine(
             self._applied, None if self.telemetry is None else self.telemetry.restored
         )
@@ -133,7 +135,11 @@ class ControllerPlugin:
         )
         signer = None if context.security is None else context.security.signer
         self.heartbeats = HeartbeatHandler(
-            settings, context.liveness, context.clock, self.elections.broker_became_active
+            settings,
+            context.liveness,
+            context.clock,
+            self.elections.broker_became_active,
+            None if self.telemetry is None else self.telemetry.clock_offsets,
         )
         self.admin = AdminHandlers(
             settings, proposer, replicator, self.elections, view, tls=context.client_tls, signer=signer
@@ -192,6 +198,7 @@ class ControllerPlugin:
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.resume)
             self._tasks.start("controller telemetry", self.telemetry.writer.run)
+            self._tasks.start("clocks of brokers", self.telemetry.compare_clocks)
         await self.replicator.start()
         self._tasks.start("controller elections", self.elections.run)
         self._started = True

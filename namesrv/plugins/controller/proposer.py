@@ -62,6 +62,7 @@ class Proposer:
         wall_clock: Callable[[], int] = wall_ms,
     ) -> None:
         self._machine, self._replicator, self._wall_clock = machine, replicator, wall_clock
+        self._new_log_id = ""
 
     @property
     def state(self) -> State:
@@ -105,10 +106,21 @@ class Proposer:
 
         Applied.refused: it was fenced. Raises CommandError: not leader, or busy; UnknownOutcome.
         """
-        dated = msgspec.structs.replace(event, ts=self._wall_clock())
+        log_id = self.state.log_id or await self._name_log()
+        dated = msgspec.structs.replace(event, ts=self._wall_clock(), log_id=log_id)
         result = result_of(await self._replicator.append(encode_event(dated)))
         assert isinstance(result, Applied)
         return result
+
+    async def _name_log(self) -> str:
+        """Returns the log_id for a log without one: new, of this controller's name and the time.
+
+        After the barrier everything that an earlier leader has proposed is applied, or never will be: so two
+        leaders do not give the log two names. Raises what barrier() raises.
+        """
+        await self.barrier()
+        self._new_log_id = self._new_log_id or f"{self._replicator.self_id}-{self._wall_clock()}"
+        return self.state.log_id or self._new_log_id
 
     async def barrier(self) -> None:
         """Waits until everything acknowledged before this call is applied here.

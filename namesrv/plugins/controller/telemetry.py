@@ -1,11 +1,13 @@
-"""ControllerTelemetry: writes every applied event as a ControllerEvent record for analytics.
+"""ControllerTelemetry: writes every applied event as a ControllerEvent record for analytics; and, if this
+controller is active, each minute a ClockSample of every registered broker.
 
-Its hooks run in the raft thread, even during replay: they only convert values and queue them for the writer.
-Events that an earlier process has written are skipped: the newest file shows the last one. A damaged end of
-that file causes duplicates, which readers drop. Events inside a snapshot of the log have no record: records
-of the current groups replace them.
+Its event hooks run in the raft thread, even during replay: they only convert values and queue them for the
+writer. Events that an earlier process has written are skipped: the newest file shows the last one. A damaged
+end of that file causes duplicates, which readers drop. Events inside a snapshot of the log have no record:
+records of the current groups replace them.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,28 +15,32 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from keelmq.remoting.records import ControllerEvent, GroupView, decode_record, name_of
+from keelmq.remoting.records import ClockSample, ControllerEvent, GroupView, decode_record, name_of
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.apply import Applied
+from namesrv.plugins.controller.core.clock_offsets import KEYS_MAX, ClockOffsets
 from namesrv.plugins.controller.core.events import AnyEvent, AnyGroupEvent, ImportState, UpdateConfig
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT = "snapshot"
+CLOCK_PERIOD_MS = 60_000
+"""A ClockSample of each broker is written so often."""
 _TYPES = {each: str(each.__struct_config__.tag) for each in get_args(AnyGroupEvent)}
 
 
 class Written(NamedTuple):
-    """The newest event in the files of this controller."""
+    """The newest event in the files of this controller. log_id "": an older release wrote it."""
 
     event_id: int
     ts: int
+    log_id: str
 
 
-NOTHING = Written(0, 0)
+NOTHING = Written(0, 0, "")
 
 
 class ControllerTelemetry:
@@ -49,6 +55,8 @@ class ControllerTelemetry:
         self._written = NOTHING
         self._has_gap = False
         self._fault: str | None = None
+        self._is_active = False
+        self.clock_offsets = ClockOffsets()
         self.writer = TelemetryWriter(
             self._directory,
             node=self._node,
@@ -66,8 +74,43 @@ class ControllerTelemetry:
     def active_changed(self, is_active: bool) -> None:
         """Writes a record of every group when this controller becomes active, so that there is a file even
         without events."""
+        self._is_active = is_active
         if is_active:
             self._put_groups(self._state, self._wall_clock())
+
+    async def compare_clocks(self) -> None:
+        """Writes the clock samples until it is cancelled."""
+        while True:
+            await asyncio.sleep(CLOCK_PERIOD_MS / 1_000)
+            self.put_clock_samples()
+
+    def put_clock_samples(self) -> None:
+        """Writes what was found since the last call. Only of an active controller, and of registered
+        brokers: a client can send heartbeats of any name."""
+        left_out, ts, brokers = self.clock_offsets.left_out, self._wall_clock(), self._state.brokers
+        found = self.clock_offsets.take()
+        if not self._is_active:
+            return
+        if left_out:
+            logger.warning("clocks: %d heartbeats of brokers beyond the first %d ignored", left_out, KEYS_MAX)
+        for key, offset in found.items():
+            group = brokers.get(key.broker_name)
+            if (
+                group is not None
+                and key.cluster_name == group.cluster_name
+                and key.broker_id in group.replicas
+            ):
+                self.writer.put(
+                    ClockSample(
+                        ts=ts,
+                        cluster_name=key.cluster_name,
+                        broker_name=key.broker_name,
+                        broker_id=key.broker_id,
+                        controller_id=self._controller_id,
+                        offset_ms=offset.offset_ms,
+                        heartbeats=offset.heartbeats,
+                    )
+                )
 
     def health(self) -> dict[str, object]:
         return {
@@ -80,7 +123,7 @@ class ControllerTelemetry:
     def applied(self, event: AnyEvent, applied: Applied) -> None:
         """Implements EventHook. Never raises: that would end the controller."""
         before, self._state = self._state, applied.state
-        if not event.ts or self._is_written(applied.state.event_count, event.ts):
+        if not event.ts or self._is_written(applied.state, event.ts):
             return
         try:
             if self._has_gap:
@@ -111,21 +154,29 @@ class ControllerTelemetry:
 
         The groups are written together with the next event, with its time: that event may be old.
         """
-        if state.event_count > max(self._written.event_id, self._state.event_count):
+        is_other_log = state.log_id != self._written.log_id != ""
+        written = 0 if is_other_log else self._written.event_id
+        if state.event_count > max(written, self._state.event_count):
             self._has_gap = True
         self._state = state
         self._views.clear()
 
-    def _is_written(self, event_id: int, ts: int) -> bool:
-        """Compares the time as well, because the events of a new log reuse the numbers of an old one."""
-        return event_id <= self._written.event_id and ts <= self._written.ts
+    def _is_written(self, state: State, ts: int) -> bool:
+        """`state`: after the event. The events of a new log reuse the numbers of an old one; without a log_id
+        the time tells them apart."""
+        event_id, written_ts, log_id = self._written
+        if state.event_count > event_id:
+            return False
+        return state.log_id == log_id if state.log_id and log_id else ts <= written_ts
 
     def _put_groups(self, state: State, ts: int) -> None:
         for record in snapshot_of(state, ts, self._controller_id):
             self.writer.put(record)
         self._has_gap = False
 
-    def _header(self, _record: str) -> list[ControllerEvent]:
+    def _header(self, record: str) -> list[ControllerEvent]:
+        if record != name_of(ControllerEvent):
+            return []
         return list(snapshot_of(self._state, self._wall_clock(), self._controller_id))
 
 
@@ -139,6 +190,7 @@ def snapshot_of(state: State, ts: int, controller_id: str) -> Iterator[Controlle
             event_id=state.event_count,
             type=SNAPSHOT,
             controller_id=controller_id,
+            log_id=state.log_id,
             after=view_of(state.brokers[name]),
         )
 
@@ -158,6 +210,7 @@ def record_of(
         event_id=applied.state.event_count,
         type=_TYPES[type(event)],
         controller_id=controller_id,
+        log_id=applied.state.log_id,
         before=view(applied.before),
         after=view(applied.after),
         refused=None if refused is None else f"{refused.code.name}: {refused.remark}",
@@ -205,4 +258,6 @@ def _event_in(line: bytes, controller_id: str) -> Written | None:
         return None  # a line cut by a crash, or damage
     if not isinstance(record, ControllerEvent) or record.type == SNAPSHOT:
         return None
-    return Written(record.event_id, record.ts) if record.controller_id == controller_id else None
+    return (
+        Written(record.event_id, record.ts, record.log_id) if record.controller_id == controller_id else None
+    )

@@ -30,6 +30,7 @@ from namesrv.plugins.controller.http import metrics
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from tests.support.controller_fakes import config as controller_config
 from tests.support.http_parts import ask, samples, shapes, value
+from tests.support.page_parts import write_example
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
     GROUP,
     address_of,
@@ -75,7 +76,7 @@ async def test_a_name_server_alone() -> None:
         assert (await ask(server.http_address, "/livez")).status_code == 200
         text = (await ask(server.http_address, "/metrics")).text
         assert (await ask(server.http_address, "/v1/groups")).status_code == 404
-        assert (await ask(server.http_address, "/")).headers["content-type"].startswith("text/html")
+        assert (await ask(server.http_address, "/dashboard")).headers["content-type"].startswith("text/html")
         paths = (await ask(server.http_address, "/openapi.json")).json()["paths"]
         await client.close()
     found = samples(text)
@@ -88,7 +89,7 @@ async def test_a_name_server_alone() -> None:
     assert value(found, requests, request_code="REGISTER_BROKER", response_code="SUCCESS") == 1
     latency = "rocketmq_namesrv_request_latency_seconds_count"
     assert value(found, latency, request_code="REGISTER_BROKER") == 1
-    assert {"/livez", "/readyz", "/metrics", "/dashboard", "/v1/analytics/dashboard"} <= set(paths)
+    assert {"/livez", "/readyz", "/metrics", "/dashboard", "/v1/analytics/fleet"} <= set(paths)
     assert shapes(text).items() <= documented(ALL_TABLES).items()
 
 
@@ -173,11 +174,11 @@ async def test_a_taken_http_port_is_found_before_the_controller_starts(tmp_path:
 
 async def test_the_dashboard_directory_is_a_setting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert config(analytics_output_dir="").analytics_output_dir is None
-    (tmp_path / "dashboard.json").write_bytes(b"{}")
+    write_example(tmp_path)
     with caplog.at_level(logging.WARNING):
         async with Namesrv(config(analytics_output_dir=str(tmp_path))) as server:
-            answer = await ask(server.http_address, "/v1/analytics/dashboard")
-    assert (answer.status_code, answer.content) == (200, b"{}")
+            answer = await ask(server.http_address, "/v1/analytics/fleet")
+    assert answer.status_code == 200 and answer.json()["groups_total"] == 1
     assert caplog.records == []
 
 

@@ -125,10 +125,10 @@ async def test_what_is_not_here_is_404_with_what_is() -> None:
         some = await made.get("/v1/routes/T9", 404)
         slash = await made.get("/v1/routes/a/b", 404)
         broker = await made.get("/v1/brokers/x", 404)
-    assert empty == {"remark": "no broker has registered topic 'T9' here (known: none)"}
-    assert some == {"remark": "no broker has registered topic 'T9' here (known: T1)"}
-    assert slash["remark"].startswith("no broker has registered topic 'a/b'")
-    assert broker == {"remark": "no broker of 'x' is registered here (known: a)"}
+    assert empty["detail"] == "no broker has registered topic 'T9' here (known: none)"
+    assert some["detail"] == "no broker has registered topic 'T9' here (known: T1)"
+    assert slash["detail"].startswith("no broker has registered topic 'a/b'")
+    assert broker["detail"] == "no broker of 'x' is registered here (known: a)"
 
 
 async def test_views_refuse_what_the_requests_refuse() -> None:
@@ -136,8 +136,8 @@ async def test_views_refuse_what_the_requests_refuse() -> None:
     keys = {"enable_all_topic_list": False, "need_wait_for_service": True}
     async with served(clock, **keys) as made:
         made.server.queries.serve_from_ms = clock.now_ms + 1
-        assert await made.get("/v1/routes", 409) == {"code": 1, "remark": "disable"}
-        assert await made.get("/v1/routes/T", 409) == {"code": 1, "remark": "name server not ready"}
+        assert (await made.get("/v1/routes", 409))["detail"] == "disable"
+        assert (await made.get("/v1/routes/T", 409))["detail"] == "name server not ready"
 
 
 async def test_clusters_and_brokers() -> None:

@@ -2,7 +2,7 @@
 
 Total: any event on any state returns an Applied; it reads no clock and no liveness, and never raises. Every
 event is fenced by the epochs that it carries, because the state may have changed since decide() read it. A
-refused event changes only event_count.
+refused event changes only event_count, and log_id as below.
 """
 
 import msgspec
@@ -101,12 +101,19 @@ def _changed(state: State, before: BrokerSet | None, event: AnyGroupEvent) -> Br
 
 
 def _counted(state: State, event: AnyEvent) -> State:
-    """Counts the event, unless it has no `ts`.
+    """Counts the event, unless it has no `ts`, and takes its log_id.
 
-    Such events were logged before event_count existed, and some members have them in a snapshot: all members
-    have the same count only if nobody counts them.
+    Events without `ts` were logged before event_count existed, and some members have them in a snapshot: all
+    members have the same count only if nobody counts them.
+
+    A proposer uses the log_id of its state, and names only a log that has none (proposer.py), so all events
+    of a log have the same. Where an older release has led for a while, its snapshots lack the log_id: the
+    newest event decides, so that all members agree again at the next one.
     """
-    return replace(state, event_count=state.event_count + 1) if event.ts else state
+    if not event.ts:
+        return state
+    log_id = state.log_id if isinstance(event.log_id, msgspec.UnsetType) else event.log_id
+    return replace(state, event_count=state.event_count + 1, log_id=log_id or state.log_id)
 
 
 def _with_election(

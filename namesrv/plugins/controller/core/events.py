@@ -16,10 +16,12 @@ EVENT_VERSION = 3
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
-    """Base of all events. ts: ms since 1970 when it was proposed; 0: the release did not record it."""
+    """Base of all events. ts: ms since 1970 when it was proposed; 0: the release did not record it. log_id:
+    the log that it was proposed for (State.log_id); nothing is decided by it, so older releases ignore it."""
 
     v: int = 1
     ts: int = 0
+    log_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupEvent(Event, frozen=True, kw_only=True):

@@ -124,7 +124,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
     event_count: position in the log of the last applied event, refused ones included (core/apply.py).
     settings: changed at run time (1009), overriding the file of every controller; settings_version counts the
     changes. elections: the newest ones, oldest first (core/history.py). broker_count: replicas of all groups,
-    updated by with_set() and without_set().
+    updated by with_set() and without_set(). log_id: names this log, unlike those of controllers that were
+    built anew; "" before the first event that has one.
     """
 
     brokers: Mapping[str, BrokerSet] = field(default_factory=dict)
@@ -134,6 +135,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
     settings_version: int = 0
     elections: tuple[PastElection, ...] = ()
     broker_count: int = 0
+    log_id: str = ""
 
     @property
     def size(self) -> int:

@@ -1,7 +1,8 @@
 """The replicated state as JSON, for snapshots of the log and for export and import. Pure.
 
 Version 2 added cleaned groups, settings and past elections; version 1 can still be read. A newer version is
-refused: without the parts that it does not know this controller would differ from the others.
+refused: without the parts that it does not know this controller would differ from the others. log_id is
+optional in version 2, because nothing is decided by it.
 """
 
 import msgspec
@@ -57,6 +58,7 @@ class _StateRecord(msgspec.Struct, frozen=True):
     settings: dict[str, str] = {}
     settings_version: int = 0
     elections: list[PastElection] = []
+    log_id: str = ""
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ def state_to_json(state: State) -> bytes:
         settings=dict(sorted(state.settings.items())),
         settings_version=state.settings_version,
         elections=list(state.elections),
+        log_id=state.log_id,
     )
     return msgspec.json.encode(record)
 
@@ -95,6 +98,7 @@ def state_from_json(data: bytes) -> State:
         settings_version=record.settings_version,
         elections=tuple(record.elections),
         broker_count=sum(len(each.replicas) for each in record.brokers),
+        log_id=record.log_id,
     )
 
 

@@ -143,6 +143,13 @@ class Elections:
             "%s: master is %s, masterEpoch %d, SyncStateSet %s (%s)",
             broker_set.broker_name, broker_set.master_broker_id, broker_set.master_epoch,
             sorted(broker_set.sync_state_set), reason,
+            extra={
+                "brokerName": broker_set.broker_name,
+                "masterBrokerId": broker_set.master_broker_id,
+                "masterEpoch": broker_set.master_epoch,
+                "syncStateSet": sorted(broker_set.sync_state_set),
+                "reason": reason,
+            },
         )  # fmt: skip
         self._notifier.notify(broker_set)
 

@@ -21,8 +21,8 @@ from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.servers.http import ask
 from keelmq.remoting.servers.http_answers import (
     BODY_REFUSED,
-    JSON,
     NOT_HERE,
+    PROBLEM_JSON,
     REFUSED,
     Answers,
     Limit,
@@ -100,7 +100,9 @@ class NotElected(Wire):
     """409. Of a controller that does not lead (code 2007): where the leader is."""
 
     code: int
-    remark: str
+    title: str = "Conflict"
+    status: int = 409
+    detail: str
     explain: list[str] = Field(default=[], description="why; empty if no election was held")
     leader: str | None = None
     leader_address: str | None = Field(default=None, description="for requests")
@@ -289,7 +291,7 @@ def lines_of(explanation: wire.ElectionExplanation) -> Iterator[str]:
 
 
 async def _not_elected(sources: ControllerSources, error: CommandError, explain: list[str]) -> Response:
-    refused = NotElected(code=error.code, remark=error.remark, explain=explain)
+    refused = NotElected(code=error.code, detail=error.remark, explain=explain)
     if error.code == ResponseCode.CONTROLLER_NOT_LEADER:
         leader, http_address = sources.leader, await sources.leader_http_address()
         address = sources.request_address(leader)
@@ -297,9 +299,9 @@ async def _not_elected(sources: ControllerSources, error: CommandError, explain:
         help_ = f"ask {leader} at {where}" if where else "no controller is known to lead, repeat later"
         refused = NotElected(
             code=error.code,
-            remark=f"controller {sources.replicator.self_id} does not lead: {help_}",
+            detail=f"controller {sources.replicator.self_id} does not lead: {help_}",
             leader=leader,
             leader_address=address,
             leader_http_address=http_address,
         )
-    return Response(refused.model_dump_json(by_alias=True), 409, media_type=JSON)
+    return Response(refused.model_dump_json(by_alias=True), 409, media_type=PROBLEM_JSON)

@@ -14,8 +14,10 @@ from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, parse_header, response_frame
 from keelmq.remoting.operation import CommandError, FastPath, OperationTable, Peer
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.runtime.clock import wall_ms
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
+from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
@@ -42,6 +44,7 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     election_priority: Int64 = 2147483647
     hands_over: bool = False
     min_in_sync_replicas: Int32 | None = None
+    send_time_millis: Int64 | None = None
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -53,7 +56,8 @@ class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 class HeartbeatHandler:
-    """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat."""
+    """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat.
+    `clock_offsets` None: clocks are not compared."""
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class HeartbeatHandler:
         liveness: Liveness,
         clock: Callable[[], int],
         became_active: Callable[[BrokerKey], None],
+        clock_offsets: ClockOffsets | None = None,
     ) -> None:
         self._config, self._liveness, self._clock, self._became_active = (
             config,
@@ -68,6 +73,7 @@ class HeartbeatHandler:
             clock,
             became_active,
         )
+        self._clock_offsets = clock_offsets
         self.beats = 0  # taken since the start
 
     def bind(self, table: OperationTable) -> None:
@@ -103,6 +109,8 @@ class HeartbeatHandler:
             raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
         if not was_sure:
             self._became_active(key)
+        if self._clock_offsets is not None and ext.send_time_millis is not None:
+            self._clock_offsets.add(key, sent_ms=ext.send_time_millis, received_ms=wall_ms())
         if command.flag & FLAG_ONEWAY:
             return None
         return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.admin import telemetry
 from broker.admin.http_app import health_of
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
@@ -27,6 +28,7 @@ from keelmq.remoting.operations.broker import (
     SendMessageRequestV2,
 )
 from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
+from keelmq.runtime.log_buckets import bucket_top
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 
@@ -173,6 +175,21 @@ async def test_a_slave_has_the_masters_log_and_metadata(group: Group) -> None:
     assert values["rocketmq_ha_replica_lag_bytes"] == 0 and values["rocketmq_ha_in_sync_copies"] == 2
     values = {s.name: s.value for family in scrape(slave.metric_sources()) for s in family.samples}
     assert values["rocketmq_broker_role"] == 0 and values["rocketmq_ha_connected"] == 1
+
+
+async def test_a_master_measures_how_long_appends_wait(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SYNC_FLUSH until they are on disk."""
+    monkeypatch.setattr(telemetry, "SAMPLE_PERIOD_MS", 3_600_000)  # the test alone takes samples
+    master = await group.start("m", 0, telemetryEnable=True, flushDiskType="SYNC_FLUSH")
+    slave = await group.start("s", 1, telemetryEnable=True)
+    await group.send_many(master, 3)
+    await until(lambda: has_all(slave, master), "the slave has the log")
+    assert master.telemetry is not None and slave.telemetry is not None
+    seen, of_slave = master.telemetry.sample(), slave.telemetry.sample()
+    assert seen is not None and of_slave is not None
+    assert sum(count for _, count in seen.confirm_us) == 3 and seen.lag_us
+    assert min(bucket_top(bucket) for bucket, _ in seen.confirm_us) > 10, "us of a sync to disk"
+    assert (of_slave.role, of_slave.lag_us, of_slave.confirm_us) == ("slave", (), ())
 
 
 async def test_a_slave_refuses_messages_and_serves_reads_while_its_master_is_away(group: Group) -> None:

@@ -6,6 +6,7 @@ neither, and 10, 11, 12 say that the message is stored.
 
 import itertools
 import threading
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -201,6 +202,7 @@ async def test_a_replica_acks_what_is_on_disk(tmp_path: Path) -> None:
 
         commit = GroupCommit(sync, on_flushed=lambda: slave.service.flushed(), on_fault=pytest.fail)
         await slave.restart(commit=commit)
+        slave.service.configure(replace(settings, sync_flush=True))
         await master.lead(1)
         first = master.put()
         await slave.follow(master, 1)

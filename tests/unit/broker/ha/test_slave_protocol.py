@@ -15,7 +15,7 @@ from broker.ha.core.hello import Admitted, Group, MasterHello, SlaveHello
 from broker.ha.core.slave_link import SlaveLink
 from broker.ha.epoch_file import EpochFile
 from broker.ha.log_epochs import EpochSave, LogEpochs
-from broker.ha.slave_protocol import CONTROL_BYTES, SlaveProtocol
+from broker.ha.slave_protocol import CONTROL_BYTES, TURN_BYTES_MAX, SlaveProtocol
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from tests.support.ha_parts import slave_settings
@@ -51,7 +51,9 @@ class Transport:
 
     @property
     def acks(self) -> list[int]:
-        return [ACK.unpack(data)[1] for data in self.written if len(data) == ACK.size]
+        """Offsets, also of acks that were written together; the first write is a handshake or a hello."""
+        acks = [data for data in self.written if data and len(data) % ACK.size == 0]
+        return [offset for data in acks for _, offset in ACK.iter_unpack(data)]
 
 
 class Owner:
@@ -121,6 +123,7 @@ async def test_every_byte_gets_to_its_place_wherever_a_read_ends(tmp_path: Path,
     stream, log = make_stream(sizes)
     slave = Slave(tmp_path)
     await slave.receive(stream, step)
+    await asyncio.sleep(0)  # the reports about large reads are for the end of the turn
     assert slave.log_bytes() == log
     assert slave.transport.acks == sorted(set(slave.transport.acks))
     assert slave.transport.acks[-1] == len(log)
@@ -139,6 +142,27 @@ async def test_small_packets_are_one_read_and_large_ones_go_straight_into_the_lo
     assert slave.reads == 1
     await slave.receive(TransferHeader(50_000, 400, 1, 0, 0).encode() + bytes(50_000), 1 << 20)
     assert slave.reads == 3
+    slave.store.close()
+
+
+async def test_a_slave_that_catches_up_leaves_time_to_the_others_of_its_loop(tmp_path: Path) -> None:
+    packet = FILE_BYTES // 2
+    stream, log = make_stream([packet] * (2 * TURN_BYTES_MAX // packet + 1))
+    first = len(make_stream([packet])[0])
+    slave = Slave(tmp_path)
+    await slave.receive(stream[:first], 1 << 20)  # its epoch is saved by a thread
+    await asyncio.sleep(0)
+    writes, acks = len(slave.transport.written), len(slave.transport.acks)
+    receiving = asyncio.ensure_future(slave.receive(stream[first:], 1 << 20))
+    await asyncio.sleep(0)
+    assert not slave.transport.is_reading()
+    assert slave.store.commit_log.max_offset < 2 * TURN_BYTES_MAX
+    assert len(slave.transport.written) == writes, "a write for each packet"
+    await receiving
+    await asyncio.sleep(0)
+    assert slave.log_bytes() == log
+    assert slave.transport.acks[-1] == len(log)
+    assert len(slave.transport.acks) - acks > 3 * (len(slave.transport.written) - writes)
     slave.store.close()
 
 

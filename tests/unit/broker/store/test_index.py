@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.message.record import index_keys, java_hash, key_hash
+from broker.store.index import index_file
 from broker.store.index.index_file import HEADER, IndexFile, file_bytes_of
 from broker.store.index.message_index import PENDING_RECORDS_MAX, MessageIndex
 from broker.store.log.mapped_file import MappedFile
@@ -265,7 +266,11 @@ def test_a_full_disk_stops_the_index_alone(tmp_path: Path, monkeypatch: pytest.M
     store.close()
 
 
-def test_the_header_never_counts_what_is_not_durable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slots_at_once", [1, 2, 5, 8])
+def test_the_header_never_counts_what_is_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots_at_once: int
+) -> None:
+    monkeypatch.setattr(index_file, "SLOTS_AT_ONCE", slots_at_once)
     path = tmp_path / "20260101000000000"
     file = IndexFile(path, 5, 10)
     file.make_room(3)
@@ -281,6 +286,7 @@ def test_the_header_never_counts_what_is_not_durable(tmp_path: Path) -> None:
     assert file.find(12, 9, 0, FOREVER) == []  # its slot names an entry that is not counted
     file.mend_slots()
     assert file.find(7, 9, 0, FOREVER) == [100]
+    assert file.used_slots == 1
     file.close()
 
 

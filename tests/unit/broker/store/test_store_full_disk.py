@@ -110,7 +110,7 @@ async def test_what_cannot_be_flushed_is_tried_again_and_told_once(
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(store_flusher, "write_checkpoint", full)
-    flushing = asyncio.create_task(flush_forever(store, 1))
+    flushing = asyncio.create_task(flush_forever(store, lambda: 1))
     await asyncio.wait_for(tries.wait(), 10)
     flushing.cancel()
     assert caplog.text.count("stored messages cannot be made durable yet: [Errno 28]") == 1

@@ -217,6 +217,7 @@ async def test_each_ends_once(scene: Scene) -> None:
     assert scene.bodies("TopicA", 2) == [b"commit"] and scene.bodies() == []
     ended = scene.transactions.ended
     assert ended == {(End.COMMITTED, "TopicA"): 1, (End.ROLLED_BACK, "TopicA"): 1}
+    assert sum(scene.transactions.commit_times["TopicA"].counts) == 1, "a rollback is not timed"
     assert scene.bodies(OP_TOPIC.name) == [b"0,", b"1,"]
     scene.run()
     assert scene.offsets() == (2, 2)

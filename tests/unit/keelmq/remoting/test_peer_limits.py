@@ -274,3 +274,19 @@ def test_all_counts_go_back() -> None:
     assert {PER_ADDRESS, EVICTED, FRAME_BYTES, SLOW_FRAME} <= limits.closed.keys()
     assert (limits.partial_bytes, limits.unauthenticated_bytes, limits.connection_count) == (0, 0, 0)
     assert limits.remembered == 0
+
+
+def test_changed_limits_hold_for_what_comes() -> None:
+    limits = PeerLimits(Limits(connections_per_address=2, unauthenticated_requests_per_s=1))
+    first, second, third, fourth = connections(limits, 4)
+    assert first.enter() is second.enter() is None
+    assert [limits.take_request(A, 0) for _ in range(3)] == [True, True, False]
+    limits.change(Limits(connections_per_address=3, unauthenticated_requests_per_s=2))
+    assert third.enter() is None and "3 connections already" in str(fourth.enter())
+    assert [limits.take_request(A, 0) for _ in range(5)] == [True, True, True, True, False]
+    limits.change(Limits(connections_per_address=1))
+    assert first.problem is None, "what is connected stays"
+    assert limits.take_request(A, 0)
+    limits.leave(first)
+    limits.leave(second)
+    assert "1 connections already" in str(fourth.enter())

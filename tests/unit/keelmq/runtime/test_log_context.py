@@ -1,8 +1,11 @@
 """The context of log lines: what inherits it, on both event loops, and what a line looks like."""
 
 import asyncio
+import json
 import logging
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ import uvloop
 from keelmq.runtime.log_context import (
     ContextFormatter,
     ContextThreadPool,
+    JsonFormatter,
     LogContext,
     current_log_context,
     in_context,
@@ -55,6 +59,50 @@ def test_a_line_names_its_context_which_may_be_renamed() -> None:
             assert " #other# " in formatter.format(record("role"))
         assert name() == "C_broker-a_2"
     assert "#" not in formatter.format(record("role"))
+
+
+def test_a_json_line_has_what_the_text_has_and_the_fields_of_the_event() -> None:
+    made = record("%s: master is %d\n", "broker-a", 2)
+    made.brokerName, made.masterEpoch, made.syncStateSet = "broker-a", 7, [1, 2]
+    with log_context("C_broker-a_2"):
+        line = JsonFormatter().format(made)
+    assert json.loads(line) == {
+        "ts": "1970-01-01T00:16:40.250Z",
+        "level": "INFO",
+        "logger": "broker.ha",
+        "message": "broker-a: master is 2\n",
+        "context": "C_broker-a_2",
+        "brokerName": "broker-a",
+        "masterEpoch": 7,
+        "syncStateSet": [1, 2],
+    }
+    assert "\n" not in line
+
+
+def test_a_json_line_keeps_a_traceback_and_what_is_no_json() -> None:
+    made = record("failed")
+    made.path, made.odd = Path("/x"), {1: {2}}
+    try:
+        raise OSError("no space")
+    except OSError:
+        made.exc_info = sys.exc_info()
+    found = json.loads(JsonFormatter().format(made))
+    assert found["path"] == "/x" and "context" not in found
+    assert found["error"].splitlines()[-1] == "OSError: no space"
+    assert json.loads(JsonFormatter().format(record("half \ud800")))["message"] == "half ?"
+
+
+def test_a_program_logs_json(tmp_path: Path) -> None:
+    """Also the lines that it writes before its configuration is read."""
+    bad = tmp_path / "bad.conf"
+    bad.write_text("listenPort=0\nhttpPort=0\nbindAddress=127.0.0.1\nneedWaitForService=true\nunknown=1\n")
+    arguments = ["--log-format", "json", "--log-level", "DEBUG", "-c", str(bad)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "namesrv", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1 and "unknown key 'unknown'" in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("mqnamesrv: ")]
+    assert all(json.loads(line)["logger"] for line in lines)
 
 
 # -- what inherits it --------------------------------------------------------------------------------------
@@ -213,6 +261,7 @@ NO_CONTEXT = re.compile(
 )
 OF_THE_PROCESS = {
     "keelmq/remoting/servers/http_hosts.py": "the name of this machine, logs nothing",
+    "keelmq/runtime/bounded_exit.py": "ends the process",
     "keelmq/runtime/isolated_log.py": "writes the logs of all brokers",
     "keelmq/runtime/log_context.py": "is how to do it",
     "keelmq/security/audit/writer.py": "the audit log of the process",

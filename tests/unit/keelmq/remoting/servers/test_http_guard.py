@@ -102,7 +102,7 @@ async def test_a_change_needs_a_host_of_ours(host: str) -> None:
     assert answer.status_code == (200 if host in OURS else 403), answer.text
     assert recorded.ran == (["change"] if host in OURS else [])
     if host in STRANGE:
-        assert "httpAllowedHosts" in answer.json()["remark"]
+        assert "httpAllowedHosts" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("sent", [{name: value} for name, value in BROWSER.items()] + [
@@ -228,7 +228,7 @@ async def test_pages_of_a_reverse_proxy() -> None:
             sent = {name: value.replace("{host}", host) for name, value in headers.items()}
             answer = await client.post("/v1/change", headers=sent)
             assert answer.status_code == wanted, (headers, answer.text)
-    assert "httpAllowedOrigins" in answer.json()["remark"]
+    assert "httpAllowedOrigins" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_a_read_only_port_changes_nothing() -> None:
     async with served(recorded.app, http_policy(config(httpReadOnly=True))) as client:
         for path in ("/v1/change", "/undeclared"):
             answer = await client.post(path)
-            assert answer.status_code == 403 and "httpReadOnly" in answer.json()["remark"]
+            assert answer.status_code == 403 and "httpReadOnly" in answer.json()["detail"]
         assert (await client.post("/v1/look")).status_code == 200
         assert (await client.get("/view")).status_code == 200
     assert recorded.ran == ["look", "view"]
@@ -374,7 +374,10 @@ async def test_a_stranger_is_told_how_to_authenticate_before_the_body_is_read() 
         answer = await client.post("/v1/change", content=b"not JSON")
         assert answer.status_code == 401
         assert answer.headers.get_list("www-authenticate") == ["Bearer", "Basic"]
-        assert answer.json() == {"code": 16, "remark": "who are you?"}
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json() == {
+            "title": "Unauthorized", "status": 401, "detail": "who are you?", "code": 16,
+        }  # fmt: skip
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200
         assert (await client.get("/livez/")).status_code == 401

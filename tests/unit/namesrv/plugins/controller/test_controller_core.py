@@ -148,6 +148,21 @@ def test_every_dated_event_has_its_place_in_the_log() -> None:
     assert apply(fenced.state, elect_event(1)).state is fenced.state
 
 
+def test_the_log_has_the_name_that_its_events_have() -> None:
+    """In snapshots, too. An older release's snapshot has none: then the next event tells it."""
+    event = msgspec.structs.replace(elect_event(2), ts=1, log_id="n0-17")
+    assert decode_event(encode_event(event)) == event
+    named = apply(state(), event).state
+    assert named.log_id == "n0-17"
+    unnamed = msgspec.structs.replace(elect_event(2), ts=1)
+    assert apply(named, unnamed).state.log_id == "n0-17", "an older release leads for a while"
+    data = state_to_json(named)
+    assert state_from_json(data) == named
+    older = data.replace(b',"log_id":"n0-17"', b"")
+    assert older != data and state_from_json(older).log_id == ""
+    assert apply(state_from_json(older), event).state.log_id == "n0-17"
+
+
 def test_a_newer_event_stops_the_process_and_garbage_is_refused() -> None:
     machine = ControllerMachine()
     known = encode_event(elect_event(1))

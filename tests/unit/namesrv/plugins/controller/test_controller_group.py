@@ -1,5 +1,6 @@
 """Operators and real controllers: settings reach all and stay, whoever is asked; the state moves house."""
 
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -120,6 +121,39 @@ async def test_the_state_moves_to_new_controllers_and_the_group_goes_on(tmp_path
             )
             group = plugin_of(new).machine.state.brokers[GROUP]
             assert (group.master_broker_id, group.master_epoch) == (2, 2), "nobody is deposed by the move"
+
+
+async def test_the_log_keeps_its_name_until_the_directories_are_deleted(tmp_path: Path) -> None:
+    """The same at all controllers, over a restart and a change of the leader."""
+    configs = members(tmp_path, ["n0", "n1", "n2"])
+
+    async def set_grace(servers: dict[str, Namesrv], text: bytes) -> set[str]:
+        """Changes a setting, and returns the names that the controllers then have for the log."""
+        client, address = RemotingClient(), address_of(configs[a_leader(servers) or ""])
+        outcome = await client.call(address, wire.UPDATE_CONTROLLER_CONFIG, wire.UpdateConfigRequest(), text)
+        assert isinstance(outcome, Ok), outcome
+        await client.close()
+        await until(lambda: everywhere(servers) == [int(text.partition(b"=")[2])] * 3, "everywhere")
+        return {plugin_of(each).machine.state.log_id for each in servers.values()}
+
+    async with AsyncExitStack() as stack:
+        servers = await run(stack, configs)
+        (name,) = await set_grace(servers, b"controllerGraceMs=1001")
+        assert name
+    async with AsyncExitStack() as stack:
+        servers = await run(stack, configs)
+        assert await set_grace(servers, b"controllerGraceMs=1002") == {name}
+        leader = a_leader(servers) or ""
+        follower = next(each for each in configs if each != leader)
+        await plugin_of(servers[leader]).replicator.transfer_leadership(follower)
+        await until(lambda: a_leader(servers) == follower, "another leader")
+        assert await set_grace(servers, b"controllerGraceMs=1003") == {name}
+    for config in configs.values():
+        shutil.rmtree(config.directory)
+    async with AsyncExitStack() as stack:
+        servers = await run(stack, configs)
+        (other,) = await set_grace(servers, b"controllerGraceMs=1004")
+        assert other and other != name
 
 
 async def test_1005_is_answered_by_all_and_leads_to_one(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """What a controller writes down about its log, and that it writes it once."""
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from keelmq.remoting.records import ControllerEvent, GroupView, Record, decode_record
+from keelmq.remoting.records import ClockSample, ControllerEvent, GroupView, Record, decode_record
+from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.apply import apply
+from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -20,8 +24,10 @@ from namesrv.plugins.controller.core.events import (
 )
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.machine import ControllerMachine
+from namesrv.plugins.controller.raft.api import AppendOutcome, Committed
+from namesrv.plugins.controller.requests import heartbeats
 from namesrv.plugins.controller.telemetry import ControllerTelemetry, record_of, view_of
-from tests.support.controller_fakes import CLUSTER, GROUP, Bench, config
+from tests.support.controller_fakes import CLUSTER, GROUP, Bench, config, turns
 
 HOUR_MS = 3_600_000
 START_MS = 472_222 * HOUR_MS  # a full hour of 2023
@@ -297,6 +303,71 @@ async def test_the_events_of_a_new_log_are_written_though_their_numbers_are_old(
     assert events_in(records_of(files(tmp_path)[1])) == [1, 2, 3]
 
 
+def of_log(log_id: str, events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    return [msgspec.structs.replace(each, log_id=log_id) for each in events]
+
+
+async def test_a_new_log_is_told_from_the_old_one_by_its_name(tmp_path: Path) -> None:
+    """Even if the clock was set back: with the time alone its events would count as written."""
+    await one_life(tmp_path, of_log("n0-1", a_history(START_MS + 60_000)), START_MS + 60_000)
+    await one_life(tmp_path, of_log("n0-1", a_history(START_MS + 60_000)), START_MS + 60_001)
+    assert len(files(tmp_path)) == 1, "the replay of a restart writes nothing again"
+    await one_life(tmp_path, of_log("n1-2", a_history()[:3]), START_MS + 60_002)
+    records = written(tmp_path)
+    found = [(each.log_id, each.event_id) for each in records if each.type != "snapshot"]
+    assert sorted(found) == [*(("n0-1", number) for number in range(1, 7)), *(("n1-2", n) for n in (1, 2, 3))]
+
+
+async def test_a_snapshot_of_a_new_log_is_told_before_its_next_event(tmp_path: Path) -> None:
+    """Its numbers are below those in the files of the old one."""
+    await one_life(tmp_path, of_log("n0-1", a_history()))
+    leader = ControllerMachine()
+    for event in of_log("n1-2", a_history(START_MS + 9_000)[:2]):
+        leader.apply(encode_event(event))
+    node = Node(tmp_path, START_MS + 9_500)
+    node.machine.restore(leader.snapshot())
+    node.replay(of_log("n1-2", a_history(START_MS + 9_000)[2:3]))
+    await node.stop()
+    last = [each for each in written(tmp_path) if each.log_id == "n1-2"]
+    assert [(each.type, each.event_id) for each in last][-2:] == [("snapshot", 2), ("electMaster", 3)]
+
+
+async def test_the_first_active_controller_names_the_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "a")
+    await bench.group_of(1, 2)
+    state = bench.plugin.machine.state
+    assert state.log_id.startswith("n0-") and state.event_count > 1
+    assert {decode_event(each).log_id for each in bench.replicator.events} == {state.log_id}
+    restarted = Bench(tmp_path / "a")
+    restarted.plugin.machine.restore(bench.plugin.machine.snapshot())
+    await restarted.plugin.proposer.propose(a_history()[1])
+    assert restarted.plugin.machine.state.log_id == state.log_id
+
+
+async def test_a_name_that_an_earlier_leader_gave_is_found_by_the_barrier(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    async def barrier() -> AppendOutcome:
+        """The entry of the leader before was committed, and is applied only now."""
+        bench.plugin.machine.apply(encode_event(of_log("n9-1", a_history())[0]))
+        return Committed(None)
+
+    with patch.object(bench.replicator, "barrier", barrier):
+        await bench.plugin.proposer.propose(a_history()[1])
+    assert bench.plugin.machine.state.log_id == "n9-1"
+    assert decode_event(bench.replicator.events[-1]).log_id == "n9-1"
+
+
+async def test_two_first_events_at_once_have_one_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.replicator.before_apply = asyncio.Event()
+    waiting = [asyncio.create_task(bench.plugin.proposer.propose(each)) for each in a_history()[:2]]
+    await turns()
+    bench.replicator.before_apply.set()
+    await asyncio.gather(*waiting)
+    assert len({decode_event(each).log_id for each in bench.replicator.events}) == 1
+
+
 async def test_events_without_a_time_are_not_written(tmp_path: Path) -> None:
     await one_life(tmp_path, [msgspec.structs.replace(each, ts=0) for each in a_history()])
     assert files(tmp_path) == []
@@ -327,6 +398,65 @@ async def test_an_active_controller_has_a_file_in_quiet_times(tmp_path: Path) ->
     await node.stop()
     quiet = records_of(files(tmp_path)[1])
     assert {(each.type, each.event_id, each.ts) for each in quiet} == {("snapshot", 6, START_MS + HOUR_MS)}
+
+
+# ---------------------------------------------------------------------- clocks
+
+
+def clock_samples(directory: Path) -> list[ClockSample]:
+    lines = [
+        line
+        for path in directory.rglob("clock_sample/**/*.jsonl*")
+        for line in path.read_bytes().splitlines()
+    ]
+    decoded: list[Record] = [decode_record(line) for line in lines]
+    return [each for each in decoded if isinstance(each, ClockSample)]
+
+
+async def test_the_active_controller_compares_the_clocks_of_brokers(tmp_path: Path) -> None:
+    """The least difference of a minute; no records of brokers that say no time, or are not registered."""
+    bench = Bench(tmp_path)
+    await bench.group_of(1, 2, 3)
+    telemetry = bench.plugin.telemetry
+    assert telemetry is not None
+    with patch.object(heartbeats, "wall_ms", lambda: START_MS):
+        for late_ms in (40, 5, 90):
+            await bench.beat(1, send_time_millis=START_MS - late_ms)
+        await bench.beat(2, send_time_millis=START_MS + 7_000)
+        await bench.beat(3)  # RocketMQ's broker
+        await bench.beat(77, send_time_millis=START_MS)
+        for nonsense in (-1, 1 << 62):
+            await bench.beat(3, send_time_millis=nonsense)
+    telemetry.put_clock_samples()  # not active yet: forgotten
+    with patch.object(heartbeats, "wall_ms", lambda: START_MS):
+        telemetry.active_changed(True)
+        for late_ms in (40, 5, 90):
+            await bench.beat(1, send_time_millis=START_MS - late_ms)
+        await bench.beat(2, send_time_millis=START_MS + 7_000)
+        await bench.beat(3)
+        await bench.beat(77, send_time_millis=START_MS)
+    telemetry.put_clock_samples()
+    telemetry.put_clock_samples()
+    await telemetry.writer.close()
+    found = {each.broker_id: (each.offset_ms, each.heartbeats) for each in clock_samples(tmp_path)}
+    assert found == {1: (5, 3), 2: (-7_000, 1)}
+    assert {
+        (each.cluster_name, each.broker_name, each.controller_id) for each in clock_samples(tmp_path)
+    } == {(CLUSTER, GROUP, "n0")}
+
+
+def test_clocks_of_any_number_of_names_are_bounded() -> None:
+    offsets = ClockOffsets(keys_max=3)
+    for number in range(5):
+        offsets.add(BrokerKey("c", "b", number), sent_ms=10, received_ms=10 + number)
+    assert offsets.left_out == 2
+    offsets.add(BrokerKey("c", "b", 1), sent_ms=10, received_ms=10)
+    assert offsets.take() == {
+        BrokerKey("c", "b", 0): (0, 1),
+        BrokerKey("c", "b", 1): (0, 2),
+        BrokerKey("c", "b", 2): (2, 1),
+    }
+    assert (offsets.take(), offsets.left_out) == ({}, 0)
 
 
 # ---------------------------------------------------------------------- faults

@@ -159,8 +159,10 @@ async def test_a_follower_says_where_the_leader_is(
     answer = await elect(bench, brokerId=2, dryRun=dry_run)
     assert answer.status_code == 409
     assert answer.json() == {
+        "title": "Conflict",
+        "status": 409,
         "code": ResponseCode.CONTROLLER_NOT_LEADER,
-        "remark": "controller n0 does not lead: ask n1 at 127.0.0.1:19868",
+        "detail": "controller n0 does not lead: ask n1 at 127.0.0.1:19868",
         "explain": [],
         "leader": "n1",
         "leaderAddress": "127.0.0.1:9868",
@@ -172,7 +174,7 @@ async def test_without_a_leader_nobody_is_named(bench: Bench) -> None:
     bench.replicator.become(False)
     bench.replicator.no_leader = True
     found = (await elect(bench, brokerId=2)).json()
-    assert found["remark"] == "controller n0 does not lead: no controller is known to lead, repeat later"
+    assert found["detail"] == "controller n0 does not lead: no controller is known to lead, repeat later"
     assert (found["leader"], found["leaderAddress"], found["leaderHttpAddress"]) == (None, None, None)
 
 
@@ -186,7 +188,7 @@ async def test_an_election_without_a_known_outcome_is_504(bench: Bench) -> None:
     bench.replicator.next_outcome = Unknown("no majority")
     answer = await elect(bench, brokerId=2, designate=True)
     assert answer.status_code == 504
-    assert answer.json() == {"remark": "outcome unknown (no majority): it may have happened, repeat"}
+    assert answer.json()["detail"] == "outcome unknown (no majority): it may have happened, repeat"
 
 
 # -- history ---------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ async def test_elections_by_group_time_and_page(bench: Bench) -> None:
             assert (await http.get(f"/v1/elections?{wrong}")).status_code == 422
     assert missing.status_code == 404
     assert (
-        missing.json()["remark"] == f"no group 'nobody' is registered with the controllers (known: {GROUP})"
+        missing.json()["detail"] == f"no group 'nobody' is registered with the controllers (known: {GROUP})"
     )
 
 
@@ -347,4 +349,4 @@ async def test_a_state_is_not_imported_over_another(bench: Bench) -> None:
         state = (await http.get("/v1/controller/state")).json()
         state["brokers"][0]["broker_name"] = "other"
         answer = await http.post("/v1/controller/state", content=json.dumps(state))
-    assert answer.status_code == 409 and "nothing is imported" in answer.json()["remark"]
+    assert answer.status_code == 409 and "nothing is imported" in answer.json()["detail"]

@@ -131,7 +131,7 @@ async def test_an_unknown_group_is_404_with_the_known_names(bench: Bench) -> Non
     async with client(bench) as http:
         answer = await http.get("/v1/groups/nobody")
     assert answer.status_code == 404
-    assert answer.json()["remark"] == (
+    assert answer.json()["detail"] == (
         "no group 'nobody' is registered with the controllers (known: broker-a)"
     )
 
