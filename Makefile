@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover crash attacks analytics-stream-load lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -38,6 +38,10 @@ attacks:
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
 	.venv/bin/python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
+# This tree against an older one, in turns: make bench-compare BASE=HEAD~20 SUITES="send pull" ROUNDS=5 (docs/performance.md)
+bench-compare:
+	@test -n "$(BASE)" || { echo "usage: make bench-compare BASE=COMMIT [SUITES=\"send pull\"] [ROUNDS=3]" >&2; exit 2; }
+	./run python -m tests.bench.compare $(BASE) $(or $(SUITES),send pull replication) --rounds $(or $(ROUNDS),3)
 # Rewrites the lock files from pyproject.toml, without registry addresses.
 lock:
 	tools/lock.sh

@@ -1,8 +1,9 @@
-"""`keelmq bench SUITE [--json] [--size MIB]`: measures one suite and prints it."""
+"""`keelmq bench SUITE [--json] [--size MIB]`: measures one suite, or `all`, and prints the figures."""
 
 import importlib
 import sys
 
+from tests.bench.every_suite import run_all
 from tests.bench.native import BenchError
 from tests.bench.report import print_json, print_table
 
@@ -24,6 +25,7 @@ SUITES = (
     "analytics",
     "analytics_stream",
 )
+ALL = "all"
 SIZED = ("replica_behind", "memory")
 COUNTED = ("analytics",)
 SECURE = ("failover",)
@@ -38,8 +40,8 @@ def run(
 ) -> int:
     """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED; secure: of
     SECURE; rows: of COUNTED."""
-    if suite not in SUITES:
-        print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}", file=sys.stderr)
+    if suite not in (*SUITES, ALL):
+        print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}, and {ALL}", file=sys.stderr)
         return 2
     if size_mib is not None and suite not in SIZED:
         print(f"keelmq bench: --size is for {', '.join(SIZED)}", file=sys.stderr)
@@ -50,6 +52,8 @@ def run(
     if rows is not None and suite not in COUNTED:
         print(f"keelmq bench: --rows is for {', '.join(COUNTED)}", file=sys.stderr)
         return 2
+    if suite == ALL:
+        return run_all(SUITES, as_json=as_json)
     options: dict[str, object] = {} if size_mib is None else {"size_mib": size_mib}
     if rows is not None:
         options["rows"] = rows
