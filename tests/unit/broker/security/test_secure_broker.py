@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -94,8 +95,8 @@ class Desk:
 
     async def send(self, credentials: Credentials, topic: str, properties: str = "") -> Any:
         header = SendMessageRequestV2(
-            a="p", b=topic, c="TBW102", d=1, e=0, f=4 if "TRAN_MSG" in properties else 0, g=1, h=0,
-            i=properties, j=0, l=None, m=False,
+            a="p", b=topic, c="TBW102", d=1, e=0, f=4 if "TRAN_MSG" in properties else 0,
+            g=int(time.time() * 1_000), h=0, i=properties, j=0, l=None, m=False,
         )  # fmt: skip
         return await self.ask(credentials, SEND_MESSAGE_V2, header, b"text")
 
