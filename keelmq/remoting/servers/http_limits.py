@@ -55,10 +55,23 @@ class LimitedHttp(HttpToolsProtocol):
             return
         if self.is_quiet and self._request_timer is None:
             self._start_request_timer()
-        self._request_bytes += len(data)
-        super().data_received(data)
+        room = HEAD_BYTES_MAX - self._request_bytes
+        if self._in_head and len(data) > room:
+            # One read may bring a whole head that is too large. The parser would take it, or fail at its URL.
+            if room:
+                self._parse(data[:room])
+            if self._request_bytes >= HEAD_BYTES_MAX and self._in_head:
+                self._refuse()
+            if self.transport.is_closing():
+                return
+            data = data[room:]
+        self._parse(data)
         if self._request_bytes > (HEAD_BYTES_MAX if self._in_head else REQUEST_BYTES_MAX):
             self._refuse()
+
+    def _parse(self, data: bytes) -> None:
+        self._request_bytes += len(data)
+        super().data_received(data)
 
     def on_headers_complete(self) -> None:
         """Notes that the head is complete (llhttp callback). The request starts here, with its scope."""

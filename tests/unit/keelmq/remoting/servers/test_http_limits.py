@@ -60,6 +60,8 @@ HEADS = {
     "the path": b"GET /livez?" + b"y" * http_limits.HEAD_BYTES_MAX,
     "many headers": b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"Y: y\r\n" * 11_000,
 }
+HEADS |= {f"{name}, and the end": head + b" HTTP/1.1\r\n\r\n" for name, head in HEADS.items()}
+"""Its end may come with the same read."""
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
@@ -67,6 +69,14 @@ async def test_a_head_without_end_is_refused_in_words(server: HttpServer, head: 
     answer = await said(server, head)
     assert answer.startswith(b"HTTP/1.1 431 ") and answer.endswith(b"request head above 65536 bytes")
     assert await is_alive(server)
+
+
+async def test_a_head_below_the_limit_is_served_with_what_follows_it(server: HttpServer) -> None:
+    """Two requests in one write, which are larger together than a head may be."""
+    path = b"GET /livez?" + b"y" * (http_limits.HEAD_BYTES_MAX - 1_000) + b" HTTP/1.1\r\nHost: x\r\n"
+    last = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nY: " + b"y" * 10_000
+    answer = await said(server, path + b"\r\n" + last + b"\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 ") == 2
 
 
 async def test_trailers_without_end_are_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
