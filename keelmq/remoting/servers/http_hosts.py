@@ -50,17 +50,19 @@ class AllowedHosts:
 
 
 def names_of(full_name: str) -> set[str]:
-    """Returns a machine's full name and its first label. In Kubernetes also the forms between: nobody
-    outside of the cluster can have these names."""
+    """Returns a machine's full name and its first label. Of a pod in Kubernetes also the shorter forms, and
+    those of its service, but for those that end with the namespace: this may be a domain of the Internet, such
+    as dev, where others can have a name."""
     return set(_names_of(full_name.lower().rstrip(".").split(".")))
 
 
 def _names_of(labels: list[str]) -> Iterator[str]:
     yield ".".join(labels)
     yield labels[0]
-    if SERVICE in labels[2:]:
-        for count in range(2, labels.index(SERVICE) + 2):
-            yield ".".join(labels[:count])
+    if labels[3:4] == [SERVICE]:
+        pod, service, namespace = labels[:3]
+        yield from (f"{pod}.{service}", f"{pod}.{service}.{namespace}.{SERVICE}")
+        yield from (service, f"{service}.{namespace}.{SERVICE}", ".".join(labels[1:]))
 
 
 def _is_ip(host: str) -> bool:

@@ -184,7 +184,9 @@ async def test_a_body_without_a_length_ends_at_the_limit(monkeypatch: pytest.Mon
 def test_names_of_a_machine() -> None:
     assert names_of("Web.example.org.") == {"web.example.org", "web"}
     pod = "mq-0.mq.prod.svc.cluster.local"
-    assert names_of(pod) == {pod, "mq-0", "mq-0.mq", "mq-0.mq.prod", "mq-0.mq.prod.svc"}
+    service = {"mq", "mq.prod.svc", "mq.prod.svc.cluster.local"}
+    assert names_of(pod) == {pod, "mq-0", "mq-0.mq", "mq-0.mq.prod.svc", *service}
+    assert names_of("web.svc.example.org") == {"web.svc.example.org", "web"}
     assert names_of("svc") == {"svc"}
     assert [host_of(each) for each in (b"A:1", b"[::1]:2", b"a:b", b"", b".")] == [
         "a",
@@ -199,8 +201,8 @@ async def test_the_full_name_of_the_machine_is_looked_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(socket, "getfqdn", lambda: "mq-0.mq.prod.svc.cluster.local")
     hosts = AllowedHosts()
     hosts.look_up()
-    await until(lambda: "mq-0.mq.prod" in hosts, "found out")
-    assert "mq-0.other" not in hosts
+    await until(lambda: "mq.prod.svc" in hosts, "found out")
+    assert not any(host in hosts for host in ("mq-0.other", "mq.prod", "mq-0.mq.prod"))
 
 
 # -- origin --------------------------------------------------------------------------------------------------
