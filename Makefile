@@ -31,13 +31,13 @@ raft-failover:
 	./run python -m tests.cluster.raft_chaos failover
 # kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
-	.venv/bin/python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
+	./run python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
 # Attacks on a cluster of real processes, with security off and on; make attacks MODE=closed ONLY=replica/
 attacks:
 	./run python -m tests.attacks $(MODE) $(ONLY)
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
-	.venv/bin/python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
+	./run python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
 # This tree against an older one, in turns: make bench-compare BASE=HEAD~20 SUITES="send pull" ROUNDS=5 (docs/performance.md)
 bench-compare:
 	@test -n "$(BASE)" || { echo "usage: make bench-compare BASE=COMMIT [SUITES=\"send pull\"] [ROUNDS=3]" >&2; exit 2; }
