@@ -201,7 +201,9 @@ def bench(
 def sim(
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help="controllers, raft, log, group, whole or secure (default: all)"),
+        typer.Option(
+            "--kind", help="controllers, raft, log, group, whole, secure or container (default: all)"
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds")] = 2_000,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed")] = 0,
