@@ -27,7 +27,8 @@ from tests.support.raft_certificates import Authority
 GROUP: Final = {"clusterName": CLUSTER_NAME, "brokerName": BROKER_NAME}
 MEMBERSHIP: Final = "membership of the group"
 TRAFFIC: Final = "what crosses the network"
-START_S: Final = 30.0
+START_S: Final = 90.0
+"""A program that runs on after this serves. On a busy machine with two cores a start has taken 30 s."""
 
 
 def showing(files: TlsFiles) -> ssl.SSLContext:
