@@ -173,17 +173,19 @@ class Access(Base):
         must_sign = settings.get("authentication_enabled") and request.code not in settings.get(
             "authentication_whitelist", ()
         )
-        if must_sign and not settings.get("stateful_authentication"):
+        is_checked = bool(must_sign) and not settings.get("stateful_authentication")
+        if is_checked:
             is_right(result.username, request)
-        self._again(control, request, result, bool(must_sign))
+        self._again(control, request, result, is_checked)
         for lookup in result.lookups:
             control.check_topic(result, lookup, self.random.choice(VALUES), request.peer_ip)
         return "granted"
 
     def _again(
-        self, control: AccessControl, request: AccessRequest, granted: Granted, must_sign: bool
+        self, control: AccessControl, request: AccessRequest, granted: Granted, is_checked: bool
     ) -> None:
-        """What was granted is remembered as a connection does, and asked for again, changed or not."""
+        """What was granted is remembered as a connection does, and asked for again, changed or not.
+        is_checked: the signature of every request must be right."""
         access, peer = self.servers.setdefault(
             id(control), (ServerAccess(control), AnyPeer("10.0.0.7:1", ()))
         )
@@ -196,7 +198,7 @@ class Access(Base):
         if self.random.random() < 0.5:
             header = damage(self.random, header, big=0)
         body = old.body if self.random.random() < 0.8 else damage(self.random, old.body)
-        if access.admit_again(old.code, header, body, peer) and must_sign:
+        if access.admit_again(old.code, header, body, peer) and is_checked:
             fields = json.loads(header)["extFields"]
             is_right(fields[ACCESS_KEY], old._replace(ext_fields=fields, body=body))
 
