@@ -22,7 +22,7 @@ CHECKS = {
     "machine.compiled": "the data path's modules are compiled; interpreted ones need more CPU time",
     "machine.clock": "clocks of the machines agree: dates of messages and telemetry come from them",
     "namesrv.reachable": "each name server answers",
-    "namesrv.agree": "name servers know the same brokers and topics and have the same settings",
+    "namesrv.agree": "name servers have the same brokers, topics, settings, users and ACLs",
     "controller.reachable": "each controller answers, and a majority is reachable",
     "controller.leader": "one controller leads, and all agree on it",
     "controller.raft": "each member runs, is connected and keeps up with the leader",

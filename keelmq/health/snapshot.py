@@ -15,6 +15,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.group_settings import addresses
 from keelmq.health.memory import Memory
 from keelmq.health.reach import HttpAnswer, Reach, Silent
+from keelmq.health.users import Rights, rights_of
 from keelmq.remoting.client import split_address
 from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
@@ -44,6 +45,7 @@ class NameServer:
     settings: Mapping[str, str]
     topics: frozenset[str] | None  # None: enableAllTopicList=false
     permissions: Mapping[str, int] = field(default_factory=dict)  # broker name -> of PROBE_TOPIC
+    rights: Rights | None = None  # of its users
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,8 @@ async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
         topics = None
         if settings.get("enableAllTopicList", "true") == "true":
             topics = frozenset(await admin.topic_list(address))
-        return NameServer(ClusterInfo(), settings, topics, permissions)
+        rights = await rights_of(admin, address, settings)
+        return NameServer(ClusterInfo(), settings, topics, permissions, rights)
 
     cluster, kept = await asyncio.gather(
         reach.ask(server, lambda admin, address: admin.cluster_info(address)),

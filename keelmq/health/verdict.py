@@ -13,6 +13,7 @@ from keelmq.health.findings import Finding, failed, ok, plural, warning
 from keelmq.health.group_settings import addresses, group_rules
 from keelmq.health.reach import HttpAnswer, Silent
 from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, peers_of
+from keelmq.health.users import same_rights
 from keelmq.remoting.operations.controller import ControllerMetadata
 
 CLOCK_WARNING_MS = 2_000
@@ -68,7 +69,11 @@ def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
     if len(servers) < 2:
         return
     found = [*_same_brokers(seen), *_same_topics(seen, servers), *_same_settings(seen, servers)]
+    rights = {address: server.rights for address, server in servers.items()}
+    found += same_rights(rights)
     same = "the same brokers, topics and settings everywhere"
+    if None not in rights.values():
+        same = "the same brokers, topics, settings, users and ACLs everywhere"
     yield from found or [ok("namesrv.agree", f"{len(servers)} name servers", same)]
 
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,12 @@ def a_topic_is_missing(seen: ClusterSnapshot) -> None:
 def settings_differ(seen: ClusterSnapshot) -> None:
     shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
     seen.name_servers[NS[1]] = name_server(shown, supportActingMaster="true", listenPort="1")
+
+
+def users_differ(seen: ClusterSnapshot) -> None:
+    one, other = seen.answering.values()
+    seen.name_servers[NS[0]] = replace(one, rights={"User:orders": "Normal enable"})
+    seen.name_servers[NS[1]] = replace(other, rights={})
 
 
 def no_controller(seen: ClusterSnapshot) -> None:
@@ -290,6 +297,11 @@ F, W = Level.FAILED, Level.WARNING
         (name_servers_disagree, [("namesrv.agree", F), ("group.routes", F)], "0=10.0.1.2:10911"),
         (a_topic_is_missing, [("namesrv.agree", W)], "lacks 1 topics: U"),
         (settings_differ, [("namesrv.agree", W)], "supportActingMaster"),
+        (
+            users_differ,
+            [("namesrv.agree", W)],
+            "User:orders: differs: Normal enable at 10.0.0.1:9876; not there at",
+        ),
         (no_controller, [("controller.reachable", F)], "10.0.0.3:9878"),
         (
             no_majority,

@@ -1,0 +1,74 @@
+"""Whether name servers have the same users and ACLs: each keeps its own, and answers clients by them."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from shlex import quote
+from typing import Final
+
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.health.findings import Finding, warning
+from keelmq.remoting.operations.auth import AclInfo, UserInfo
+
+SWITCHES: Final = ("authenticationEnabled", "authorizationEnabled")
+SHOWN_MAX: Final = 5
+NONE: Final = "not there"
+
+Rights = Mapping[str, str]
+"""User:name -> its type, state and ACL as one text, without its password, which no answer has."""
+
+
+async def rights_of(admin: AdminClient, address: str, settings: Mapping[str, str]) -> Rights | None:
+    """Returns the users of a server; None: it checks nobody, or does not tell this user."""
+    if not any(settings.get(key) == "true" for key in SWITCHES):
+        return None
+    with suppress(AdminError):
+        acls = {acl.subject or "": _acl_text(acl) for acl in await admin.acls(address)}
+        subjects = {f"User:{user.username}": _user_text(user) for user in await admin.users(address)}
+        return {
+            each: " ".join(filter(None, (subjects.get(each), acls.get(each)))) for each in subjects | acls
+        }
+    return None
+
+
+def _user_text(user: UserInfo) -> str:
+    return f"{user.user_type} {user.user_status}"
+
+
+def _acl_text(acl: AclInfo) -> str:
+    lines = sorted(
+        f"{entry.decision} {','.join(sorted(entry.actions or ()))} on {entry.resource}"
+        + (f" from {','.join(sorted(entry.source_ips))}" if entry.source_ips else "")
+        + (" by default" if policy.policy_type == "Default" else "")
+        for policy in acl.policies or ()
+        for entry in policy.entries or ()
+    )
+    return f"({'; '.join(lines)})"
+
+
+def same_rights(servers: Mapping[str, Rights | None]) -> Iterator[Finding]:
+    """Yields a finding for each user that is not the same at all servers that tell, SHOWN_MAX of them."""
+    told = {address: rights for address, rights in servers.items() if rights is not None}
+    subjects = sorted({each for rights in told.values() for each in rights})
+    different = [each for each in subjects if len({rights.get(each) for rights in told.values()}) > 1]
+    for subject in different[:SHOWN_MAX]:
+        places: dict[str, list[str]] = defaultdict(list)
+        for address, rights in told.items():
+            places[rights.get(subject, NONE)].append(address)
+        text = "; ".join(f"{value} at {', '.join(at)}" for value, at in places.items())
+        step = (
+            "requests to one of them are refused, or let in, that are not elsewhere: repeat the change there"
+        )
+        yield warning("namesrv.agree", subject, f"differs: {text}", step, _command(subject, places))
+    if len(different) > SHOWN_MAX:
+        text, step = f"{len(different)} differ", "repair these, and run it again"
+        yield warning("namesrv.agree", "users and ACLs", text, step)
+
+
+def _command(subject: str, places: Mapping[str, list[str]]) -> str:
+    """Returns what creates the user where it is missing, or shows its ACL everywhere."""
+    if NONE in places:
+        name = quote(subject.partition(":")[2])
+        return f"mqadmin createUser -u {name} -b {quote(';'.join(places[NONE]))}"
+    everywhere = ";".join(address for at in places.values() for address in at)
+    return f"mqadmin getAcl -s {quote(subject)} -b {quote(everywhere)}"
