@@ -51,8 +51,8 @@ class AllowedHosts:
 
 def names_of(full_name: str) -> set[str]:
     """Returns a machine's full name and its first label. Of a pod in Kubernetes also the shorter forms, and
-    those of its service, but for those that end with the namespace: this may be a domain of the Internet, such
-    as dev, where others can have a name."""
+    those of its service, but for those that end with the namespace: this may be a public domain, such as dev,
+    where others can have a name."""
     return set(_names_of(full_name.lower().rstrip(".").split(".")))
 
 
