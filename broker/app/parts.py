@@ -209,6 +209,7 @@ class BrokerParts:
             metadata=self.metadata,
             registry=self.clients.registry,
             messages_in=self.stats.messages_in,
+            audit=self.audit,
             address=lambda: self.address,
             announce=self._routes.trigger,
             send_here=self._send_here,
@@ -226,6 +227,7 @@ class BrokerParts:
             commit=self.commit,
             metadata=self.metadata,
             messages_in=self.stats.messages_in,
+            audit=self.audit,
             announce=self._routes.trigger,
         )
         return PlainReplication(self.config, parts)

@@ -31,7 +31,7 @@ from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
 from broker.store.recovery import Between, nothing
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
+from keelmq.remoting.operation import Audit, Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
 from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS
 from keelmq.remoting.operations.route import RegisterBrokerResponse
 from keelmq.runtime.backoff import Backoff
@@ -61,6 +61,7 @@ class PlainParts:
     commit: GroupCommit
     metadata: Metadata
     messages_in: MessagesIn
+    audit: Audit | None
     announce: Callable[[], None]
 
 
@@ -90,7 +91,7 @@ class PlainReplication:
             one_message_waits=lambda: len(parts.pending) == 1,
             on_replicated=parts.pending.release,
             on_in_sync_changed=self._in_sync_changed,
-            security=_security(config),
+            security=_security(config, parts.audit),
         )
         self._check = MasterCheck(
             parts.client,
@@ -261,10 +262,10 @@ async def _nothing_to_refresh() -> None:
     """Name servers say where the HA port is."""
 
 
-def _security(config: BrokerConfig) -> HaSecurity:
+def _security(config: BrokerConfig, audit: Audit | None) -> HaSecurity:
     """Returns who may replicate. Where clients must prove who they are, a slave must, too, unless its address
     is in haPlainSlaves or haAuthenticationRequired=false: the HA port has all messages."""
-    found = ha_security(config)
+    found = ha_security(config, audit)
     checks_clients = config.authentication_enabled or config.acl_enable
     if checks_clients and config.ha_authentication_required is None and not found.required:
         if config.serves_plain_slaves:

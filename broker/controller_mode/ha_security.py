@@ -2,13 +2,15 @@
 
 from broker.config.broker_config import BrokerConfig
 from broker.ha.security import HaSecurity
+from keelmq.remoting.operation import Audit
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.runtime.tls.settings import client_tls, server_tls
 
 
-def ha_security(config: BrokerConfig) -> HaSecurity:
-    """Returns who may replicate, and the TLS of HA links. ConfigError: settings or files that cannot work."""
+def ha_security(config: BrokerConfig, audit: Audit | None = None) -> HaSecurity:
+    """Returns who may replicate, and the TLS of HA links. audit: records who is refused. Raises ConfigError:
+    settings or files that cannot work."""
     credentials, has_tls = config.member_credentials, config.ha_tls_mode != "disabled"
     can_prove = credentials is not None or (has_tls and bool(config.member_certificates))
     required, plain_master = config.ha_authentication_required, config.ha_plain_master
@@ -27,6 +29,7 @@ def ha_security(config: BrokerConfig) -> HaSecurity:
         certificate_names=config.member_certificates,
         tls=_server_tls(config),
         client_tls=_client_tls(config),
+        tell_refused=None if audit is None else audit.refused,
     )
 
 

@@ -40,7 +40,7 @@ from broker.stats.messages_in import MessagesIn
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operation import Audit, Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError, why_refused
@@ -69,6 +69,7 @@ class ControlledParts:
     metadata: Metadata
     registry: ClientRegistry
     messages_in: MessagesIn
+    audit: Audit | None
     address: Callable[[], str]
     announce: Callable[[], None]
     send_here: Callable[[SendCommand, bytes, FastPathPeer], bytes | None]
@@ -126,7 +127,7 @@ class ControllerMode:
             one_message_waits=lambda: len(parts.pending) == 1,
             on_truncated=parts.metadata.log_truncated,
             check_master=self.slave_sync.unverified_peer,
-            security=ha_security(config),
+            security=ha_security(config, parts.audit),
         )
         self._lease = IsolationLease(
             self.ha,

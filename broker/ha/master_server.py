@@ -96,6 +96,11 @@ class MasterProtocol(asyncio.Protocol):
             self._transport.write(step)
         return b""
 
+    @property
+    def is_tls(self) -> bool:
+        """Returns whether the connection is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
     def pause_writing(self) -> None:
         self._paused = True
 
@@ -334,6 +339,10 @@ class MasterServer:
         """Closes the connection of a peer that has not proved its membership."""
         self._refused[refused.kind] += 1
         self._tell(self._refused_log, protocol, str(refused))
+        if self.security.tell_refused is not None:
+            self.security.tell_refused(
+                "HA_LINK", address=protocol.address, is_tls=protocol.is_tls, remark=str(refused)
+            )
         if protocol.link is not None:
             self._protocols.pop(protocol.link, None)
         protocol.close(str(refused))

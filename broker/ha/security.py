@@ -17,6 +17,12 @@ class Transport(Protocol):
     def get_extra_info(self, name: str) -> object: ...
 
 
+class TellRefused(Protocol):
+    """Audit.refused()."""
+
+    def __call__(self, what: str, *, address: str, is_tls: bool, remark: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaSecurity:
     """The comments name the configuration keys. The defaults: every peer may replicate, nothing is
@@ -31,6 +37,8 @@ class HaSecurity:
     certificate_names: frozenset[str] = frozenset()  # memberCertificateNames
     tls: ServerTls | None = None  # haTlsMode; None: disabled
     client_tls: ClientTls | None = None  # haTlsEnable; None: disabled
+    tell_refused: TellRefused | None = None
+    """Told about each peer that has not proved its membership."""
 
     @property
     def group(self) -> Group | None:

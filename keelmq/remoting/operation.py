@@ -210,6 +210,11 @@ class Audit(Protocol):
         """Records a request that was answered with this code and remark; never blocks, never raises."""
         ...
 
+    def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
+        """Records that a peer was refused what is no request of a code, such as an HTTP page; never blocks,
+        never raises."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -82,7 +82,7 @@ class HttpGuard:
                 call.peer.address,
                 error.remark,
             )
-            self._audit(scope["path"], call, error)
+            self._audit(scope, call, error)
             refused = refusal(error, "http")
         if refused is not None:
             call.is_checked = True
@@ -120,12 +120,17 @@ class HttpGuard:
             # A browser would ask for a password itself: the page does that.
             raise Unauthenticated(error.remark, [SESSION_CHALLENGE]) from None
 
-    def _audit(self, path: str, call: HttpCall, error: CommandError) -> None:
+    def _audit(self, scope: Scope, call: HttpCall, error: CommandError) -> None:
         """As for a refused request over TCP; what a stranger sends besides the code is not read."""
-        table, code = self._operations.get(path, (None, 0))
+        table, code = self._operations.get(scope["path"], (None, 0))
         if table is not None:
             request = RemotingCommand(code, 0, version=VERSION)
             record(table, request, call.peer, ANYBODY, error.code, error.remark, {})
+            return
+        page, peer = f"{scope['method']} {scope['path']}", call.peer
+        audit = next((table.audit for table, _ in self._operations.values() if table.audit is not None), None)
+        if audit is not None:
+            audit.refused(page, address=peer.address, is_tls=peer.is_tls, remark=error.remark)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuses a name that is not known to be ours (DNS rebinding, see http_hosts.py)."""

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX: Final = 65_536
 REFUSED_PER_S: Final = {Kind.ACT: 20, Kind.ROUTINE: 2, Kind.DATA: 1}
-"""Lines of refused requests in a second, by kind."""
+"""Lines of refused requests in a second, by kind; what has no request code counts as routine."""
 NOT_SERVED: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY)
 """Answers to what no handler has seen: anybody may cause them, so they count as refused here."""
 NAMES_MAX: Final = 8
@@ -143,6 +143,24 @@ class AuditLog:
         }
         series = Series.REFUSED if is_refused else Series.ACTS
         self.writer.put(series, _encoded(line))
+
+    def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
+        """Records that a peer was refused what is no request of a code: a replica's link, an HTTP page."""
+        if not self._may_write(Kind.ROUTINE):
+            return
+        line = {
+            "ts": _iso(self._wall_clock()),
+            "program": self.program,
+            "node": self.node,
+            "address": short(address),
+            "tls": is_tls,
+            "operation": short(what),
+            "outcome": Outcome.REFUSED,
+            "remark": short(remark),
+        }
+        if self._untold:
+            line["unwritten"], self._untold = self._untold, 0
+        self.writer.put(Series.REFUSED, _encoded(line))
 
     def _may_write(self, kind: Kind) -> bool:
         second = self._clock() // 1_000

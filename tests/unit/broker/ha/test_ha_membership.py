@@ -144,7 +144,13 @@ def test_members_replicate_on_the_loop_of_production(tmp_path: Path) -> None:
 async def test_a_stranger_gets_nothing(
     tmp_path: Path, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with members(tmp_path, MEMBER) as (master,):
+    told: list[tuple[str, bool, str]] = []
+
+    def tell(what: str, *, address: str, is_tls: bool, remark: str) -> None:
+        assert what == "HA_LINK"
+        told.append((address.rpartition(":")[0], is_tls, remark))
+
+    async with members(tmp_path, replace(MEMBER, tell_refused=tell)) as (master,):
         master.put(b"private", 10)
         caplog.set_level(logging.WARNING)
         strangers = [await Stranger.at(master, data) for _ in range(5)]
@@ -154,6 +160,7 @@ async def test_a_stranger_gets_nothing(
         assert (master.service.connection_count, dict(master.service.links), master.in_sync()) == (0, {}, [1])
         lines = [line for line in caplog.messages if "refused" in line]
         assert len(lines) == 1 and "127.0.0.1:" in lines[0], "not one for each"
+        assert [each[:2] for each in told] == [("127.0.0.1", False)] * 5 and all(each[2] for each in told)
 
 
 async def test_a_stranger_that_is_slow_or_silent_is_closed_at_the_deadline(

@@ -48,6 +48,9 @@ class Recorder:
     ) -> None:
         self.seen.append((request.code, caller.user, code, dict(request.ext_fields)))
 
+    def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
+        raise AssertionError(what)
+
 
 class Place:
     """A console with one action that records who asked for it."""

@@ -71,6 +71,7 @@ class Noted:
     def __init__(self) -> None:
         self.lines: list[tuple[int, str, str, int, Changes]] = []
         self.peers: list[Peer] = []
+        self.pages: list[tuple[str, str]] = []
 
     def wants(self, code: int) -> bool:
         return True
@@ -80,6 +81,9 @@ class Noted:
     ) -> None:
         self.lines.append((request.code, caller.user, remark, code, dict(changes)))
         self.peers.append(peer)
+
+    def refused(self, what: str, *, address: str, is_tls: bool, remark: str) -> None:
+        self.pages.append((what, remark))
 
 
 class Running:
@@ -214,6 +218,10 @@ async def test_operations_are_audited_with_their_caller(tmp_path: Path) -> None:
     assert stranger[:2] == (100, "") and stranger[3] == 16 and "password is wrong" in stranger[2]
     assert third[:2] == (318, "root") and third[3] == 0
     assert fourth[:2] == (318, "alice") and fourth[3] == 16
+    assert [page for page, _ in made.audit.pages] == ["GET /v1/routes"], (
+        "not those that were let pass, or are requests"
+    )
+    assert "needs credentials" in made.audit.pages[0][1]
     assert {peer.address.rpartition(":")[0] for peer in made.audit.peers} == {"127.0.0.1"}
     assert not any(peer.is_tls for peer in made.audit.peers)
 

@@ -219,3 +219,29 @@ def test_its_settings_cannot_be_changed_by_a_request() -> None:
     for model in (BrokerConfig, NamesrvConfig):
         assert keys <= {field.alias for field in model.model_fields.values()}
         assert not keys & model.AT_RUN_TIME
+
+
+def test_a_peer_that_was_refused_without_a_request(recorder: Recorder) -> None:
+    """Two lines in a second, as of members; the others are counted in the next one."""
+    for _ in range(5):
+        recorder.log.refused("HA_LINK", address="10.0.0.9:4000", is_tls=True, remark="no credentials")
+    recorder.now_ms += 1_000
+    recorder.log.refused("GET /v1/routes", address="10.0.0.9:4000", is_tls=False, remark="x" * 10_000)
+    first, second, third = recorder.lines
+    assert (
+        first
+        == second
+        == {
+            "ts": "2026-01-01T00:00:00.000Z",
+            "program": "mqbroker",
+            "node": "broker-a-10.0.0.1:10911",
+            "address": "10.0.0.9:4000",
+            "tls": True,
+            "operation": "HA_LINK",
+            "outcome": "refused",
+            "remark": "no credentials",
+        }
+    )
+    assert third["unwritten"] == recorder.log.unwritten_refusals == 3
+    assert third["operation"] == "GET /v1/routes" and len(third["remark"]) < 400
+    assert {series for series, _ in recorder.raw} == {Series.REFUSED}
