@@ -420,6 +420,20 @@ def test_tests_use_public_names() -> None:
     assert lines == KNOWN_PRIVATE_LINES_MAX, f"{lines} lines, not {KNOWN_PRIVATE_LINES_MAX}: it only shrinks"
 
 
+def test_ports_that_are_known_before_their_bind_come_from_one_place() -> None:
+    """A port that the system chose for a socket that was closed again may be anybody's a moment later."""
+    allowed = ROOT / "tests" / "support" / "ports.py"
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.strip("_").startswith("free_port")
+        and path != allowed
+    ]
+    none_of(wrong, "Use tests.support.ports.")
+
+
 def test_a_private_name_is_found() -> None:
     count = {
         "store._queued": ["_queued"],

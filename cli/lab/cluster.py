@@ -1,18 +1,15 @@
 """A whole cluster of real processes on this machine: name servers with controllers, and one group of brokers.
 
 For the demo and the cluster tests. Configurations, data and logs are in one directory. Ports are free ones
-below the range of outgoing connections: a port of that range may be taken by another connection while its
-server is dead, and a client that connects to it then may connect to itself.
+(`ports.py`).
 The programs die with this process (parent-death signal), unless `detached`.
 """
 
 import asyncio
 import ctypes
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,10 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-HOST = "127.0.0.1"
-PORT_MIN = 12_000
-PORT_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-EPHEMERAL_PORT_MIN_DEFAULT = 32_768
+from cli.lab.ports import HOST, free_ports
+
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 5.0
 FORWARD_MS = "1000"
@@ -342,33 +337,6 @@ def write_settings(path: Path, settings: Mapping[str, str]) -> None:
 
 def _port(address: str) -> str:
     return address.rpartition(":")[2]
-
-
-def free_ports() -> Iterator[int]:
-    """Free ports, never the same one twice, in random order (other clusters may start now, too)."""
-    candidates = range(PORT_MIN, _ephemeral_port_min())
-    for port in random.sample(candidates, len(candidates)):
-        if is_free(port):
-            yield port
-
-
-def is_free(port: int) -> bool:
-    """Returns whether nobody listens on the port of this host."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _ephemeral_port_min() -> int:
-    try:
-        lowest = int(PORT_RANGE_FILE.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return EPHEMERAL_PORT_MIN_DEFAULT
-    return lowest if lowest > PORT_MIN + 1_000 else EPHEMERAL_PORT_MIN_DEFAULT
 
 
 def _die_with_parent() -> None:

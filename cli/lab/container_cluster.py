@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.lab.cluster import Cluster, Place, Program, is_free, write_settings
+from cli.lab.cluster import Cluster, Place, Program, write_settings
+from cli.lab.ports import is_free
 
 MODULE = "broker.container"
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cli.lab.cluster import HOST, Cluster, ClusterError, Program, free_ports, is_free, write_settings
+from cli.lab.cluster import Cluster, ClusterError, Program, write_settings
+from cli.lab.ports import HOST, free_ports, is_free
 
 CONTAINER_CLUSTER: Final = "ContainerCluster"
 STOP_S: Final = 10.0

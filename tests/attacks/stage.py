@@ -8,7 +8,6 @@ import asyncio
 import gc
 import hashlib
 import json
-import socket
 import ssl
 import sys
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from tests.attacks.container_program import AttackedContainer
 from tests.attacks.frames import CLOSED as NO_CONNECTION
 from tests.attacks.frames import Answer, Identity, Request
 from tests.attacks.line import GONE, dialled, until
+from tests.support.ports import free_port
 from tests.support.raft_certificates import Authority
 
 Mode = Literal["open", "closed"]
@@ -314,7 +314,7 @@ class Stage:
         program.write()
         for broker in self.cluster.brokers:
             broker.settings["namesrvAddr"] = self.cluster.name_servers[0].address
-            broker.settings["fastListenPort"] = _free_port()
+            broker.settings["fastListenPort"] = str(free_port())
             broker.write()
 
     def _settings(self) -> dict[str, str]:
@@ -419,12 +419,6 @@ _ACLS: Final = (
     ),
     _acl(MALLORY, ("Topic:mallory*", "Group:mallory*")),
 )
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return str(probe.getsockname()[1])
 
 
 def _write_private(path: Path, value: object) -> None:

@@ -26,7 +26,8 @@ from keelmq.remoting.operations.container import ADD_BROKER, AddBrokerRequest
 from tests.bench.native import BenchError
 from tests.bench.pull import fill_queues, pull_rate
 from tests.bench.report import Measurement, Results
-from tests.bench.servers import Server, Shape, container, free_port, load, lone_broker
+from tests.bench.servers import Server, Shape, container, load, lone_broker
+from tests.support.ports import free_port
 
 ONE, MANY = Shape(1, 1), Shape(4, 64)
 RECOVERED_ROUNDS, COPIED_ROUNDS = 8, 24

@@ -18,7 +18,8 @@ from keelmq.remoting.command import RemotingCommand, decode, encode, request_com
 from keelmq.remoting.operation import Empty, Operation, Wire
 from keelmq.remoting.operations.controller import GET_METADATA_INFO
 from tests.bench.native import BenchError
-from tests.bench.servers import ROOT, START_SECONDS_MAX, free_port
+from tests.bench.servers import ROOT, START_SECONDS_MAX
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 MEMBERS = 3

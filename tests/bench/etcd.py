@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.native import BenchError
-from tests.bench.servers import free_port
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 MEMBERS = 3

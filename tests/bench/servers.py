@@ -4,7 +4,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from cli.lab.cluster import free_ports
+from cli.lab.ports import free_ports
 from tests.bench.frames import opaque_at, send_frame
 from tests.bench.native import BenchError, program, run_json
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS_MAX = 60
@@ -111,13 +111,6 @@ def container(
         if f"{brokers} broker" not in line or "quarantined" in line:
             raise BenchError(f"the container says {line!r}")
         yield process.pid, ports[1:]
-
-
-def free_port() -> int:
-    """Free now; nobody else takes it soon, as the system gives such ports in turn."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def load(

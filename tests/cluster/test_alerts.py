@@ -10,7 +10,8 @@ import httpx
 import pytest
 import yaml
 
-from cli.lab.cluster import HOST, Cluster
+from cli.lab.cluster import Cluster
+from cli.lab.ports import HOST
 from tests.support.harness import Harness
 from tests.support.raft_group import free_ports
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.lab.cluster import HOST, Cluster, Program
+from cli.lab.cluster import Cluster, Program
+from cli.lab.ports import HOST
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.runtime.clock import now_ms
 from tests.support.harness import Harness

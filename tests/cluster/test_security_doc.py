@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.lab.cluster import free_ports
+from cli.lab.ports import free_ports
 from tests.cluster.test_readme import BLOCK, commands
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"

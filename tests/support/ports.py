@@ -1,15 +1,15 @@
-"""Ports for programs that a test starts: below the range that the system takes for outgoing connections.
+"""Ports for servers that a test starts, where port 0 will not do because somebody must know the port before.
 
-A port of that range may be in use as somebody's own end by the time the program listens on it; with hundreds
-of connections in tests beside, that happens."""
+Such a port comes from here only (`test_house.py`): a port that the system chose, for a socket that was closed
+again, may be another process's by the time the server listens on it."""
 
 from itertools import islice
 
-from cli.lab.cluster import free_ports as unused_ports
+from cli.lab.ports import free_ports as unused_ports
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens on, no two alike."""
+    """Returns ports that nobody listens on, and that no other call gets, in this or in another process."""
     return list(islice(unused_ports(), count))
 
 

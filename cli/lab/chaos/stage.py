@@ -12,8 +12,9 @@ from cli.lab.chaos.fault_shim import FaultShim
 from cli.lab.chaos.history import Exit, Log, View
 from cli.lab.chaos.net import Net
 from cli.lab.chaos.traffic import Recorder
-from cli.lab.cluster import HOST, Cluster, Place, Program
+from cli.lab.cluster import Cluster, Place, Program
 from cli.lab.observer import Picture, Watcher
+from cli.lab.ports import HOST
 
 LOOK_S = 0.25
 GUARD_S = 0.1

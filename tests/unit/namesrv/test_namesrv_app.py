@@ -23,6 +23,7 @@ from keelmq.runtime.config import Config, ConfigError
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import BrokerKey, PluginContext, load_plugin
+from tests.support.ports import free_port
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "frames"
 DEADLINE_S = 5.0
@@ -332,24 +333,16 @@ async def test_a_plugin_learns_of_a_lost_broker_after_the_grace() -> None:
 
 async def test_http_server_and_health() -> None:
     choice = PluginChoice(ProbePlugin, (PluginConfig(color="red"),))  # type: ignore[arg-type]
-    free_port = await _free_port()
-    async with Namesrv(config(http_port=free_port), [choice]) as server:
-        assert server.http_address == ("127.0.0.1", free_port)
-        assert await _http_status(free_port, "GET /livez") == 200
-        assert await _http_status(free_port, "GET /readyz") == 503
+    port = free_port()
+    async with Namesrv(config(http_port=port), [choice]) as server:
+        assert server.http_address == ("127.0.0.1", port)
+        assert await _http_status(port, "GET /livez") == 200
+        assert await _http_status(port, "GET /readyz") == 503
         wire = await connect(server)
         await wire.register()
-        assert await _http_status(free_port, "POST /v1/getRouteInfoByTopic", b'{"topic":"T1"}') == 200
-        assert await _http_status(free_port, "POST /v1/getRouteInfoByTopic", b'{"topic":"T0"}') == 409
+        assert await _http_status(port, "POST /v1/getRouteInfoByTopic", b'{"topic":"T1"}') == 200
+        assert await _http_status(port, "POST /v1/getRouteInfoByTopic", b'{"topic":"T0"}') == 409
         await wire.close()
-
-
-async def _free_port() -> int:
-    probe = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = int(probe.sockets[0].getsockname()[1])
-    probe.close()
-    await probe.wait_closed()
-    return port
 
 
 async def _http_status(port: int, request: str, body: bytes = b"") -> int:

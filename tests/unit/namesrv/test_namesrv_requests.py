@@ -22,6 +22,7 @@ from keelmq.remoting.operations.route import (
 from keelmq.remoting.servers.tcp import TcpServer
 from namesrv.app import Namesrv
 from namesrv.handlers import queries
+from tests.support.ports import free_port
 from tests.unit.namesrv.test_namesrv_app import FRAMES, Wire, config, connect, until
 
 A, B = "127.0.0.1:18811", "127.0.0.1:18821"
@@ -510,9 +511,7 @@ async def test_members_hear_of_a_new_lowest_id(tmp_path: Path) -> None:
 
 async def test_the_same_over_http(tmp_path: Path) -> None:
     """One declaration, two doors: JSON answers are JSON there, whichever dialect the TCP door writes."""
-    from tests.unit.namesrv.test_namesrv_app import _free_port
-
-    port = await _free_port()
+    port = free_port()
     async with serving(tmp_path, http_port=port) as (_, wire):
         await announce(wire, body=body_of({"T1": {}}))
         await wire.ask(100, {"namespace": "N", "key": "k", "value": "v"})

@@ -27,6 +27,7 @@ from keelmq.remoting.operations.broker import (
 )
 from keelmq.runtime import program
 from keelmq.runtime.config import ConfigError
+from tests.support.ports import free_port
 
 
 def config(tmp_path: Path, **more: object) -> BrokerConfig:
@@ -163,8 +164,7 @@ def test_namesrv_addr_of_the_environment_is_the_last_resort() -> None:
 
 
 async def test_a_broker_tells_its_group_and_a_replica_of_another_one_does_not_dial_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        nobody = f"127.0.0.1:{gone.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
     settings = {"enable_controller_mode": True, "controller_addr": nobody, "namesrv_addr": nobody}
     async with (
         Broker(config(tmp_path / "master")) as master,

@@ -21,6 +21,7 @@ from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import load_plugin
+from tests.support.ports import free_ports
 
 
 class Fault(Exception):
@@ -255,11 +256,7 @@ def name_server(tmp_path: Path) -> Namesrv:
     )
     plugin = load_plugin("controller")
     (model,) = plugin.config_models()
-    with socket.socket() as first, socket.socket() as second:
-        ports = []
-        for each in (first, second):
-            each.bind(("127.0.0.1", 0))
-            ports.append(each.getsockname()[1])
+    ports = free_ports(2)
     controller = model.model_validate(
         {
             "controllerDLegerGroup": "g",

@@ -1,6 +1,5 @@
 """SlaveSync: which HA address a slave believes, and whose log it copies when an address is used again."""
 
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
 from keelmq.remoting.servers.tcp import TcpServer
 from tests.support.metadata_parts import open_metadata
+from tests.support.ports import free_port
 
 OURS = "brokerClusterName=C1\nbrokerName=b-a\nhaListenPort=10912\nbrokerIP1=10.0.0.1\n"
 OTHER_GROUP = OURS.replace("b-a", "b-b")
@@ -62,8 +62,7 @@ async def slave_and_master(tmp_path: Path, text: str) -> AsyncIterator[tuple[Sla
 
 async def test_what_a_name_server_says_counts_only_for_the_same_master(tmp_path: Path) -> None:
     """Namesrv pitfall 24: name servers may disagree; the controller says who is master."""
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        master = f"127.0.0.1:{gone.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
     client = RemotingClient()
     sync = SlaveSync(
         client, open_metadata(tmp_path), cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh

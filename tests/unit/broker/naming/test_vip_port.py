@@ -1,5 +1,6 @@
 """The fast port: what is served there, and what becomes of a broker that cannot have it."""
 
+import contextlib
 import logging
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, SEND_MESSAGE_V2
 from keelmq.remoting.operations.pop import POLLING_INFO, PollingInfoRequest
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError
+from tests.support.ports import free_port
 
 
 def config(tmp_path: Path, **settings: object) -> BrokerConfig:
@@ -29,15 +31,9 @@ def config(tmp_path: Path, **settings: object) -> BrokerConfig:
 def two_apart() -> tuple[socket.socket, int]:
     """A bound port, and the free one two above it."""
     while True:
-        low, high = socket.create_server(("127.0.0.1", 0)), None
-        port = low.getsockname()[1] + 2
-        try:
-            high = socket.create_server(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            low.close()
-            continue
-        high.close()
-        return low, port
+        port = free_port()
+        with contextlib.suppress(OSError):
+            return socket.create_server(("127.0.0.1", port - 2)), port
 
 
 async def test_messages_go_in_and_none_comes_out(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cli.doctor.files import ConfigFile, load
 from cli.doctor.machine import Port
 from cli.doctor.quota import check_quota
 from keelmq.health.findings import Finding, Level
+from tests.support.ports import free_port
 
 
 def broker(directory: Path, name: str = "broker.conf", **keys: str) -> ConfigFile:
@@ -41,11 +42,6 @@ def broker(directory: Path, name: str = "broker.conf", **keys: str) -> ConfigFil
 def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield int(server.getsockname()[1])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def nobody(_: ConfigFile, __: Port) -> bool:

@@ -22,6 +22,7 @@ from keelmq.remoting.operations.controller import (
     NotifyBrokerRoleChangedRequest,
 )
 from keelmq.remoting.servers.tcp import TcpServer
+from tests.support.ports import free_port
 from tests.support.reach_in import socket_of
 from tests.support.server_parts import address_of, server, table, until
 
@@ -31,13 +32,6 @@ FRAMES = Path(__file__).parents[3] / "fixtures" / "frames"
 
 def ask(name: str) -> BrokerSetRequest:
     return BrokerSetRequest(cluster_name="c", broker_name=name)
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 async def test_outcomes() -> None:
@@ -71,9 +65,9 @@ def running(of: TcpServer) -> int:
     return sum(each.in_flight for each in of.connections)
 
 
-async def test_nobody_listens(free_port: int) -> None:
+async def test_nobody_listens() -> None:
     client = RemotingClient()
-    for address in (f"127.0.0.1:{free_port}", "no-port", "host:99999"):
+    for address in (f"127.0.0.1:{free_port()}", "no-port", "host:99999"):
         outcome = await client.call(address, GET_NEXT_BROKER_ID, ask("b"))
         assert isinstance(outcome, Failed) and outcome.code == RPC_SEND_TO_CHANNEL_FAILED
         assert not await client.oneway(address, GET_NEXT_BROKER_ID, ask("b"))
