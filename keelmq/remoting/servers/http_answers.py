@@ -79,11 +79,12 @@ def problem(
     code: int | None = None,
     problems: list[dict[str, Any]] | None = None,
     headers: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> JSONResponse:
-    """Returns the answer to a request that failed. See Problem."""
-    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    more = {"code": code, "problems": problems}
-    content |= {name: value for name, value in more.items() if value is not None}
+    """Returns the answer to a request that failed. See Problem. `more`: members of its own."""
+    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **(more or {})}
+    optional = {"code": code, "problems": problems}
+    content |= {name: value for name, value in optional.items() if value is not None}
     return JSONResponse(content, status, headers=headers, media_type=PROBLEM_JSON)
 
 
