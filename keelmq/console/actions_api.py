@@ -24,6 +24,7 @@ from keelmq.remoting.servers.http_answers import (
     NOT_HERE,
     answer_of,
     as_json,
+    problem,
     refused_as_statuses,
     shown,
 )
@@ -64,6 +65,14 @@ class ActionResult(Wire):
     preview: Preview | None = None
     results: list[ServerOutcome] = Field(default_factory=list)
     remark: str = ""
+
+
+class ActionProblem(ActionResult):
+    """The result of an action that no server is known to have done, as a problem (see Problem)."""
+
+    title: str
+    status: int
+    detail: str
 
 
 _PREVIEW = Preview(
@@ -136,8 +145,8 @@ def _add(
             **BODY_REFUSED,
             **NOT_HERE,
             207: {"model": ActionResult, "description": "Some servers did it, others did not"},
-            409: {"model": ActionResult, "description": "Refused: no server did it"},
-            504: {"model": ActionResult, "description": "Nobody knows whether it was done"},
+            409: {"model": ActionProblem, "description": "Refused: no server did it"},
+            504: {"model": ActionProblem, "description": "Nobody knows whether it was done"},
         },
         openapi_extra={
             **needs(action.role),
@@ -192,9 +201,11 @@ def _result(action: Action[Any], results: list[ServerOutcome]) -> Response:
     done = kinds == {"ok"}
     code = 200 if done else 207 if "ok" in kinds else 504 if "unknown" in kinds else 409
     remark = "; ".join(f"{each.server}: {each.remark or each.outcome}" for each in results if each.remark)
-    answer = as_json(
-        ActionResult(action=action.name, confirmed=True, done=done, results=results, remark=remark)
-    )
+    result = ActionResult(action=action.name, confirmed=True, done=done, results=results, remark=remark)
+    if code >= 400:
+        detail = remark or ", ".join(f"{each.server}: {each.outcome}" for each in results)
+        return problem(code, detail, more=result.model_dump(by_alias=True, mode="json"))
+    answer = as_json(result)
     answer.status_code = code
     return answer
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Annotated, ParamSpec
 
 from fastapi import Query, Request, Response
-from fastapi.responses import JSONResponse
 
 from keelmq.client.admin import AdminError
 from keelmq.console.access import ConsoleAccess
@@ -22,7 +21,7 @@ from keelmq.console.data.times import BadCursor
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
 from keelmq.remoting.operation import CommandError
-from keelmq.remoting.servers.http_answers import NotFound, NotYet, refused_as_statuses
+from keelmq.remoting.servers.http_answers import NotFound, NotYet, problem, refused_as_statuses
 
 P = ParamSpec("P")
 NAME_MAX = 255
@@ -71,7 +70,7 @@ def asked(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[R
             raise BadRequest(str(error)) from None
         except AdminError as error:
             if error.code is None:
-                return JSONResponse({"remark": f"{error.address} does not answer: {error.remark}"}, 504)
+                return problem(504, f"{error.address} does not answer: {error.remark}")
             if error.code in NOT_FOUND:
                 raise NotFound(f"{error.address}: {error.remark}") from None
             raise CommandError(error.code, str(error)) from None

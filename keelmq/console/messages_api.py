@@ -18,7 +18,7 @@ from keelmq.console.data_asking import NAME_MAX, Asking, asked
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
 from keelmq.remoting.operation import CommandError
-from keelmq.remoting.servers.http_answers import NOT_HERE, Answers, as_json, shown
+from keelmq.remoting.servers.http_answers import NOT_HERE, Answers, Problem, as_json, shown
 from keelmq.runtime.clock import wall_ms
 
 HOUR_MS: Final = 3_600_000
@@ -35,7 +35,10 @@ TopicQuery = Annotated[
 ]
 PageLimit = Annotated[int, Query(ge=1, le=200, description="messages of a page")]
 TOO_LONG: Answers = {
-    431: {"description": "The request is longer than 64 KiB (a cursor has 12,000 characters at most)"}
+    431: {
+        "model": Problem,
+        "description": "The request is longer than 64 KiB (a cursor has 12,000 characters at most)",
+    }
 }
 Cursor = Annotated[str, Query(max_length=CURSOR_CHARS_MAX, description="`next` of the previous page")]
 

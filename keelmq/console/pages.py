@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from keelmq.remoting.servers.http_answers import NOT_HERE
+from keelmq.remoting.servers.http_answers import NOT_HERE, problem
 from keelmq.remoting.servers.http_call import needs
 from keelmq.web.page_files import packed
 
@@ -96,8 +96,8 @@ def _file(request: Request, static: Path, name: str) -> Response:
     used as a path."""
     path = next((each for each in _names(static) if each == name), None)
     if path is None:
-        text = "no such file belongs to the console; after an update, load the page again"
-        return Response(text, 404, headers=_headers(), media_type="text/plain")
+        detail = "no such file belongs to the console; after an update, load the page again"
+        return problem(404, detail, headers=_headers())
     content, suffix = (static / path).read_bytes(), Path(path).suffix
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     caching = FOREVER if path.startswith(HASHED) else "no-cache"

@@ -11,6 +11,7 @@ from fastapi.responses import RedirectResponse
 
 from keelmq.console.access import ConsoleAccess, Verifier
 from keelmq.console.actions import (
+    consumer_settings,
     consumers,
     containers,
     groups,
@@ -42,6 +43,7 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
     *groups.ACTIONS,
     *topics.ACTIONS,
     *consumers.ACTIONS,
+    *consumer_settings.ACTIONS,
     *messages.ACTIONS,
     *users.ACTIONS,
     *permissions.ACTIONS,

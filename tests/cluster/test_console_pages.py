@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.console.standalone import StandaloneConsole, StandaloneOptions
 from keelmq.runtime.clock import wall_ms
-from tests.support.console_browser import drive, driving, why_not
+from tests.support.console_browser import console_for, drive, driving, why_not
 from tests.support.harness import Harness
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]
 SEEN_MS_MAX = 1_000
@@ -21,23 +20,6 @@ SEEN_MS_MAX = 1_000
 LOADED = 5
 GROUP = "broker-a"
 PAGE = f"/groups/KeelCluster/{GROUP}"
-
-
-class OwnConsole:
-    """`async with OwnConsole(running) as address:` a console that runs alone, as `keelmq console` does."""
-
-    def __init__(self, running: Harness) -> None:
-        self._alone = StandaloneConsole(
-            StandaloneOptions(name_servers=running.cluster.namesrv_addr.split(";"), port=0)
-        )
-
-    async def __aenter__(self) -> str:
-        await self._alone.start()
-        host, port = self._alone.address
-        return f"http://{host}:{port}/console/"
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._alone.stop()
 
 
 async def broker_ids(running: Harness) -> dict[str, int]:
@@ -49,7 +31,7 @@ async def broker_ids(running: Harness) -> dict[str, int]:
 async def test_the_new_master_is_on_the_page_soon_after_it_serves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with Harness(tmp_path) as running, OwnConsole(running) as address:
+    async with Harness(tmp_path) as running, console_for(running.cluster.namesrv_addr) as address:
         running.produce()
         await running.acked(100)
         ids = await broker_ids(running)
@@ -72,7 +54,7 @@ async def test_the_new_master_is_on_the_page_soon_after_it_serves(
 
 
 async def test_elect_by_the_keyboard_alone(tmp_path: Path) -> None:
-    async with Harness(tmp_path) as running, OwnConsole(running) as address:
+    async with Harness(tmp_path) as running, console_for(running.cluster.namesrv_addr) as address:
         ids = await broker_ids(running)
         master = await running.master()
         wanted = next(each for name, each in ids.items() if name != master.name)
@@ -89,7 +71,7 @@ async def test_every_page_of_a_real_cluster(tmp_path: Path) -> None:
     """What is only asked when a page is open: epochs, elections, settings, containers."""
     tabs = ("", "?tab=charts", "?tab=elections", "?tab=epochs", "?tab=settings")
     routes = [*(f"{PAGE}{tab}" for tab in tabs), "/elections", "/controllers", "/containers"]
-    async with Harness(tmp_path) as running, OwnConsole(running) as address:
+    async with Harness(tmp_path) as running, console_for(running.cluster.namesrv_addr) as address:
         running.produce()
         await running.acked(100)
         seen = await drive("look", address, json.dumps(routes))

@@ -79,11 +79,12 @@ def problem(
     code: int | None = None,
     problems: list[dict[str, Any]] | None = None,
     headers: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> JSONResponse:
-    """Returns the answer to a request that failed. See Problem."""
-    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    more = {"code": code, "problems": problems}
-    content |= {name: value for name, value in more.items() if value is not None}
+    """Returns the answer to a request that failed. See Problem. `more`: members of its own."""
+    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **(more or {})}
+    optional = {"code": code, "problems": problems}
+    content |= {name: value for name, value in optional.items() if value is not None}
     return JSONResponse(content, status, headers=headers, media_type=PROBLEM_JSON)
 
 
@@ -163,8 +164,12 @@ def refusal(error: Exception, name: str) -> JSONResponse:
         case TimeoutError():
             return problem(504, str(error) or "no outcome in time")
     logger.error("http: %s failed", name, exc_info=error)
-    remark = f"internal error: {type(error).__name__}: {error}"
-    return problem(500, remark, code=int(ResponseCode.SYSTEM_ERROR))
+    return _bug(error)
+
+
+def _bug(error: Exception) -> JSONResponse:
+    detail = f"internal error: {type(error).__name__}: {error}"
+    return problem(500, detail, code=int(ResponseCode.SYSTEM_ERROR))
 
 
 def _not_allowed(error: Unauthenticated | Forbidden | TooManyFailures) -> JSONResponse:
@@ -196,6 +201,11 @@ async def not_routed(_request: Request, error: Exception) -> Response:
     JSON."""
     assert isinstance(error, HTTPException)
     return problem(error.status_code, str(error.detail), headers=error.headers)
+
+
+async def unforeseen(_request: Request, error: Exception) -> Response:
+    """Handles what a route does not; Starlette raises it again afterwards, and uvicorn logs the traceback."""
+    return _bug(error)
 
 
 def problems_of(errors: Iterable[Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from keelmq.remoting.servers.http_answers import (
     access_refused,
     input_refused,
     not_routed,
+    unforeseen,
 )
 from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs, operations_of
 
@@ -47,6 +48,7 @@ def new_app(title: str) -> FastAPI:
             RequestValidationError: input_refused,
             CommandError: access_refused,
             HTTPException: not_routed,
+            Exception: unforeseen,
         },
     )
     made = app.openapi

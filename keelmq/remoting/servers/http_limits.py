@@ -7,11 +7,13 @@ one.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from keelmq.remoting.frame import FRAME_BYTES_MAX
+from keelmq.remoting.servers.http_answers import problem
 from keelmq.remoting.servers.http_call import CERTIFICATE_NAMES
 
 CONNECTIONS_MAX = 256
@@ -22,11 +24,6 @@ REQUEST_S = 30
 """From the connection, or the first byte after a response, to the end of the request."""
 UNREAD_S = 30
 """How long a response may wait for a client that does not read it."""
-
-TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"x-content-type-options: nosniff\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
-)
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -125,9 +122,22 @@ class LimitedHttp(HttpToolsProtocol):
             self.connections.discard(longest)
             longest.transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuses bytes that are no HTTP request, and closes (called by uvicorn)."""
+        self._send_problem(400, msg)
+
     def _refuse(self) -> None:
         """Sends a refusal and closes; later bytes are not read."""
         if self._in_head and not self.transport.is_closing():
-            why = b"request head above %d bytes" % HEAD_BYTES_MAX
-            self.transport.write(TOO_LARGE % (len(why), why))
+            self._send_problem(431, f"path and headers are above {HEAD_BYTES_MAX} bytes")
+        self.transport.close()
+
+    def _send_problem(self, status: int, detail: str) -> None:
+        """Sends an answer outside of the application, as text of the connection, and closes."""
+        response = problem(
+            status, detail, headers={"x-content-type-options": "nosniff", "connection": "close"}
+        )
+        head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+        head += [name + b": " + value for name, value in response.raw_headers]
+        self.transport.write(b"\r\n".join([*head, b"", bytes(response.body)]))
         self.transport.close()

@@ -2,6 +2,7 @@ import { describe, expect, test } from "vitest";
 import type { ReplicaDetail } from "../src/api/types";
 import { withoutMaster } from "../src/components/election_table";
 import { groupOf, headline, worstLag } from "../src/lib/cluster";
+import { consumeTypeText, startText } from "../src/lib/data";
 import { epochRows } from "../src/lib/epochs";
 import { changesOf, perSecond } from "../src/lib/history";
 import { timeline } from "../src/lib/timeline";
@@ -106,4 +107,9 @@ test("the timeline has elections and what the console saw, the newest first", ()
     "2000 SyncStateSet shrank from 3 to 2 in sync",
   ]);
   expect(timeline([], null)).toEqual([]);
+});
+
+test("RocketMQ's words of a consumer group are shown as people say them", () => {
+  expect([startText("CONSUME_FROM_FIRST_OFFSET"), startText("")]).toEqual(["first offset", "–"]);
+  expect(["CONSUME_PASSIVELY", "CONSUME_ACTIVELY", ""].map(consumeTypeText)).toEqual(["push", "pull", "–"]);
 });

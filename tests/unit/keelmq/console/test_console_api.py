@@ -175,6 +175,9 @@ async def test_the_status_says_how_much_was_done(outcomes: list[str], code: int)
         answer = await client.post("/v1/console/actions/change", json=body, headers=PAGE)
         assert (answer.status_code, answer.json()["done"]) == (code, False)
         assert [each["outcome"] for each in answer.json()["results"]] == outcomes
+        if code >= 400:
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert (answer.json()["status"], answer.json()["detail"]) == (code, "a: why; a: why")
 
 
 async def test_bad_parameters_say_what_is_wrong() -> None:

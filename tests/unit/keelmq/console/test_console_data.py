@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from keelmq.client import Message, Producer, PushConsumer
+from keelmq.client.admin import AdminClient
 from keelmq.client.blocking import BlockingProducer
 from keelmq.client.consumer.consume_message_service import ReconsumeLater
 from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings
@@ -178,6 +179,29 @@ async def test_a_body_is_text_json_or_a_dump(http: httpx.AsyncClient) -> None:
     assert cut["body"]["text"] == XSS[:5] and cut["body"]["bytes"] == len(XSS)
     gone = await http.get(f"{BASE}/message", params={"topic": TOPIC, **place, "offset": 10_000})
     assert gone.status_code == 404
+
+
+async def test_a_group_is_created_and_changed(http: httpx.AsyncClient, broker: TestBroker) -> None:
+    """A change keeps what the form does not have."""
+    name, cluster = "shipping", (await get(http, f"topics/{TOPIC}"))["brokers"][0]["cluster"]
+    wanted: dict[str, Any] = {"cluster": cluster, "group": name}
+    plan = await preview(http, "updateSubGroup", **wanted)
+    assert "is created" in plan["what"] and plan["details"]["newAt"] == [broker.broker_addr]
+    assert (await act(http, "updateSubGroup", **wanted, retryMaxTimes=3))["done"]
+    async with AdminClient() as admin:
+        policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1_000}}
+        made = (await admin.groups(broker.broker_addr))[name]
+        await admin.update_group(broker.broker_addr, made.model_copy(update={"group_retry_policy": policy}))
+        changed = {**wanted, "retryMaxTimes": 5, "consumeEnable": False}
+        plan = await preview(http, "updateSubGroup", **changed)
+        assert "gets no messages" in plan["warnings"][0]
+        assert f"{broker.broker_addr}: retryMaxTimes 3 becomes 5" in plan["warnings"]
+        assert (
+            "-s false" in plan["command"] and "-r 5" in plan["command"] and "EXPONENTIAL" in plan["command"]
+        )
+        assert (await act(http, "updateSubGroup", **changed))["done"]
+        after = (await admin.groups(broker.broker_addr))[name]
+    assert (after.retry_max_times, after.consume_enable, after.group_retry_policy) == (5, False, policy)
 
 
 async def test_consumers_their_lag_and_a_reset(http: httpx.AsyncClient, broker: TestBroker) -> None:

@@ -49,7 +49,7 @@ export function Pager({ found, total, shown }: { found: number; total: number; s
   const go = (to: number): void => setQuery({ offset: to > 0 ? String(to) : undefined });
   const range = shown ? `${count(offset + 1)} to ${count(offset + shown)} of ${count(found)}` : `none of ${count(found)}`;
   return (
-    <nav class="actions" aria-label="Pages">
+    <nav class="actions" aria-label="Parts of the list">
       <span class="dim" role="status">{range}{found === total ? "" : `; ${count(total)} in all`}</span>
       <button type="button" disabled={offset <= 0} onClick={() => go(offset - PAGE_ROWS)}>Back</button>
       <button type="button" disabled={offset + shown >= found} onClick={() => go(offset + PAGE_ROWS)}>Next</button>

@@ -14,6 +14,8 @@ import { useStore } from "../lib/store";
 export interface Column<Row> {
   key: string;
   title: string;
+  /** The title is for screen readers only: what is in the cells speaks for itself. */
+  isTitleHidden?: boolean;
   cell: (row: Row) => ComponentChildren;
   /** What the column is sorted by; without it, it is not sortable. */
   sort?: (row: Row) => SortValue;
@@ -167,7 +169,7 @@ function Header<Row>(props: { column: Column<Row>; order: Sort | null; onSort: (
           <span aria-hidden="true">{state === undefined ? "" : state === "ascending" ? " ▲" : " ▼"}</span>
         </button>
       ) : (
-        column.title
+        <span class={column.isTitleHidden ? "hidden" : undefined}>{column.title}</span>
       )}
     </th>
   );

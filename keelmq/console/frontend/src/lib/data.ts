@@ -25,6 +25,18 @@ export function permText(perm: number | null): string {
   return words.join(", ") || "none";
 }
 
+const CONSUME_TYPES: Readonly<Record<string, string>> = { CONSUME_ACTIVELY: "pull", CONSUME_PASSIVELY: "push", CONSUME_POP: "pop" };
+
+/** RocketMQ's ConsumeType, as mqadmin names it. */
+export function consumeTypeText(type: string): string {
+  return type ? (CONSUME_TYPES[type] ?? type.toLowerCase()) : "–";
+}
+
+/** CONSUME_FROM_FIRST_OFFSET is "first offset". */
+export function startText(where: string): string {
+  return where.replace(/^CONSUME_FROM_/, "").replaceAll("_", " ").toLowerCase() || "–";
+}
+
 /** For a field of type datetime-local, in this browser's time zone. */
 export function localTime(ms: number): string {
   const at = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);

@@ -9,10 +9,11 @@ import { Silent } from "../components/data";
 import { FormThenAction } from "../components/form";
 import { Dialog } from "../components/dialog";
 import { Table, type Column } from "../components/table";
-import { localTime, timeOf, topicLink, versionText } from "../lib/data";
-import { count, rate } from "../lib/format";
+import { consumeTypeText, localTime, startText, timeOf, topicLink, versionText } from "../lib/data";
+import { count, plural, rate } from "../lib/format";
 import { useStore } from "../lib/store";
 import { go, link, type Parameters } from "../router";
+import { GroupDialog, settingsOf } from "./consumer_dialog";
 import type { GroupView, MemberRow, QueueLag } from "./data_types";
 
 const QUEUES: readonly Column<QueueLag>[] = [
@@ -33,9 +34,11 @@ export function Consumer({ parameters }: { parameters: Parameters }) {
   const { readOnly } = useStore(session);
   const action = useAction();
   const [isResetting, setResetting] = useState(false);
+  const [isChanging, setChanging] = useState(false);
   const [client, setClient] = useState("");
   const view = answer.value;
   const cluster = view?.brokers[0]?.cluster ?? "";
+  const settings = view && settingsOf(view);
   const members: readonly Column<MemberRow>[] = [
     { key: "id", title: "Client", cell: (row) => <button type="button" class="plain" onClick={() => setClient(row.clientId)}>{row.clientId}</button>, sort: (row) => row.clientId },
     { key: "address", title: "Address", cell: (row) => <code>{row.address}</code>, sort: (row) => row.address },
@@ -45,12 +48,13 @@ export function Consumer({ parameters }: { parameters: Parameters }) {
   return (
     <Page
       title={name}
-      badge={view && <Badge tone={view.members.length ? "ok" : "warning"}>{view.members.length ? `${view.members.length} members` : "no member"}</Badge>}
+      badge={view && <Badge tone={view.members.length ? "ok" : "warning"}>{view.members.length ? plural(view.members.length, "member") : "no member"}</Badge>}
       lead={<><a href="#/consumers">Consumers</a> · {answer.takenAt > 0 && <Age at={answer.takenAt} />}</>}
       actions={
         <>
           <a class="button" href={link("/dead-letters", name)}>Dead letters</a>
           <button type="button" disabled={readOnly || !view} onClick={() => setResetting(true)}>Reset offsets …</button>
+          <button type="button" disabled={readOnly || !settings} onClick={() => setChanging(true)}>Change …</button>
           <button
             type="button"
             disabled={readOnly || !view}
@@ -68,7 +72,7 @@ export function Consumer({ parameters }: { parameters: Parameters }) {
           <Silent problems={view.problems} />
           {view.differ && <Note tone="warning">The settings of this group are not the same at all brokers: see below.</Note>}
           <section class="card">
-            <KeyValue items={[["Lag", count(view.lag)], ["Out/s", rate(view.tps)], ["Kind", view.kind], ["Model", view.messageModel.toLowerCase() || "–"], ["Type", view.consumeType.toLowerCase() || "–"], ["Begins", view.consumeFromWhere.toLowerCase() || "–"]]} />
+            <KeyValue items={[["Lag", count(view.lag)], ["Out/s", rate(view.tps)], ["Kind", view.kind], ["Model", view.messageModel.toLowerCase() || "–"], ["Type", consumeTypeText(view.consumeType)], ["Begins", startText(view.consumeFromWhere)]]} />
           </section>
           <Card title="Queues" aside={view.cut ? `${count(view.cut)} more are not shown` : undefined}>
             <Table caption="Queues" name="q" rows={view.queues} columns={QUEUES} rowKey={(row) => `${row.topic} ${row.brokerName} ${row.queueId}`} text={(row) => `${row.topic} ${row.brokerName} ${row.clientId}`} sort="-lag" empty="It has consumed nothing yet." />
@@ -91,6 +95,7 @@ export function Consumer({ parameters }: { parameters: Parameters }) {
         </>
       )}
       {isResetting && view && <ResetDialog view={view} onClose={() => { setResetting(false); answer.again(); }} />}
+      {isChanging && settings && <GroupDialog before={settings} onClose={() => { setChanging(false); answer.again(); }} />}
       {client && <ClientDialog group={name} client={client} onClose={() => setClient("")} />}
       {action.dialog}
     </Page>

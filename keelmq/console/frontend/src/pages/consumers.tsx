@@ -1,5 +1,7 @@
 /** All consumer groups, those with the largest lag first. */
 
+import { useState } from "preact/hooks";
+import { session } from "../api/client";
 import { useGet } from "../api/fetched";
 import { Badge, ErrorNote, Loading, Page, Select } from "../components/basic";
 import { PAGE_ROWS, Pager, SearchField, Silent, usePageOffset } from "../components/data";
@@ -8,6 +10,7 @@ import { groupOfConsumersLink } from "../lib/data";
 import { count, rate } from "../lib/format";
 import { useStore } from "../lib/store";
 import { place, setQuery } from "../router";
+import { GroupDialog } from "./consumer_dialog";
 import type { GroupRow, GroupsView } from "./data_types";
 
 const COLUMNS: readonly Column<GroupRow>[] = [
@@ -30,13 +33,19 @@ const SORTS = [["lag", "largest lag first"], ["name", "by name"]] as const;
 
 export function Consumers() {
   const { query } = useStore(place);
+  const { readOnly } = useStore(session);
+  const [isCreating, setCreating] = useState(false);
   const offset = usePageOffset();
   const kind = query.get("kind") ?? "normal";
   const sort = query.get("sort") ?? "lag";
   const answer = useGet<GroupsView>("consumers", { q: query.get("q"), kind: kind === "all" ? "" : kind, sort, offset, limit: PAGE_ROWS }, 10_000);
   const view = answer.value;
   return (
-    <Page title="Consumers" lead="Consumer groups, and how many messages each of them has not consumed yet.">
+    <Page
+      title="Consumers"
+      lead="Consumer groups, and how many messages each of them has not consumed yet."
+      actions={<button type="button" class="primary" disabled={readOnly} onClick={() => setCreating(true)}>Create a group …</button>}
+    >
       <section class="card">
         <div class="table-tools">
           <SearchField name="q" label="Part of the name" />
@@ -53,6 +62,7 @@ export function Consumers() {
           </>
         )}
       </section>
+      {isCreating && <GroupDialog onClose={() => { setCreating(false); answer.again(); }} />}
     </Page>
   );
 }

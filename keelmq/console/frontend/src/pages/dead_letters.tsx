@@ -51,7 +51,7 @@ export function DeadLetters({ parameters }: { parameters: Parameters }) {
     setChosen(next);
   };
   const columns: readonly Column<MessageRow>[] = [
-    { key: "choose", title: "", width: "2rem", cell: (row) => <input type="checkbox" aria-label={`Choose ${key(row)}`} checked={chosen.has(key(row))} onChange={(event) => toggle([row], event.currentTarget.checked)} /> },
+    { key: "choose", title: "Chosen", isTitleHidden: true, width: "2rem", cell: (row) => <input type="checkbox" aria-label={`Choose ${key(row)}`} checked={chosen.has(key(row))} onChange={(event) => toggle([row], event.currentTarget.checked)} /> },
     ...MESSAGE_COLUMNS,
     { key: "original", title: "Original topic", cell: (row) => (row.originalTopic ? <a href={topicLink(row.originalTopic)}>{row.originalTopic}</a> : "–"), isWide: true },
   ];

@@ -1,7 +1,8 @@
 /* Drives a headless Chromium for the tests in Python: node drive.mjs COMMAND CHROMIUM BASE [ARGUMENTS].
  *
  * look ROUTES          opens each page (JSON list) in light, dark and on a phone; prints what axe and the console say
- * open ROUTE SELECTOR  prints how long it takes from the navigation until the selector is there, and how many rows
+ * open ROUTE SELECTOR  prints how long it takes from the navigation until the selector is there, and how many rows;
+ *                      then goes to the last row by the key End, and filters by its text
  * elect NAME ID        elects replica ID by the keyboard alone; prints the texts that it saw
  * master ROUTE         prints the master that the page of a group shows, and the next one, each with the time
  * login USER PASSWORD  logs in, prints the heading, logs out, prints the heading
@@ -80,7 +81,7 @@ async function open(browser, base, route, selector) {
   const filter = performance.now();
   await page.fill("input[type=search]", last);
   await page.waitForFunction(() => document.querySelectorAll("tbody tr[data-row]").length === 1);
-  print({ ms, rows, last, filterMs: Math.round(performance.now() - filter), found: await page.textContent(".found") });
+  print({ ms, rows, last, filterMs: Math.round(performance.now() - filter), found: await page.textContent(".found, nav [role=status]") });
 }
 
 /** Presses Tab until the focus is on an element with this text. */

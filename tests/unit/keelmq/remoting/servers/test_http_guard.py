@@ -422,3 +422,17 @@ async def test_the_document_says_what_a_route_needs() -> None:
         "/view": "read",
     }
     assert paths["/v1/change"]["post"]["x-rocketmq-code"] == 318
+
+
+async def test_a_bug_of_a_route_is_a_problem_too() -> None:
+    app = new_app("test")
+
+    @app.get("/broken", openapi_extra=needs(Role.READ))
+    async def broken() -> None:
+        raise KeyError("bug")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as of:
+        answer = await of.get("/broken")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["detail"]) == (500, "internal error: KeyError: 'bug'")

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import fastapi
 import httpx
@@ -55,6 +57,21 @@ async def said(server: HttpServer, sent: bytes) -> bytes:
         writer.close()
 
 
+def problem_of(answer: bytes) -> Any:
+    """The body of a whole answer, whose head must say the same."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.split(b"\r\n")
+    assert b"content-length: %d" % len(body) in head.split(b"\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % json.loads(body)["status"])
+    return json.loads(body)
+
+
+async def test_what_is_no_http_is_refused_as_a_problem(server: HttpServer) -> None:
+    answer = problem_of(await said(server, b"hello\r\n\r\n"))
+    assert (answer["status"], answer["detail"]) == (400, "Invalid HTTP request received.")
+    assert await is_alive(server)
+
+
 HEADS = {
     "one header": b"GET /livez HTTP/1.1\r\nHost: x\r\nY: " + b"y" * http_limits.HEAD_BYTES_MAX,
     "the path": b"GET /livez?" + b"y" * http_limits.HEAD_BYTES_MAX,
@@ -67,7 +84,11 @@ HEADS |= {f"{name}, and the end": head + b" HTTP/1.1\r\n\r\n" for name, head in 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
 async def test_a_head_without_end_is_refused_in_words(server: HttpServer, head: bytes) -> None:
     answer = await said(server, head)
-    assert answer.startswith(b"HTTP/1.1 431 ") and answer.endswith(b"request head above 65536 bytes")
+    assert problem_of(answer) == {
+        "title": "Request Header Fields Too Large",
+        "status": 431,
+        "detail": "path and headers are above 65536 bytes",
+    }
     assert await is_alive(server)
 
 
