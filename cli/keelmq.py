@@ -11,6 +11,7 @@ import typer
 
 from cli import analytics
 from cli.audit import audit
+from cli.backup.command import backup, restore
 from cli.certificates import certificates
 from cli.console import console
 from cli.container import app as container
@@ -168,6 +169,8 @@ app.command("console")(console)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
+app.add_typer(backup, name="backup")
+app.add_typer(restore, name="restore")
 app.add_typer(container, name="container")
 app.command("rebalance-masters")(rebalance_masters)
 

@@ -53,10 +53,13 @@ CLI_READS = {
     "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
-    "namesrv.config", "namesrv.plugins.controller.config",
+    "namesrv.config", "namesrv.plugins.controller.backup_file", "namesrv.plugins.controller.config",
+    "namesrv.plugins.controller.core.restored", "namesrv.plugins.controller.core.state",
+    "namesrv.plugins.controller.restore",
 }  # fmt: skip
-"""The doctor judges configuration files by the models that the programs load them with; a repair is of the
-files of a stopped broker; moves between processes of a container are planned as it places brokers itself."""
+"""The doctor judges configuration files by the models that the programs load them with; repair, backup and
+restore work on the files of stopped programs; moves between processes of a container are planned as it places
+brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "analytics": ("compaction", "rollup", "fleet pages", "stream"),
@@ -91,7 +94,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin status", "rebalance"),
+    "cli": ("lab", "doctor mqadmin status", "rebalance", "backup"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),

@@ -1,0 +1,15 @@
+"""The commands of `keelmq backup` and `keelmq restore`."""
+
+import typer
+
+from cli.backup.controllers import backup_controllers, restore_controllers
+
+backup = typer.Typer(
+    no_args_is_help=True, help="Save the state of the controllers, or the store of a broker, as it runs."
+)
+backup.command("controllers")(backup_controllers)
+
+restore = typer.Typer(
+    no_args_is_help=True, help="Make new controllers, or a new broker, start with what was saved."
+)
+restore.command("controllers")(restore_controllers)
