@@ -80,6 +80,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "naming",
         "controller_mode",
         "admin",
+        "backup",
         "app",
         "container",
     ),

@@ -6,11 +6,11 @@
 A file that is cut short, altered, or of a newer version is refused as a whole.
 """
 
-import hashlib
 from typing import Any, Final
 
 import msgspec
 
+from keelmq.runtime.checked_file import CheckedFileError, decode_checked, encode_checked
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json
 
@@ -46,19 +46,15 @@ def encode_backup(*, group: str, leader: str | None, taken_ms: int, state: Any) 
         group=group, leader=leader, taken_ms=taken_ms, state=msgspec.Raw(msgspec.json.encode(state))
     )
     body = msgspec.json.encode(backup) + b"\n"
-    return f"{FORMAT} {VERSION} {hashlib.sha256(body).hexdigest()}\n".encode() + body
+    return encode_checked(FORMAT, VERSION, body)
 
 
 def decode_backup(data: bytes) -> ControllersBackup:
     """Parses the content of the file. Raises BackupFileError."""
-    head, _, body = data.partition(b"\n")
-    parts = head.decode("ascii", "replace").split(" ")
-    if len(parts) != 3 or parts[0] != FORMAT:
-        raise BackupFileError("it is not a backup of controllers")
-    if parts[1] != str(VERSION):
-        raise BackupFileError(f"it has version {parts[1]!r}; this release reads version {VERSION}")
-    if hashlib.sha256(body).hexdigest() != parts[2]:
-        raise BackupFileError("it is damaged or cut short: its checksum does not match; use another backup")
+    try:
+        body = decode_checked(FORMAT, VERSION, data, "a backup of controllers")
+    except CheckedFileError as error:
+        raise BackupFileError(str(error)) from None
     try:
         return msgspec.json.decode(body, type=ControllersBackup)
     except msgspec.MsgspecError as error:

@@ -1,0 +1,99 @@
+"""BackupWriter: writes a backup's directory, in steps of bounded size, for any thread.
+
+It is NAME.partial until everything is on the disk, so a crash or a full disk leaves nothing under NAME.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from broker.backup.manifest import (
+    MANIFEST_NAME,
+    PARTIAL_SUFFIX,
+    BackupError,
+    FileEntry,
+    Manifest,
+    encode_manifest,
+)
+from keelmq.runtime.durable_file import sync_directory
+
+STEP_BYTES: Final = 4 << 20
+"""One step of a copy: some milliseconds of a disk, in a thread."""
+
+
+class BackupWriter:
+    """`target`: the directory that the backup will be. Files and directories are only for their owner."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.partial = target.with_name(target.name + PARTIAL_SUFFIX)
+        self.entries: list[FileEntry] = []
+
+    def begin(self) -> None:
+        """Makes the directory. Raises BackupError: the backup exists; OSError."""
+        if self.target.exists():
+            raise BackupError(
+                f"{self.target} exists: choose another name; a backup never replaces another one"
+            )
+        if self.partial.exists():  # of a process that was killed
+            shutil.rmtree(self.partial)
+        self.partial.mkdir(mode=0o700, parents=True)
+
+    def add(self, path: str, data: bytes) -> None:
+        """Writes a small file. Raises OSError."""
+        target = self._made(path)
+        with open(target, "wb", opener=_private) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.entries.append(FileEntry(path, len(data), hashlib.sha256(data).hexdigest()))
+
+    def copy(self, path: str, source: int, count: int) -> Iterator[int]:
+        """Copies the first `count` bytes of the open file `source`; yields after each step how many it has
+        copied. Raises OSError; BackupError: the file is shorter."""
+        digest, done = hashlib.sha256(), 0
+        with open(self._made(path), "wb", buffering=0, opener=_private) as file:
+            while done < count:
+                piece = os.pread(source, min(STEP_BYTES, count - done), done)
+                if not piece:
+                    raise BackupError(f"{path} has {done} bytes instead of {count}: it changed meanwhile")
+                digest.update(piece)
+                write_all(file.fileno(), piece)
+                done += len(piece)
+                yield len(piece)
+            os.fsync(file.fileno())
+        self.entries.append(FileEntry(path, count, digest.hexdigest()))
+
+    def finish(self, manifest: Manifest) -> None:
+        """Writes the manifest and gives the directory its name, durably. Raises OSError."""
+        with open(self.partial / MANIFEST_NAME, "wb", opener=_private) as file:
+            file.write(encode_manifest(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        for directory in (*(each for each in self.partial.iterdir() if each.is_dir()), self.partial):
+            sync_directory(directory)
+        os.rename(self.partial, self.target)
+        sync_directory(self.target.parent)
+
+    def discard(self) -> None:
+        """Deletes what was written."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def _made(self, path: str) -> Path:
+        target = self.partial / path
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        return target
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Writes all of `data` to a descriptor. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
