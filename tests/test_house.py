@@ -50,7 +50,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """The other packages that a package may import."""
 CLI_READS = {
-    "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
+    "broker.admin.repair", "broker.backup.manifest", "broker.backup.offline", "broker.backup.restore",
+    "broker.config.broker_config", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
     "namesrv.config", "namesrv.plugins.controller.backup_file", "namesrv.plugins.controller.config",
