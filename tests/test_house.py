@@ -50,7 +50,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """The other packages that a package may import."""
 CLI_READS = {
-    "broker.admin.repair", "broker.backup.manifest", "broker.backup.offline", "broker.backup.restore",
+    "broker.admin.repair", "broker.backup.manifest", "broker.backup.offline",
+    "broker.backup.offline_check", "broker.backup.restore",
     "broker.config.broker_config", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
@@ -96,10 +97,11 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin status", "rebalance", "backup"),
+    "cli": ("lab", "doctor mqadmin status", "rebalance", "backup", "verify"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),
+    "cli.verify": ("core",),
     "keelmq": ("runtime", "remoting web", "security", "client", "health", "console"),
     "keelmq.console": ("core", "data", "actions"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),

@@ -65,7 +65,7 @@ def backup_store(
 
         def steps() -> int:
             copied = backup_stopped(root, path, program=version_line("keelmq"), epoch_path=epoch_file)
-            _each(copied, "copied", rate_mib, as_json=as_json)
+            each_step(copied, "copied", rate_mib, as_json=as_json)
             _tell_backup(path, read_manifest(path), as_json=as_json)
             return DONE
 
@@ -131,7 +131,7 @@ def restore_store_command(
             if dry_run
             else restore_store(backup, root, with_identity=with_identity, epoch_path=epoch_file)
         )
-        _each(copied, "checked" if dry_run else "restored", 0, as_json=as_json)
+        each_step(copied, "checked" if dry_run else "restored", 0, as_json=as_json)
         value = _value(backup, manifest) | {
             "store": None if dry_run else str(root),
             "withIdentity": with_identity,
@@ -182,7 +182,7 @@ def _told(manifest: Manifest) -> str:
     return f"{name}{number}, log {manifest.min_offset}..{manifest.end_offset}"
 
 
-def _each(steps: Iterator[tuple[int, int]], verb: str, rate_mib: float, *, as_json: bool) -> None:
+def each_step(steps: Iterator[tuple[int, int]], verb: str, rate_mib: float, *, as_json: bool) -> None:
     """Runs the steps at a rate, and shows how far they are."""
     line, began, before = ProgressLine(verb, as_json=as_json), time.monotonic(), 0
     for done, total in steps:

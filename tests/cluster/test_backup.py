@@ -1,5 +1,5 @@
-"""A rehearsal of the worst day: controllers and a store are saved under traffic, all directories are destroyed,
-and what was acknowledged before the backup is there again, under masters with higher epochs."""
+"""A rehearsal of the worst day: controllers and a store are saved under traffic, all directories are
+destroyed, and what was acknowledged before the backup is there again, under masters with higher epochs."""
 
 import asyncio
 import json
@@ -103,3 +103,37 @@ async def test_everything_is_destroyed_and_restored(tmp_path: Path) -> None:
         assert sum(each.broker_id > RAISE_IDS for each in members) == 2, "lost disks have got new ids"
         await send(cluster, [b"goes on"])
         assert (await read(cluster)).count(b"goes on") == 1
+
+
+async def test_verify_finds_a_flipped_byte(tmp_path: Path) -> None:
+    """In an old segment of a replica that was stopped: its restart does not read it again."""
+    async with Harness(tmp_path) as running:
+        cluster = running.cluster
+        running.produce()
+        await running.acked(2_000)
+        equal = await keelmq("verify", "-n", cluster.namesrv_addr, "--rate", "0")
+        (group,) = equal["groups"]
+        assert len(group["compared"]) == 3 and group["differences"] == [] and group["notCompared"] == {}
+        assert group["entries"] > 1_500 and group["log"]["endOffset"] > 100_000
+
+        master = await running.master()
+        slave = next(program for program in cluster.brokers if program is not master)
+        await asyncio.to_thread(cluster.stop_program, slave)
+        store = Path(slave.settings["storePathRootDir"])
+        assert (await keelmq("verify", "--from-dir", store))["faults"] == []
+        position = 50_000
+        with (store / "commitlog" / f"{0:020}").open("r+b") as log:
+            log.seek(position)
+            byte = log.read(1)
+            log.seek(position)
+            log.write(bytes([byte[0] ^ 1]))
+        offline = await keelmq("verify", "--from-dir", store, code=1)
+        assert position - 5_000 < offline["firstBadOffset"] <= position, "the record that has the byte"
+        cluster.start_program(slave)
+        await running.all_in_sync()
+
+        found = await keelmq("verify", "-n", cluster.namesrv_addr, "--group", cluster.broker_name, code=1)
+        (difference,) = found["groups"][0]["differences"]
+        assert difference["kind"] == "log" and difference["brokers"] == [slave.address]
+        assert difference["offset"] <= position < difference["offset"] + 64
+        assert (await running.compare()).ok
