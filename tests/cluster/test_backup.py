@@ -18,7 +18,7 @@ from keelmq.client.admin import AdminClient
 from namesrv.plugins.controller.core.restored import RAISE_EPOCHS, RAISE_IDS
 from tests.support.harness import SAFE, Harness
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TOPIC, COUNT = "kept", 200
 
 

@@ -49,7 +49,7 @@ def odd_ones(said: Mapping[str, Value], master: str | None) -> tuple[str, ...]:
 def epochs_in(digest: ReplicaDigest, start: int, end: int) -> tuple[tuple[int, int], ...]:
     """Returns (epoch, first offset) of the epochs with bytes in [start, end), clipped to it."""
     entries = digest.epochs
-    ends = [each.start_offset for each in entries[1:]] + [digest.max_offset]
+    ends = [*(each.start_offset for each in entries[1:]), digest.max_offset][: len(entries)]
     return tuple(
         (entry.epoch, max(entry.start_offset, start))
         for entry, stop in zip(entries, ends, strict=True)
