@@ -31,7 +31,7 @@ class StoreCopyAdmin(AdminTransport):
     ) -> StoreBackup:
         """Begins a backup of the broker's store below its backupPath (START_STORE_BACKUP, 29041).
         bytes_per_second: 0: no limit."""
-        header = StartStoreBackupRequest(name=name, bytes_per_second=bytes_per_second)
+        header = StartStoreBackupRequest(backup_name=name, bytes_per_second=bytes_per_second)
         answer = await self.ask(broker_addr, START_STORE_BACKUP, header)
         return body_of(answer, StoreBackup, START_STORE_BACKUP, broker_addr)
 

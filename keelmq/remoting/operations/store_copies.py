@@ -20,9 +20,9 @@ QUEUES_MAX = 500
 
 
 class StartStoreBackupRequest(Wire):
-    """Header of 29041. name: of the directory below backupPath. bytes_per_second: 0: no limit."""
+    """Header of 29041. backup_name: of the directory below backupPath. bytes_per_second: 0: no limit."""
 
-    name: str
+    backup_name: str
     bytes_per_second: int = Field(64 << 20, ge=0)
 
 
