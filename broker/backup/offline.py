@@ -32,8 +32,8 @@ def backup_stopped(
         if found.epoch_fault is not None:
             raise BackupError(f"{found.epoch_fault}")
         writer = BackupWriter(target)
+        stack.callback(writer.discard)
         writer.begin()
-        stack.callback(writer.discard)  # nothing is left to do after finish()
         meta = _read_meta(root)
         small = dict(_small_files(root))
         log_files = [

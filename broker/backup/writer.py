@@ -3,6 +3,7 @@
 It is NAME.partial until everything is on the disk, so a crash or a full disk leaves nothing under NAME.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -31,6 +32,7 @@ class BackupWriter:
         self.target = target
         self.partial = target.with_name(target.name + PARTIAL_SUFFIX)
         self.entries: list[FileEntry] = []
+        self._lock, self._owns = -1, False
 
     def begin(self) -> None:
         """Makes the directory. Raises BackupError: the backup exists; OSError."""
@@ -38,9 +40,29 @@ class BackupWriter:
             raise BackupError(
                 f"{self.target} exists: choose another name; a backup never replaces another one"
             )
-        if self.partial.exists():  # of a process that was killed
+        if self.partial.exists():  # of a process that was killed, unless somebody has it locked
+            self._take_lock()
             shutil.rmtree(self.partial)
+            self._release()
         self.partial.mkdir(mode=0o700, parents=True)
+        self._take_lock()
+
+    def _take_lock(self) -> None:
+        """Locks the directory, until _release(). Raises BackupError: another process or broker has it."""
+        self._lock = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise BackupError(
+                f"{self.partial} is being written by another broker or command: choose another name"
+            ) from None
+        self._owns = True
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock, self._owns = -1, False
 
     def add(self, path: str, data: bytes) -> None:
         """Writes a small file. Raises OSError."""
@@ -77,10 +99,13 @@ class BackupWriter:
             sync_directory(directory)
         os.rename(self.partial, self.target)
         sync_directory(self.target.parent)
+        self._release()
 
     def discard(self) -> None:
-        """Deletes what was written."""
-        shutil.rmtree(self.partial, ignore_errors=True)
+        """Deletes what was written. Nothing, if begin() has failed or finish() has succeeded."""
+        if self._owns:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self._release()
 
     def _made(self, path: str) -> Path:
         target = self.partial / path

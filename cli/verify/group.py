@@ -153,6 +153,9 @@ class GroupComparison:
         report, began = self.report, time.monotonic()
         at = report.start
         while at < report.end and len(self._digests) > 1:
+            digests = await self._each(self._admin.replica_digest)
+            # retention may have deleted files since the begin
+            at = min(max([at, *(each.min_offset for each in digests.values())]), report.end)
             end = min(at + STEP_BYTES - at % PIECE_BYTES[0], report.end)
             found = await self._first_difference(at, end, PIECE_BYTES[0])
             if found is not None:

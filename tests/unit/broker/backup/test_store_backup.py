@@ -150,6 +150,18 @@ def test_what_a_killed_backup_left_is_no_backup(tmp_path: Path) -> None:
     backed_up(tmp_path / "store", tmp_path / "backup")  # in its place
 
 
+def test_two_brokers_do_not_write_one_backup(tmp_path: Path) -> None:
+    """Of one container, with one backupPath."""
+    filled(tmp_path / "store")
+    filled(tmp_path / "other")
+    first = backup_stopped(tmp_path / "store", tmp_path / "backup", program="test")
+    next(first)
+    with pytest.raises(BackupError, match="is being written by another"):
+        backed_up(tmp_path / "other", tmp_path / "backup")
+    list(first)
+    assert list(check_backup(tmp_path / "backup"))
+
+
 # -- damage ------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +280,32 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
         await broker.backups.stopped()
         assert broker.backups.progress.state == "cancelled"
         assert list((tmp_path / "backups").iterdir()) == []
+    await client.close()
+
+
+async def test_a_full_disk_fails_a_backup_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = RemotingClient()
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    async with (
+        AdminClient(client) as admin,
+        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
+    ):
+        assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
+        monkeypatch.setattr("broker.backup.writer.write_all", full)
+        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        failed = await finished(admin, broker)
+        await broker.backups.stopped()
+        assert failed.state == "failed" and "No space left" in failed.error
+        assert list((tmp_path / "backups").iterdir()) == []
+        assert isinstance(await send(client, broker, b"goes on"), Ok)
+        monkeypatch.undo()
+        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        assert (await finished(admin, broker)).state == "done"
     await client.close()
 
 
