@@ -11,6 +11,7 @@ import typer
 
 from cli import analytics
 from cli.audit import audit
+from cli.backup.command import backup, restore
 from cli.certificates import certificates
 from cli.console import console
 from cli.container import app as container
@@ -21,6 +22,7 @@ from cli.repair import repair
 from cli.status.command import status
 from cli.status.top import top
 from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
+from cli.verify.command import verify
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
@@ -168,6 +170,9 @@ app.command("console")(console)
 app.command("init-security")(init_security)
 app.command("certificates")(certificates)
 app.command("repair")(repair)
+app.add_typer(backup, name="backup")
+app.add_typer(restore, name="restore")
+app.command("verify")(verify)
 app.add_typer(container, name="container")
 app.command("rebalance-masters")(rebalance_masters)
 

@@ -50,13 +50,18 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """The other packages that a package may import."""
 CLI_READS = {
-    "broker.admin.repair", "broker.config.broker_config", "broker.container.config",
+    "broker.admin.repair", "broker.backup.manifest", "broker.backup.offline",
+    "broker.backup.offline_check", "broker.backup.restore",
+    "broker.config.broker_config", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
     "broker.container.core.plan", "broker.container.inner_config", "broker.naming.vip_port",
-    "namesrv.config", "namesrv.plugins.controller.config",
+    "namesrv.config", "namesrv.plugins.controller.backup_file", "namesrv.plugins.controller.config",
+    "namesrv.plugins.controller.core.restored", "namesrv.plugins.controller.core.state",
+    "namesrv.plugins.controller.restore",
 }  # fmt: skip
-"""The doctor judges configuration files by the models that the programs load them with; a repair is of the
-files of a stopped broker; moves between processes of a container are planned as it places brokers itself."""
+"""The doctor judges configuration files by the models that the programs load them with; repair, backup and
+restore work on the files of stopped programs; moves between processes of a container are planned as it places
+brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "analytics": ("compaction", "rollup", "fleet pages", "stream"),
@@ -77,6 +82,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "naming",
         "controller_mode",
         "admin",
+        "backup",
         "app",
         "container",
     ),
@@ -91,10 +97,11 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "broker.store": ("log", "index queue"),
     "broker.timers": ("core",),
     "broker.transactions": ("core",),
-    "cli": ("lab", "doctor mqadmin status", "rebalance"),
+    "cli": ("lab", "doctor mqadmin status", "rebalance", "backup", "verify"),
     "cli.lab": ("chaos",),
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),
+    "cli.verify": ("core",),
     "keelmq": ("runtime", "remoting web", "security", "client", "health", "console"),
     "keelmq.console": ("core", "data", "actions"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),

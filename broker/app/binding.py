@@ -18,12 +18,15 @@ from broker.app.assembly import cached_bytes
 from broker.app.background_services import BackgroundServices, make_transactions
 from broker.app.handlers import BrokerHandlers, bind_broker_operations
 from broker.app.plain_replication import PlainReplication
+from broker.backup.handlers import StoreCopyHandlers
+from broker.backup.service import StoreBackups
 from broker.clients.admin import ClientAdmin
 from broker.clients.calls import ConsumerCalls
 from broker.clients.consume_stats import ConsumeStats
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
+from broker.ha.core.epochs import Epochs
 from broker.message.unique_keys import UniqueKeys
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
@@ -52,6 +55,7 @@ class ServedParts:
     slaves, and in controller mode. end_of_tick: called once per loop iteration in which something was put.
     find_route: asks the name servers. neighbour: see HandlerContext. address: host:port that clients are
     told. detected_settings: keys whose value was detected or chosen. ha_info: the answer to 906.
+    epochs: of the log, now. identity: the broker's id, and whether it is the master.
     """
 
     config: BrokerConfig
@@ -65,6 +69,9 @@ class ServedParts:
     clients: Clients
     stats: BrokerStats
     retention: RetentionService
+    backups: StoreBackups
+    epochs: Callable[[], Epochs]
+    identity: Callable[[], tuple[int, bool]]
     controlled: ControllerMode | None
     plain: PlainReplication | None
     end_of_tick: Callable[[], None]
@@ -191,6 +198,9 @@ def _bind_admin(
     config, metadata, controlled = parts.config, parts.metadata, parts.controlled
     statistics = StatisticsHandlers(parts.store, metadata.topics, parts.stats, parts.retention)
     statistics.bind(table)
+    StoreCopyHandlers(
+        config, parts.store, metadata, parts.backups, identity=parts.identity, epochs=parts.epochs
+    ).bind(table)
     settings = LiveSettings(
         config,
         parts.given,

@@ -23,6 +23,7 @@ from broker.app.plain_replication import PlainParts, PlainReplication
 from broker.app.process import ProcessParts, make_process_parts
 from broker.app.stand_alone import StandAlone
 from broker.app.status import BrokerStatus
+from broker.backup.service import StoreBackups
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
@@ -30,6 +31,7 @@ from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.service import ControlledParts, ControllerMode
 from broker.core.read_counters import ReadCounters
 from broker.core.role import Role
+from broker.ha.core.epochs import Epochs
 from broker.metadata.topics import PERM_WRITE
 from broker.naming.route_registration import RouteRegistration
 from broker.put.handler_context import RetryStore
@@ -187,6 +189,9 @@ class BrokerParts:
             held_offset=self._held_offset,
             on_emptied=self.metadata.remember_ends,
         )
+        self.backups = StoreBackups(
+            config, self.store, self.metadata, epochs=self._epochs, start_task=self._tasks.start
+        )
         if config.is_plain_slave or config.serves_plain_slaves:
             self._plain = self._make_plain_replication()
         self._stand_alone: StandAlone | PlainReplication = self._plain or StandAlone(
@@ -277,10 +282,15 @@ class BrokerParts:
         return self.services.timers.added, self.services.timers.delivered
 
     def _held_offset(self) -> int:
-        """Connected replicas have everything below it."""
+        """Connected replicas and the backup in progress have everything below it."""
         replication = self._controlled or self._plain
         links = replication.ha.links.values() if replication is not None else ()
-        return min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
+        acked = min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
+        return min(acked, self.backups.held_offset)
+
+    def _epochs(self) -> Epochs:
+        """The epochs of the log; none without controllers."""
+        return Epochs() if self._controlled is None else self._controlled.ha.log_epochs.now
 
     def _registered(self, answer: RegisterBrokerResponse) -> None:
         """A name server answers a registration with the HA address of the master that it knows."""

@@ -108,6 +108,11 @@ class BrokerStatus:
         role = self._controlled.role
         return MASTER_ID if role.is_master else role.broker_id
 
+    @property
+    def own_id(self) -> int:
+        """The broker id that the controllers have given, or the configured one; a master keeps it."""
+        return self._config.broker_id if self._controlled is None else self._controlled.role.broker_id
+
     def ha_info(self) -> ExchangeHaInfo:
         """Returns the answer to 906: of a master where it is copied from, of a slave nothing."""
         if self.role_name != "master":

@@ -211,7 +211,11 @@ class BrokerConfig(
         return size + -size % QUEUE_ENTRY_BYTES
 
     @field_validator(
-        "config_store_path", "store_path_root_dir", "store_path_commit_log", "store_path_epoch_file"
+        "backup_path",
+        "config_store_path",
+        "store_path_root_dir",
+        "store_path_commit_log",
+        "store_path_epoch_file",
     )
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:

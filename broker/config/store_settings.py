@@ -4,6 +4,7 @@ Ratios outside RocketMQ's bounds are taken as the nearest bound, as RocketMQ doe
 MessageStoreConfig.
 """
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
@@ -70,6 +71,11 @@ class StoreSettings(TelemetryConfig):
         ge=1,
         description="brokers that share a disk partition, each with an equal quota of it, of which "
         "diskMaxUsedSpaceRatio then is a percentage; 1: no quota",
+    )
+    backup_path: Path | None = Field(
+        None,
+        description="directory, on another disk, below which startStoreBackup writes; not set: this broker "
+        "makes no backups (ours)",
     )
     quota_percent_for_disk_partition: float = Field(
         1.0,

@@ -26,6 +26,7 @@ class CuttableStore(ABC):
     confirm_offset: int
     dispatch_offset: int
     is_cutting: bool
+    cut_count: int
     _jobs: DiskJobs
     _flusher: StoreFlusher
 
@@ -43,6 +44,7 @@ class CuttableStore(ABC):
         """The first step of truncate(), in the event loop's thread: readers find the new end. Nothing may be
         stored or dispatched until write_cut() has returned and end_cut() was called."""
         self.is_cutting, log = True, self.commit_log
+        self.cut_count += 1
         if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
             self._jobs.add(
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
@@ -84,6 +86,7 @@ class CuttableStore(ABC):
     def begin_reset(self, offset: int) -> None:
         """The first step of reset_to(), as begin_cut() is of truncate()."""
         self.is_cutting = True
+        self.cut_count += 1
         self._jobs.add(self.commit_log.cut_all(offset))
         self._forget_queued()
         self._jobs.add(self.queues.cut_all())

@@ -104,6 +104,7 @@ class MessageStore(DispatchingStore):
         self._queued_in_requests = 0  # units
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self.is_cutting = False  # between begin_cut() and end_cut()
+        self.cut_count = 0  # since the start; a copy of the log is void if it changes
         self._jobs = DiskJobs()  # of a cut; run under the flush lock
         self._lock_fd = -1
         self._flusher = StoreFlusher(self.root, commit_log, self.index, dispatched=self._dispatched)

@@ -113,6 +113,40 @@ async def transfer_leader(attacker: Attacker) -> Outcome:
     return admitted(await attacker.ask("controller", 29023, {"controllerId": "n9"}))
 
 
+for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS)):
+    for code, id, name, fields in (
+        (29042, "backup-progress", "asks where a backup is (29042)", {}),
+        (29043, "cancel-backup", "ends a backup in progress (29043)", {}),
+        (29044, "replica-digest", "reads epochs and versions of a replica (29044)", {}),
+        (29045, "log-checksums", "reads checksums of the log (29045)", {"startOffset": 0, "endOffset": 0}),
+        (29046, "queue-checksums", "reads checksums of queues (29046)", {"startOffset": 0, "endOffset": 0}),
+    ):
+        one_request(f"log/{id}{suffix}", name, "broker", code, fields, by=by, asset=LOG, answer=answer)
+
+
+@attack(
+    "log/backup",
+    "has the broker copy all messages to a directory (29041)",
+    asset=LOG,
+    success="the broker lets it through",
+    answer=UNSIGNED,
+)
+async def backup(attacker: Attacker) -> Outcome:
+    return admitted(await attacker.ask("broker", 29041, {"backupName": "stolen", "bytesPerSecond": 0}))
+
+
+@attack(
+    "log/backup-as-user",
+    "a user with rights to topics has the broker copy all messages to a directory (29041)",
+    asset=LOG,
+    success="the broker lets it through",
+    answer=NO_RIGHTS,
+)
+async def backup_as_user(attacker: Attacker) -> Outcome:
+    fields = {"backupName": "stolen", "bytesPerSecond": 0}
+    return admitted(await attacker.ask("broker", 29041, fields, by=MALLORY))
+
+
 @attack(
     "log/import-state",
     "imports another state of the controllers (29014)",

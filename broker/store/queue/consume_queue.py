@@ -156,7 +156,6 @@ class ConsumeQueue:
     def append(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
         """Appends the unit of the record with this queue offset. A unit that is there already is skipped; a
         gap is filled and logged as an error.
-
         OSError: no room on the disk; nothing has changed, and the same unit may be appended later.
         """
         if queue_offset != self.max_offset:
@@ -251,10 +250,14 @@ class ConsumeQueue:
 
     def units(self, index: int, count: int) -> Iterator[Unit]:
         """Returns at most `count` units from `index` on, from one file, below max_offset."""
+        return UNIT.iter_unpack(self.raw(index, count))
+
+    def raw(self, index: int, count: int) -> memoryview:
+        """Returns the bytes of units()."""
         position = index * UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
         end = min((index + count) * UNIT_BYTES, self.max_offset * UNIT_BYTES, file.end_offset)
-        return UNIT.iter_unpack(file.view[position - file.start_offset : end - file.start_offset])
+        return file.view[position - file.start_offset : end - file.start_offset]
 
     def log_end_offset(self) -> int:
         """End of the last record that the queue points to; 0 if it is empty."""

@@ -276,6 +276,13 @@ _CLUSTER: Final[Mapping[int, Rule]] = {
     Code.KEELMQ_CONTAINER_PLAN: _ADMINISTER,
     Code.KEELMQ_MOVE_BROKER: _ADMINISTER,
     Code.KEELMQ_RESTART_WORKER: _ADMINISTER,
+    # It writes all messages to another directory of the host.
+    Code.KEELMQ_START_STORE_BACKUP: _ADMINISTER,
+    Code.KEELMQ_GET_STORE_BACKUP: _READ,
+    Code.KEELMQ_CANCEL_STORE_BACKUP: _ADMINISTER,
+    Code.KEELMQ_GET_REPLICA_DIGEST: _READ,
+    Code.KEELMQ_GET_LOG_CHECKSUMS: _READ,
+    Code.KEELMQ_GET_QUEUE_CHECKSUMS: _READ,
 }
 
 _MEMBERS: Final[Mapping[int, Rule]] = {

@@ -1,0 +1,166 @@
+"""Checksums of the log and of the queues, with which replicas are compared while they serve.
+
+The log is read in a thread, from its files and not from their maps: a map of a file that is truncated
+meanwhile cannot be read. Queues are small, and are read on the event loop in short slices.
+"""
+
+import asyncio
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from broker.store.message_store import MessageStore
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from keelmq.remoting.operations.store_copies import (
+    CHECKSUM_BYTES_MAX,
+    PIECES_MAX,
+    QUEUES_MAX,
+    LogChecksums,
+    LogChecksumsRequest,
+    QueueChecksum,
+    QueueChecksums,
+    QueueChecksumsRequest,
+)
+from keelmq.runtime.finished_in_thread import finished_in_thread
+
+UNITS_AT_ONCE: Final = 16_384
+"""About a third of a millisecond."""
+UNITS_PER_ANSWER_MAX: Final = 4_000_000
+QUEUES_AT_ONCE: Final = 64
+
+
+class ChecksumError(Exception):
+    """The range cannot be read. The text says why."""
+
+
+class StoreChecksums:
+    """Owned by the event loop's thread. One request is served at a time: the disk is for the messages."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.is_busy = False
+
+    async def of_log(self, request: LogChecksumsRequest) -> LogChecksums:
+        """Returns the checksums of a range of confirmed bytes. Raises ChecksumError."""
+        log, start, end = self._store.commit_log, request.start_offset, request.end_offset
+        count, size = end - start, request.piece_bytes
+        if count < 0 or count > CHECKSUM_BYTES_MAX or -(-count // size) > PIECES_MAX:
+            raise ChecksumError(
+                f"[{start}, {end}) in pieces of {size}: at most {CHECKSUM_BYTES_MAX} bytes and {PIECES_MAX} "
+                "pieces"
+            )
+        if count and (start < log.min_offset or end > self._store.confirm_offset):
+            raise ChecksumError(
+                f"[{start}, {end}) is not in the confirmed log, "
+                f"[{log.min_offset}, {self._store.confirm_offset})"
+            )
+        cut_count, files = self._store.cut_count, list[tuple[int, int, int]]()
+        try:
+            while start < end:  # opened now: retention may delete a file meanwhile
+                base = start - start % log.file_bytes
+                stop = min(end, base + log.file_bytes)
+                files.append((log.open_file(start), start - base, stop - start))
+                start = stop
+            crcs = await finished_in_thread(lambda: _piece_crcs(files, size))
+        except OSError as error:
+            raise ChecksumError(f"the log cannot be read: {error.strerror or error}") from None
+        finally:
+            for file, _, _ in files:
+                os.close(file)
+        if self._store.cut_count != cut_count:
+            raise ChecksumError("the log was truncated meanwhile: repeat it")
+        return LogChecksums(crcs=crcs)
+
+    async def of_queues(self, request: QueueChecksumsRequest) -> QueueChecksums:
+        """Returns the checksums of some queues, and where the next request goes on."""
+        start, end = request.start_offset, min(request.end_offset, self._store.dispatch_offset)
+        queues = sorted(
+            (each for each in self._store.queues.each() if not isinstance(each, BatchQueue)), key=_key
+        )
+        first = bisect_right(queues, (request.after_topic, request.after_queue_id), key=_key)
+        found, units, at = list[QueueChecksum](), 0, first
+        for at in range(first, min(first + QUEUES_MAX, len(queues))):
+            low, high = entries_between(queues[at], start, end)
+            if low < high:
+                if found and units + high - low > UNITS_PER_ANSWER_MAX:
+                    at -= 1
+                    break
+                units += high - low
+                crc = await self._crc_of(queues[at], low, high)
+                found.append(
+                    QueueChecksum(
+                        topic=queues[at].topic,
+                        queue_id=queues[at].queue_id,
+                        first_offset=low,
+                        entries=high - low,
+                        crc=crc,
+                    )
+                )
+            if not at % QUEUES_AT_ONCE:
+                await asyncio.sleep(0)
+        last = queues[at] if at < len(queues) else None
+        return QueueChecksums(
+            queues=found,
+            last_topic="" if last is None else last.topic,
+            last_queue_id=-1 if last is None else last.queue_id,
+            is_last=at + 1 >= len(queues),
+        )
+
+    async def _crc_of(self, queue: ConsumeQueue, low: int, high: int) -> int:
+        crc, cut_count = 0, self._store.cut_count
+        while low < high:
+            if self._store.cut_count != cut_count or low < queue.min_offset:
+                return 0  # cut, or deleted by retention: the log is not what it was, and verify looks again
+            view = queue.raw(low, min(high - low, UNITS_AT_ONCE))
+            crc = zlib.crc32(view, crc)
+            low += len(view) // queue.unit_bytes
+            view.release()
+            await asyncio.sleep(0)
+        return crc
+
+
+def _key(queue: ConsumeQueue) -> tuple[str, int]:
+    return queue.topic, queue.queue_id
+
+
+def entries_between(queue: ConsumeQueue, start: int, end: int) -> tuple[int, int]:
+    """Returns the queue offsets [first, last) of the entries whose records are in the log's [start, end)."""
+    return _first_at(queue, start), _first_at(queue, end)
+
+
+def _first_at(queue: ConsumeQueue, log_offset: int) -> int:
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = queue.unit(middle)
+        low, high = (middle + 1, high) if size == FILLER_SIZE or offset < log_offset else (low, middle)
+    return low
+
+
+def _piece_crcs(files: Iterable[tuple[int, int, int]], size: int) -> list[int]:
+    """Returns the CRC-32 of each `size` bytes of the ranges (descriptor, position, count) together."""
+    crcs, crc, left = list[int](), 0, size
+    for piece in _pieces(files):
+        view = memoryview(piece)
+        while view:
+            part = view[:left]
+            crc, left, view = zlib.crc32(part, crc), left - len(part), view[left:]
+            if not left:
+                crcs.append(crc)
+                crc, left = 0, size
+    if left < size:
+        crcs.append(crc)
+    return crcs
+
+
+def _pieces(files: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
+    for file, position, count in files:
+        while count:
+            piece = os.pread(file, min(count, 1 << 20), position)
+            if not piece:
+                raise OSError(0, "a file of the log is shorter than it was")
+            position, count = position + len(piece), count - len(piece)
+            yield piece

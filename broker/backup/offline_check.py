@@ -1,0 +1,150 @@
+"""Checks the files of a stopped broker, and changes nothing: every record of the log with its checksum, the
+epochs, and the entry of each record in its queue."""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from broker.admin.repair import RepairError, inspect_store
+from broker.backup.manifest import BackupError
+from broker.message.inner_batch import INNER_BATCH, sys_flag_at
+from broker.message.prop_crc import recovery_parser
+from broker.store.log.mapped_file import is_file_name, listed_files
+from broker.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
+
+RECORDS_PER_STEP: Final = 20_000
+FAULTS_MAX: Final = 20
+QUEUES_OPEN_MAX: Final = 1_000
+
+
+@dataclass
+class StoreCheck:
+    """What was read. faults: the first FAULTS_MAX. unqueued: records without an entry behind the last one of
+    their queue; a start adds these."""
+
+    root: Path
+    min_offset: int = 0
+    max_offset: int = 0
+    is_running: bool = False
+    epochs: tuple[tuple[int, int], ...] = ()
+    records: int = 0
+    unqueued: int = 0
+    faults: list[str] = field(default_factory=list)
+    first_bad_offset: int | None = None
+
+    def fault(self, text: str) -> None:
+        """Adds a fault, unless there are many."""
+        if len(self.faults) < FAULTS_MAX:
+            self.faults.append(text)
+
+
+def check_stopped(root: Path, found: StoreCheck, epoch_path: Path | None = None) -> Iterator[tuple[int, int]]:
+    """Fills `found`; yields (bytes of the log read, bytes of all) now and then. Raises BackupError: there is
+    no store."""
+    try:
+        report = inspect_store(root, epoch_path)
+    except RepairError as error:
+        raise BackupError(str(error)) from None
+    found.min_offset, found.max_offset, found.is_running = (
+        report.min_offset,
+        report.max_offset,
+        report.is_running,
+    )
+    found.epochs = report.epochs.pairs
+    if report.epoch_fault is not None:
+        found.fault(report.epoch_fault)
+    elif found.epochs and found.epochs[-1][1] > found.max_offset:
+        found.fault(f"epoch {found.epochs[-1][0]} begins at {found.epochs[-1][1]}, behind the log's end")
+    files, total, done = listed_files(root / "commitlog"), found.max_offset - found.min_offset, 0
+    with ExitStack() as stack:
+        queues = _Queues(root / "consumequeue", stack)
+        for path in files:
+            yield from ((done + step, total) for step in _check_file(path, path is files[-1], found, queues))
+            done = min(int(path.name) + report.file_bytes, found.max_offset) - found.min_offset
+    found.unqueued = queues.unqueued
+    yield total, total
+
+
+def _check_file(path: Path, is_last: bool, found: StoreCheck, queues: "_Queues") -> Iterator[int]:
+    start, parse = int(path.name), recovery_parser(check_crc=True, check_prop_crc=True)
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            position = max(found.min_offset - start, 0)
+            while position < len(view) and not (is_last and start + position >= found.max_offset):
+                parsed = parse(view, position, len(view), offset=start + position)
+                if parsed is None:
+                    _bad_record(found, path, start + position)
+                    return
+                size, topic, queue_id, queue_offset = parsed[:4]
+                if topic:
+                    found.records += 1
+                    if not sys_flag_at(view, position) & INNER_BATCH:
+                        fault = queues.check(topic, queue_id, queue_offset, start + position, size)
+                        if fault:
+                            found.fault(fault)
+                    if not found.records % RECORDS_PER_STEP:
+                        yield position
+                position += size
+
+
+def _bad_record(found: StoreCheck, path: Path, offset: int) -> None:
+    if found.first_bad_offset is None:
+        found.first_bad_offset = offset
+    found.fault(f"{path}: the record at offset {offset} is damaged (its form or its checksum)")
+
+
+class _Queues:
+    """The ConsumeQueues' files, opened when they are needed."""
+
+    def __init__(self, base: Path, stack: ExitStack) -> None:
+        self._base, self._stack = base, stack
+        self._files: dict[tuple[bytes, int], list[tuple[int, mmap.mmap]]] = {}
+        self.unqueued = 0
+
+    def check(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> str | None:
+        """Returns what is wrong with the entry of this record; None: nothing, or it is not written yet."""
+        name = topic.decode("utf-8", "replace")
+        if not is_file_name(name):
+            return None
+        unit = self._unit(topic, name, queue_id, queue_offset)
+        if unit is None or unit[1] in (0, FILLER_SIZE):
+            self.unqueued += 1
+            return None
+        if unit[:2] != (offset, size):
+            return (
+                f"queue {name} {queue_id}: entry {queue_offset} points to {unit[0]} ({unit[1]} bytes), "
+                f"its record is at {offset} ({size} bytes)"
+            )
+        return None
+
+    def _unit(self, topic: bytes, name: str, queue_id: int, index: int) -> tuple[int, int, int] | None:
+        key = topic, queue_id
+        if key not in self._files:
+            if len(self._files) >= QUEUES_OPEN_MAX:
+                self._close_all()
+            self._files[key] = [
+                (int(path.name), self._mapped(path))
+                for path in listed_files(self._base / name / str(queue_id))
+                if path.stat().st_size
+            ]
+        position = index * UNIT_BYTES
+        for start, content in self._files[key]:
+            if start <= position and position + UNIT_BYTES <= start + len(content):
+                offset, size, code = UNIT.unpack_from(content, position - start)
+                return offset, size, code
+        return None
+
+    def _mapped(self, path: Path) -> mmap.mmap:
+        with path.open("rb") as file:
+            return self._stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def _close_all(self) -> None:
+        for files in self._files.values():
+            for _, content in files:
+                content.close()
+        self._files.clear()

@@ -1,0 +1,1 @@
+"""keelmq backup and keelmq restore: controllers and stores."""

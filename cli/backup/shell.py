@@ -1,0 +1,126 @@
+"""What the commands of backup, restore and verify share: requests, errors in one line, files that others may
+not read.
+
+Exit codes: 0 done; 1 refused, or a difference was found; 2 usage; 3 no answer.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.command_line import checked_addresses, quiet_connection_log
+from cli.credentials import checked_credentials
+from cli.mqadmin.shell import REFUSED, exit_code_of, explain
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.runtime.durable_file import sync_directory
+
+INTERRUPTED = 130
+
+NamesrvOption = Annotated[
+    str | None,
+    typer.Option(
+        "-n",
+        "--namesrvAddr",
+        envvar="NAMESRV_ADDR",
+        callback=checked_addresses,
+        help="Name servers, host:port;host:port",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of lines")]
+ControllersOption = Annotated[
+    str | None,
+    typer.Option(
+        "-a",
+        "--controllerAddress",
+        callback=checked_addresses,
+        help="Controllers (default: those in the settings of the brokers of -n)",
+    ),
+]
+
+
+class Refused(Exception):
+    """It cannot be done. The text says why, and what to do."""
+
+
+def complain(text: str) -> None:
+    """Prints one line on standard error."""
+    print(f"keelmq: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def show(as_json: bool, value: Any, text: str) -> None:
+    """Prints the result, as JSON or for people."""
+    print(json.dumps(value, ensure_ascii=False) if as_json else text, flush=True)
+
+
+def run_requests(
+    action: Callable[[AdminClient], Awaitable[int]],
+    credentials: Path | None,
+    *,
+    timeout_ms: int | None = None,
+) -> None:
+    """Runs `action` with an AdminClient, and ends with the exit code that it returns."""
+    given = checked_credentials("keelmq", credentials)
+    quiet_connection_log()
+
+    async def main() -> int:
+        async with AdminClient(credentials=given, timeout_ms=timeout_ms) as admin:
+            return await action(admin)
+
+    run_steps(lambda: asyncio.run(main()))
+
+
+def run_steps(steps: Callable[[], int]) -> None:
+    """Runs `steps`, which returns the exit code, and ends with it. Refusals become one line."""
+    try:
+        code = steps()
+    except AdminError as error:
+        complain(explain(error))
+        code = exit_code_of(error)
+    except Refused as error:
+        complain(str(error))
+        code = REFUSED
+    except OSError as error:
+        complain(f"{error.filename or 'files'}: {error.strerror or error}")
+        code = REFUSED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """Returns the content. Raises Refused: it cannot be read, or has more than `limit` bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise Refused(f"{path} has more than {limit} bytes: it is not a backup")
+    return data
+
+
+def write_new_private(path: Path, data: bytes) -> None:
+    """Writes a new file that only its owner may read, durably; it gets its name when it is whole. Raises
+    Refused: it exists, or cannot be written."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        if path.exists():
+            raise Refused(f"{path} exists: choose another name; a backup never replaces another one")
+        partial.unlink(missing_ok=True)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(partial, path)  # fails if somebody has made it meanwhile
+        partial.unlink()
+        sync_directory(path.absolute().parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise Refused(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,170 @@
+"""keelmq verify: are the replicas of a group equal? Are the files of a stopped broker, or of a backup, whole?
+
+Exit codes: 0 equal, or whole; 1 a difference, a fault, or nothing to compare; 2 usage; 3 no answer.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.backup.manifest import MANIFEST_NAME, BackupError, read_manifest
+from broker.backup.offline_check import StoreCheck, check_stopped
+from broker.backup.restore import check_backup
+from cli.backup.shell import JsonOption, NamesrvOption, Refused, run_requests, run_steps, show
+from cli.backup.store import MIB, RATE_DEFAULT_MIB, EpochFileOption, ProgressLine, RateOption, each_step
+from cli.credentials import CredentialsOption
+from cli.mqadmin.shell import DONE, NO_ANSWER, REFUSED
+from cli.verify.core.compare import Difference
+from cli.verify.group import GroupComparison, GroupReport
+from keelmq.client.admin import AdminClient
+from keelmq.health.findings import plural
+from keelmq.remoting.operations.route import BrokerData
+
+
+def verify(
+    namesrv_addr: NamesrvOption = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="Only this broker group (a brokerName)")
+    ] = None,
+    from_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-dir", metavar="DIR", help="Check the store of a stopped broker, or a backup, on this host"
+        ),
+    ] = None,
+    epoch_file: EpochFileOption = None,
+    rate_mib: RateOption = RATE_DEFAULT_MIB,
+    credentials: CredentialsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the replicas of each group while it runs: log, epochs, queues, metadata. Changes nothing."""
+    if (namesrv_addr is None) == (from_dir is None):
+        raise typer.BadParameter("give -n NAMESRV to compare replicas, or --from-dir DIR to check files")
+    if from_dir is not None:
+        root = from_dir.expanduser().resolve()
+        run_steps(lambda: _files(root, epoch_file, rate_mib, as_json=as_json))
+    else:
+        run_requests(
+            lambda admin: _replicas(admin, namesrv_addr or "", group, rate_mib, as_json=as_json), credentials
+        )
+
+
+# -- replicas ----------------------------------------------------------------------------------------------
+
+
+async def _replicas(
+    admin: AdminClient, namesrv_addr: str, group: str | None, rate_mib: float, *, as_json: bool
+) -> int:
+    info = await admin.cluster_info(namesrv_addr)
+    brokers = [each for name, each in sorted(info.broker_addr_table.items()) if group in (None, name)]
+    if not brokers:
+        known = ", ".join(sorted(info.broker_addr_table)) or "none"
+        raise Refused(f"no group is named {group}; the name servers know: {known}" if group else "no group")
+    reports = [await _group(admin, each, rate_mib, as_json=as_json) for each in brokers]
+    text = "\n".join(line for report in reports for line in lines_of(report))
+    show(as_json, {"groups": [each.value() for each in reports]}, text)
+    if all(not each.compared and not each.incomparable for each in reports):
+        return NO_ANSWER
+    return DONE if all(each.is_equal or each.is_alone for each in reports) else REFUSED
+
+
+async def _group(admin: AdminClient, broker: BrokerData, rate_mib: float, *, as_json: bool) -> GroupReport:
+    line = ProgressLine(f"{broker.broker_name}: compared", as_json=as_json)
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what == "log":
+            line.tell(done, total)
+
+    comparison = GroupComparison(admin, broker.broker_name, bytes_per_second=rate_mib * MIB, tell=tell)
+    report = await comparison.run([broker.broker_addrs[each] for each in sorted(broker.broker_addrs)])
+    line.end()
+    return report
+
+
+def lines_of(report: GroupReport) -> list[str]:
+    """Returns what people read about a group."""
+    lines = [f"{report.name}: {address}: {why}" for address, why in sorted(report.silent.items())]
+    if len(report.compared) < 2:
+        return [
+            *lines,
+            f"{report.name}: nothing to compare: {plural(len(report.compared), 'replica')} answered",
+        ]
+    if not report.differences:
+        lines.append(
+            f"{report.name}: {plural(len(report.compared), 'replica')} are equal: log "
+            f"{report.start}..{report.end}, {plural(report.queues, 'queue')} with "
+            f"{report.entries} entries, metadata"
+        )
+    for each in report.differences:
+        lines.append(f"{report.name}: DIFFERENT {each.kind}: {', '.join(each.brokers)}: {each.text}")
+        lines.append(f"  next: {next_step(report, each)}")
+    return lines
+
+
+def next_step(report: GroupReport, difference: Difference) -> str:
+    """Returns what to do about a difference."""
+    if difference.kind == "metadata":
+        return "look at the log of that replica, and restart it: it gets all tables of its master again"
+    if set(difference.brokers) == set(report.compared):
+        return (
+            "no majority agrees: keelmq verify --from-dir DIR shows which stopped replica has damaged records"
+        )
+    stop = "stop it, keelmq repair --store DIR --resync --yes, and start it: it copies its master's log anew"
+    if report.master in difference.brokers:
+        return f"the master differs from the others: mqadmin electMaster another one first; then {stop}"
+    if difference.kind == "queue":
+        return f"stop it, move its consumequeue directory away, and start it: it builds its queues; or {stop}"
+    return stop
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def _files(root: Path, epoch_file: Path | None, rate_mib: float, *, as_json: bool) -> int:
+    try:
+        if (root / MANIFEST_NAME).exists():
+            each_step(check_backup(root), "checked", rate_mib, as_json=as_json)
+            manifest = read_manifest(root)
+            value: dict[str, Any] = {"backup": str(root), "bytes": manifest.byte_count, "faults": []}
+            show(as_json, value, f"{root}: the backup is whole, {manifest.byte_count} bytes")
+            return DONE
+        found = StoreCheck(root)
+        each_step(check_stopped(root, found, epoch_file), "checked", rate_mib, as_json=as_json)
+    except BackupError as error:
+        raise Refused(str(error)) from None
+    show(as_json, _value(found), "\n".join(_store_lines(found)))
+    return REFUSED if found.faults else DONE
+
+
+def _value(found: StoreCheck) -> dict[str, Any]:
+    return {
+        "store": str(found.root),
+        "running": found.is_running,
+        "minOffset": found.min_offset,
+        "maxOffset": found.max_offset,
+        "epochs": [list(each) for each in found.epochs],
+        "records": found.records,
+        "unqueued": found.unqueued,
+        "firstBadOffset": found.first_bad_offset,
+        "faults": found.faults,
+    }
+
+
+def _store_lines(found: StoreCheck) -> list[str]:
+    lines = [f"{found.root}: log {found.min_offset}..{found.max_offset}, {plural(found.records, 'record')}"]
+    if found.is_running:
+        lines.append("a broker works in it: its newest records may seem damaged; stop it, and repeat this")
+    if found.unqueued:
+        lines.append(
+            f"{plural(found.unqueued, 'record')} without an entry in a queue yet: the next start adds them"
+        )
+    lines += [f"FAULT: {each}" for each in found.faults]
+    if found.first_bad_offset is not None:
+        lines.append(
+            "next: if another replica has these messages, keelmq repair --store DIR --resync --yes; "
+            "otherwise restore a backup"
+        )
+    elif found.faults:
+        lines.append("next: keelmq repair --store DIR shows the ways on")
+    return lines

@@ -1,0 +1,1 @@
+"""Comparison of what replicas say. Pure."""

@@ -1,0 +1,242 @@
+"""Compares the replicas of one group while it serves: epochs, log, queues, metadata."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from cli.mqadmin.shell import explain
+from cli.verify.core.compare import (
+    Difference,
+    common_range,
+    epoch_differences,
+    first_piece,
+    newest_tables,
+    queue_differences,
+    table_differences,
+)
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operations.store_copies import (
+    CHECKSUM_BYTES_MAX,
+    QueueChecksum,
+    QueueChecksumsRequest,
+    ReplicaDigest,
+)
+
+PIECE_BYTES: Final = (1 << 20, 4_096, 64)
+"""A piece that differs is read again in smaller ones."""
+STEP_BYTES: Final = 16 << 20
+BUSY_S, BUSY_TRIES = 0.2, 300
+SETTLE_S, SETTLE_TRIES = 0.5, 10
+TABLES_OF_ALL: Final = ("topics", "groups")
+"""Metadata is replicated some tenths of a second after it was committed."""
+
+T = TypeVar("T")
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass
+class GroupReport:
+    """What was compared, and what differs. silent: address -> why it could not be compared. incomparable: of
+    them, those that do not know the request: RocketMQ's brokers. start, end: the range of the log."""
+
+    name: str
+    compared: list[str] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
+    incomparable: list[str] = field(default_factory=list)
+    master: str | None = None
+    start: int = 0
+    end: int = 0
+    queues: int = 0
+    entries: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether two replicas or more were compared, and do not differ."""
+        return len(self.compared) > 1 and not self.differences
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the group has one replica, which answers."""
+        return len(self.compared) == 1 and not self.silent
+
+    def value(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {
+            "brokerName": self.name,
+            "compared": self.compared,
+            "master": self.master,
+            "notCompared": self.silent,
+            "log": {"startOffset": self.start, "endOffset": self.end},
+            "queues": self.queues,
+            "entries": self.entries,
+            "differences": [
+                {"kind": each.kind, "brokers": list(each.brokers), "offset": each.offset, "text": each.text}
+                for each in self.differences
+            ],
+        }
+
+
+class GroupComparison:
+    """One group. bytes_per_second: of each replica's disk; 0: no limit. tell: gets what is compared, how far
+    it is, and of how much."""
+
+    def __init__(self, admin: AdminClient, name: str, *, bytes_per_second: float, tell: Tell) -> None:
+        self._admin, self._rate, self._tell = admin, bytes_per_second, tell
+        self.report = GroupReport(name)
+        self._asked: list[str] = []
+        self._digests: dict[str, ReplicaDigest] = {}  # of those that have answered everything so far
+
+    async def run(self, addresses: list[str]) -> GroupReport:
+        """Returns the report. Never raises AdminError: a replica that fails is in `silent`."""
+        await self._take_digests(addresses)
+        report = self.report
+        if len(self._digests) > 1:
+            report.start, report.end = common_range(list(self._digests.values()))
+            report.differences += epoch_differences(self._digests, report.start, report.end, report.master)
+            await self._compare_log()
+        if len(self._digests) > 1:
+            await self._compare_queues()
+            await self._compare_tables()
+        report.compared = sorted(self._digests)
+        return report
+
+    async def _take_digests(self, addresses: list[str]) -> None:
+        self._asked = list(addresses)
+        self._digests = await self._each(self._admin.replica_digest)
+        masters = [address for address, each in self._digests.items() if each.is_master]
+        self.report.master = masters[0] if len(masters) == 1 else None
+
+    async def _each(self, ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+        """Asks all replicas at once. Those that fail are not asked again."""
+
+        async def one(address: str) -> T | None:
+            try:
+                return await self._not_busy(lambda: ask(address))
+            except AdminError as error:
+                self._failed(address, error)
+                return None
+
+        asked = list(self._asked)
+        said = await asyncio.gather(*(one(address) for address in asked))
+        return {address: each for address, each in zip(asked, said, strict=True) if each is not None}
+
+    @staticmethod
+    async def _not_busy(ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeats a request while another one for checksums is served there."""
+        for _ in range(BUSY_TRIES):
+            try:
+                return await ask()
+            except AdminError as error:
+                if error.code != ResponseCode.SYSTEM_BUSY:
+                    raise
+            await asyncio.sleep(BUSY_S)
+        return await ask()
+
+    def _failed(self, address: str, error: AdminError) -> None:
+        self._asked.remove(address)
+        self._digests.pop(address, None)
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self.report.incomparable.append(address)
+            self.report.silent[address] = (
+                "cannot be compared: it does not know the request (is it RocketMQ's?)"
+            )
+        else:
+            self.report.silent[address] = explain(error)
+
+    # -- the log -----------------------------------------------------------------------------------------
+
+    async def _compare_log(self) -> None:
+        report, began = self.report, time.monotonic()
+        at = report.start
+        while at < report.end and len(self._digests) > 1:
+            digests = await self._each(self._admin.replica_digest)
+            # retention may have deleted files since the begin
+            at = min(max([at, *(each.min_offset for each in digests.values())]), report.end)
+            end = min(at + STEP_BYTES - at % PIECE_BYTES[0], report.end)
+            found = await self._first_difference(at, end, PIECE_BYTES[0])
+            if found is not None:
+                await self._narrow(*found)
+                return
+            at = end
+            self._tell("log", at - report.start, report.end - report.start)
+            if self._rate:
+                due = (at - report.start) / self._rate
+                await asyncio.sleep(max(due - (time.monotonic() - began), 0))
+
+    async def _first_difference(
+        self, start: int, end: int, size: int
+    ) -> tuple[int, int, tuple[str, ...]] | None:
+        """Returns where the first piece that differs begins and ends, and who differs."""
+        assert end - start <= CHECKSUM_BYTES_MAX
+        said = await self._each(lambda each: self._admin.log_checksums(each, start, end, size))
+        if len(said) < 2:
+            return None
+        found = first_piece(said, self.report.master)
+        if found is None:
+            return None
+        begin = start + found[0] * size
+        return begin, min(begin + size, end), found[1]
+
+    async def _narrow(self, start: int, end: int, odd: tuple[str, ...]) -> None:
+        for size in PIECE_BYTES[1:]:
+            found = await self._first_difference(start, end, size)
+            if found is None:  # a replica was truncated or does not answer any more: what was seen stays true
+                break
+            start, end, odd = found
+        text = f"the log differs from offset {start} on (within {end - start} bytes)"
+        self.report.differences.append(Difference("log", odd, text, start))
+
+    # -- queues ------------------------------------------------------------------------------------------
+
+    async def _compare_queues(self) -> None:
+        """Only entries of records that every replica has dispatched."""
+        self._tell("queues", 0, 0)
+        digests = await self._each(self._admin.replica_digest)
+        if len(digests) < 2:
+            return
+        start = max(each.min_offset for each in digests.values())
+        end = min(self.report.end, *(each.dispatch_offset for each in digests.values()))
+        if start >= end:
+            return
+        said = await self._each(lambda each: self._queues_of(each, start, end))
+        begins = await self._each(self._admin.replica_digest)
+        if len(said) < 2 or max((each.min_offset for each in begins.values()), default=start) > start:
+            return  # retention has deleted files meanwhile: the log was compared, and that is what counts
+        self.report.differences += queue_differences(said, self.report.master)
+        self.report.queues = max(len(queues) for queues in said.values())
+        self.report.entries = max(sum(each.entries for each in queues.values()) for queues in said.values())
+
+    async def _queues_of(self, address: str, start: int, end: int) -> Mapping[tuple[str, int], QueueChecksum]:
+        found: dict[tuple[str, int], QueueChecksum] = {}
+        after = ("", -1)
+        while True:
+            request = QueueChecksumsRequest(
+                start_offset=start, end_offset=end, after_topic=after[0], after_queue_id=after[1]
+            )
+            answer = await self._not_busy(lambda: self._admin.queue_checksums(address, request))  # noqa: B023
+            found |= {(each.topic, each.queue_id): each for each in answer.queues}
+            after = answer.last_topic, answer.last_queue_id
+            if answer.is_last:
+                return found
+
+    # -- metadata ----------------------------------------------------------------------------------------
+
+    async def _compare_tables(self) -> None:
+        """What the master has now must be at every replica soon."""
+        self._tell("metadata", 0, 0)
+        digests = await self._each(self._admin.replica_digest)
+        wanted = newest_tables(digests, self.report.master)
+        if not any(each.epochs for each in digests.values()):  # without controllers, slaves poll some of them
+            wanted = {name: wanted[name] for name in TABLES_OF_ALL if name in wanted}
+        left = table_differences(digests, wanted)
+        for _ in range(SETTLE_TRIES):
+            if not left:
+                return
+            await asyncio.sleep(SETTLE_S)
+            digests = await self._each(self._admin.replica_digest)
+            left = table_differences(digests, wanted)
+        self.report.differences += left

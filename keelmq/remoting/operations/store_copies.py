@@ -1,0 +1,143 @@
+"""KeelMQ's own requests about the copies of a broker's log: backups of it, and checksums to compare replicas.
+
+RocketMQ's brokers do not know them.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from keelmq.remoting.codes import RequestCode
+from keelmq.remoting.operation import Empty, Operation, Wire
+from keelmq.remoting.operations.route import DataVersion
+
+CHECKSUM_BYTES_MAX = 64 << 20
+"""Bytes of the log of one request for checksums."""
+PIECES_MAX = 4_096
+PIECE_BYTES_MIN = 64
+"""A checksum of fewer bytes would tell what they are."""
+QUEUES_MAX = 500
+
+
+class StartStoreBackupRequest(Wire):
+    """Header of 29041. backup_name: of the directory below backupPath. bytes_per_second: 0: no limit."""
+
+    backup_name: str
+    bytes_per_second: int = Field(64 << 20, ge=0)
+
+
+class StoreBackup(Wire):
+    """Response body of 29041 to 29043: the backup that is in progress, or the last one. The log of the backup
+    is [min_offset, end_offset). error: why it failed."""
+
+    state: Literal["none", "copying", "done", "failed", "cancelled"] = "none"
+    name: str = ""
+    path: str = ""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    min_offset: int = 0
+    end_offset: int = 0
+    error: str = ""
+
+
+class EpochStart(Wire):
+    """A masterEpoch of the log, and the offset of its first byte."""
+
+    epoch: int
+    start_offset: int
+
+
+class ReplicaDigest(Wire):
+    """Response body of 29044. broker_id: of the controllers, or as configured. dispatch_offset: queues have
+    all records in front of it. cut_count: how often this log was truncated since the broker's start. tables:
+    the versions of the metadata; users and ACLs are among them."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    is_master: bool
+    min_offset: int
+    max_offset: int
+    confirm_offset: int
+    dispatch_offset: int
+    cut_count: int
+    epochs: list[EpochStart] = Field(default_factory=list)
+    tables: dict[str, DataVersion] = Field(default_factory=dict)
+
+
+class LogChecksumsRequest(Wire):
+    """Header of 29045: checksums of [start_offset, end_offset), one for each piece_bytes, the last piece may
+    be shorter. At most CHECKSUM_BYTES_MAX bytes and PIECES_MAX pieces."""
+
+    start_offset: int = Field(ge=0)
+    end_offset: int = Field(ge=0)
+    piece_bytes: int = Field(1 << 20, ge=PIECE_BYTES_MIN)
+
+
+class LogChecksums(Wire):
+    """Response body of 29045: CRC-32 of each piece."""
+
+    crcs: list[int] = Field(default_factory=list)
+
+
+class QueueChecksumsRequest(Wire):
+    """Header of 29046: queues behind (after_topic, after_queue_id), sorted; of each the entries whose records
+    are in the log's [start_offset, end_offset)."""
+
+    start_offset: int = Field(ge=0)
+    end_offset: int = Field(ge=0)
+    after_topic: str = ""
+    after_queue_id: int = -1
+
+
+class QueueChecksum(Wire):
+    """A queue in the body of 29046: the first queue offset of the range, how many entries, and the CRC-32 of
+    them."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    entries: int
+    crc: int
+
+
+class QueueChecksums(Wire):
+    """Response body of 29046. Queues without entries in the range are left out. is_last: there are no more
+    queues."""
+
+    queues: list[QueueChecksum] = Field(default_factory=list)
+    last_topic: str = ""
+    last_queue_id: int = -1
+    is_last: bool = True
+
+
+START_STORE_BACKUP = Operation(
+    RequestCode.KEELMQ_START_STORE_BACKUP,
+    "startStoreBackup",
+    StartStoreBackupRequest,
+    Empty,
+    response_body=StoreBackup,
+)
+GET_STORE_BACKUP = Operation(
+    RequestCode.KEELMQ_GET_STORE_BACKUP, "getStoreBackup", Empty, Empty, response_body=StoreBackup
+)
+CANCEL_STORE_BACKUP = Operation(
+    RequestCode.KEELMQ_CANCEL_STORE_BACKUP, "cancelStoreBackup", Empty, Empty, response_body=StoreBackup
+)
+GET_REPLICA_DIGEST = Operation(
+    RequestCode.KEELMQ_GET_REPLICA_DIGEST, "getReplicaDigest", Empty, Empty, response_body=ReplicaDigest
+)
+GET_LOG_CHECKSUMS = Operation(
+    RequestCode.KEELMQ_GET_LOG_CHECKSUMS,
+    "getLogChecksums",
+    LogChecksumsRequest,
+    Empty,
+    response_body=LogChecksums,
+)
+GET_QUEUE_CHECKSUMS = Operation(
+    RequestCode.KEELMQ_GET_QUEUE_CHECKSUMS,
+    "getQueueChecksums",
+    QueueChecksumsRequest,
+    Empty,
+    response_body=QueueChecksums,
+)

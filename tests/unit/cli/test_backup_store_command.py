@@ -1,0 +1,42 @@
+"""keelmq backup store and keelmq restore store, of a stopped broker."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from cli.keelmq import app
+from tests.support.store_parts import bodies, open_store
+from tests.unit.broker.backup.test_store_backup import COUNT, filled
+
+
+def keelmq(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    end = filled(tmp_path / "store")
+    saved = keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store", "--json")
+    assert saved.exit_code == 0, saved.output
+    assert json.loads(saved.output)["endOffset"] == end
+    checked = keelmq("restore", "store", tmp_path / "saved", tmp_path / "new", "--dry-run")
+    assert checked.exit_code == 0 and "is whole" in checked.output and not (tmp_path / "new").exists()
+    done = keelmq("restore", "store", tmp_path / "saved", tmp_path / "new")
+    assert done.exit_code == 0 and "a new brokerId" in done.output, done.output
+    store = open_store(tmp_path / "new")
+    assert len(bodies(store)) == COUNT // 2
+    store.close()
+
+
+def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    assert keelmq("backup", "store", "x").exit_code == 2, "of which broker?"
+    keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store")
+    again = keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store")
+    assert again.exit_code == 1 and "choose another name" in again.output
+    onto = keelmq("restore", "store", tmp_path / "saved", tmp_path / "store")
+    assert onto.exit_code == 1 and "is not empty" in onto.output
+    none = keelmq("restore", "store", tmp_path / "nothing", tmp_path / "new")
+    assert none.exit_code == 1 and "it is not a backup of a store" in none.output
+    nobody = keelmq("backup", "store", "x", "-b", "127.0.0.1:1")
+    assert nobody.exit_code == 3, nobody.output

@@ -1,0 +1,183 @@
+"""keelmq verify with brokers of this process, and with files."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from broker.app.broker import Broker
+from cli.keelmq import app
+from cli.verify.command import lines_of
+from cli.verify.group import GroupComparison, GroupReport
+from keelmq.client.admin import AdminClient
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.store_copies import CHECKSUM_BYTES_MAX, PIECE_BYTES_MIN
+from tests.support.store_parts import crash, open_store, put_many
+from tests.unit.broker.app.test_broker_app import config, send
+from tests.unit.broker.backup.test_store_backup import backed_up, filled
+
+OF_VERIFY = (
+    RequestCode.KEELMQ_GET_REPLICA_DIGEST,
+    RequestCode.KEELMQ_GET_LOG_CHECKSUMS,
+    RequestCode.KEELMQ_GET_QUEUE_CHECKSUMS,
+)
+
+
+def verify(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)])
+
+
+async def compared(*brokers: Broker) -> GroupReport:
+    async with AdminClient() as admin:
+        comparison = GroupComparison(admin, "b", bytes_per_second=0, tell=lambda *_: None)
+        return await comparison.run([each.address for each in brokers])
+
+
+# -- brokers -----------------------------------------------------------------------------------------------
+
+
+async def test_two_brokers_with_the_same_files(tmp_path: Path) -> None:
+    client = RemotingClient()
+    async with Broker(config(tmp_path / "one")) as one:
+        for number in range(300):
+            assert isinstance(await send(client, one, b"%d" % number * 300), Ok)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two")) as two:
+        report = await compared(one, two)
+        assert report.differences == [] and report.silent == {} and report.is_equal
+        assert (report.start, report.end) == (0, one.store.confirm_offset)
+        assert report.entries == 300 and report.queues == 1
+    await client.close()
+
+
+async def test_two_logs_that_differ(tmp_path: Path) -> None:
+    client = RemotingClient()
+    async with (
+        Broker(config(tmp_path / "one")) as one,
+        Broker(config(tmp_path / "two")) as two,
+    ):
+        for broker in (one, two):
+            assert isinstance(await send(client, broker, b"x" * 500), Ok)
+        report = await compared(one, two)
+        # the time and the address of the broker are in a record
+        (difference,) = [each for each in report.differences if each.kind == "log"]
+        assert difference.offset is not None and difference.offset < 64
+        assert set(difference.brokers) == {one.address, two.address}, "nobody knows which one is right"
+        assert "DIFFERENT log" in "\n".join(lines_of(report))
+    await client.close()
+
+
+async def test_a_broker_that_does_not_know_the_request(tmp_path: Path) -> None:
+    """RocketMQ's: it is named, and the others are compared."""
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two")) as java:
+        for code in OF_VERIFY:
+            del java.operations.handlers[code]
+        report = await compared(one, java, one)
+        assert report.incomparable == [java.address]
+        assert "cannot be compared" in report.silent[java.address]
+        alone = await compared(java)
+        assert alone.compared == [] and not alone.is_alone
+        assert "nothing to compare" in lines_of(alone)[-1]
+
+
+async def test_the_limits_of_a_request(tmp_path: Path) -> None:
+    client = RemotingClient()
+    async with AdminClient(client) as admin, Broker(config(tmp_path)) as broker:
+        assert isinstance(await send(client, broker, b"x" * 500), Ok)
+        end = broker.store.confirm_offset
+        whole = await admin.log_checksums(broker.address, 0, end, 1 << 20)
+        assert len(whole) == 1
+        pieces = await admin.log_checksums(broker.address, 0, end, PIECE_BYTES_MIN)
+        assert len(pieces) == -(-end // PIECE_BYTES_MIN)
+        for start, stop, size in (
+            (0, end + 1, 1 << 20),  # not confirmed
+            (0, CHECKSUM_BYTES_MAX + 1, 1 << 20),
+            (0, PIECE_BYTES_MIN * 5_000, PIECE_BYTES_MIN),
+            (end, 0, 1 << 20),
+        ):
+            with pytest.raises(Exception, match=r"\[\d+, \d+\)"):
+                await admin.log_checksums(broker.address, start, stop, size)
+    await client.close()
+
+
+async def test_one_request_for_checksums_at_a_time(tmp_path: Path) -> None:
+    client = RemotingClient()
+    async with AdminClient(client) as admin, Broker(config(tmp_path)) as broker:
+        assert isinstance(await send(client, broker, b"x" * 500), Ok)
+        end = broker.store.confirm_offset
+        said = await asyncio.gather(
+            *(admin.log_checksums(broker.address, 0, end, 1 << 20) for _ in range(8)), return_exceptions=True
+        )
+        served = [each for each in said if isinstance(each, list)]
+        refused = [each for each in said if not isinstance(each, list)]
+        assert served and all(getattr(each, "code", 0) == ResponseCode.SYSTEM_BUSY for each in refused)
+    await client.close()
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_store_and_a_flipped_byte(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    whole = verify("--from-dir", tmp_path / "store", "--json")
+    assert whole.exit_code == 0, whole.output
+    value = json.loads(whole.output)
+    assert value["records"] == 100 and value["faults"] == [] and value["epochs"] == [[1, 0], [4, 2000]]
+    path = tmp_path / "store" / "commitlog" / f"{0:020}"
+    content = bytearray(path.read_bytes())
+    before = bytes(content)
+    content[2_000] ^= 1
+    path.write_bytes(content)
+    found = verify("--from-dir", tmp_path / "store")
+    assert found.exit_code == 1 and "FAULT" in found.output and "next: if another replica" in found.output
+    assert path.read_bytes() == bytes(content), "it changes nothing"
+    path.write_bytes(before)
+
+
+def test_a_queue_that_points_elsewhere(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    path = tmp_path / "store" / "consumequeue" / "TopicA" / "1" / f"{0:020}"
+    content = bytearray(path.read_bytes())
+    content[20 * 3 + 7] ^= 4  # the log offset of entry 3
+    path.write_bytes(content)
+    found = verify("--from-dir", tmp_path / "store")
+    assert found.exit_code == 1 and "queue TopicA 1: entry 3 points to" in found.output
+
+
+def test_records_that_are_not_in_a_queue_yet_are_no_fault(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    put_many(store, 10)
+    end = store.commit_log.max_offset
+    put_many(store, 1)
+    store.confirm_offset = end
+    crash(store)
+    for path in (tmp_path / "store" / "consumequeue").glob("*/*/*"):
+        path.unlink()
+    found = verify("--from-dir", tmp_path / "store")
+    assert found.exit_code == 0 and "11 records without an entry" in found.output, found.output
+
+
+def test_backups_are_checked_as_well(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    backup = backed_up(tmp_path / "store", tmp_path / "backup")
+    assert "the backup is whole" in verify("--from-dir", backup).output
+    path = backup / "log" / f"{0:020}"
+    path.write_bytes(path.read_bytes()[:-1])
+    found = verify("--from-dir", backup)
+    assert found.exit_code == 1 and "is damaged" in found.output
+
+
+def test_one_of_the_two_ways(tmp_path: Path) -> None:
+    assert verify().exit_code == 2
+    assert verify("-n", "127.0.0.1:1", "--from-dir", tmp_path).exit_code == 2
+    nothing = verify("--from-dir", tmp_path)
+    assert nothing.exit_code == 1 and "it is not a broker's store" in nothing.output
+
+
+def test_nobody_answers() -> None:
+    assert verify("-n", "127.0.0.1:1").exit_code == 3
