@@ -121,10 +121,10 @@ def _same_topics(seen: ClusterSnapshot, servers: Mapping[str, NameServer]) -> It
 
 
 def _same_settings(seen: ClusterSnapshot, servers: Mapping[str, NameServer]) -> Iterator[Finding]:
-    own = {"listenPort", "bindAddress", "httpPort", "kvConfigPath", "configStorePath", "rocketmqHome"}
-    own |= {"analyticsOutputDir"}
+    own = {"listenPort", "bindAddress", "httpBindAddress", "httpPort", "rocketmqHome", "analyticsOutputDir"}
     for key in sorted({key for each in servers.values() for key in each.settings} - own):
-        if key.startswith("controller"):  # ids and paths of RocketMQ's embedded controller
+        # Ids of RocketMQ's embedded controller; files and directories, which are of each machine.
+        if key.startswith("controller") or key.endswith(("Path", "File")):
             continue
         values: dict[str, list[str]] = defaultdict(list)
         for address, server in servers.items():

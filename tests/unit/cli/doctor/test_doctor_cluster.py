@@ -132,7 +132,9 @@ def a_topic_is_missing(seen: ClusterSnapshot) -> None:
 
 def settings_differ(seen: ClusterSnapshot) -> None:
     shown = seen.answering[NS[0]].cluster.broker_addr_table["broker-a"].broker_addrs
-    seen.name_servers[NS[1]] = name_server(shown, supportActingMaster="true", listenPort="1")
+    seen.name_servers[NS[1]] = name_server(
+        shown, supportActingMaster="true", listenPort="1", securityPath="other", httpTokensFile="other"
+    )
 
 
 def users_differ(seen: ClusterSnapshot) -> None:
