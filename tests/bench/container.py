@@ -31,8 +31,8 @@ from tests.bench.servers import Server, Shape, container, load, lone_broker, per
 
 IDLE_BROKERS = 8
 IDLE_PROCESSES = 4
-IDLE_S = 5.0
-SETTLE_S = 2.0
+IDLE_S = 15.0
+SETTLE_S = 5.0
 SHAPE = Shape(4, 64)
 KILLS = 5
 RATE = 500
