@@ -71,10 +71,12 @@ def print_commands(cluster: Cluster, *, topic: str, credentials: Path | None = N
     print(f"  {run} topicRoute -n {namesrv} -t {topic}")
     print(f"  {run} sendMessage -n {namesrv} -t {topic} -p hello")
     print(f"  {run} consumeMessage -n {namesrv} -t {topic} -c 3")
+    print(f"  {command('keelmq')} status -n {namesrv}")
     page = cluster.name_servers[0].http_address
     directory = shlex.quote(str(cluster.directory))
     scheme = "http" if credentials is None else "https"
-    print(f"Its dashboard, {scheme}://{page}/, shows what this has computed last:")
+    print(f"Its console: {scheme}://{page}/console/")
+    print(f"Its fail-over analytics, {scheme}://{page}/dashboard, show what this has computed last:")
     print(f"  {command('keelmq')} analytics run --input {directory} --output {directory}/{ANALYTICS}")
     print("Stop it:")
     print(f"  kill {pids}; sleep 3; rm -r {shlex.quote(str(cluster.directory))}\n")

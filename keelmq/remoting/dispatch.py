@@ -269,7 +269,13 @@ class Dispatcher:
             return _error(command, self._bad_request_code, error.remark)
         if isinstance(error, CommandError):
             return _error(command, error.code, error.remark, error.header, error.body)
-        logger.error("%s: handler of code %d failed", self.name, command.code, exc_info=error)
+        logger.error(
+            "%s: handler of code %d failed",
+            self.name,
+            command.code,
+            exc_info=error,
+            extra={"requestCode": command.code, "opaque": command.opaque},
+        )
         return _error(command, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}: {error}")
 
     async def close(self) -> None:

@@ -96,6 +96,14 @@ async def test_refusals_keep_the_connection(command: RemotingCommand, code: int,
         assert (await peer.ask(next_id("b", 6))).opaque == 6
 
 
+async def test_a_bug_is_logged_with_the_number_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    """A client's log has the same number, and a JSON log has it as a field."""
+    async with server() as open_server, raw_peer(open_server) as peer:
+        await peer.ask(next_id("break", 77))
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert (vars(line)["opaque"], vars(line)["requestCode"]) == (77, NEXT_ID)
+
+
 @pytest.mark.parametrize(
     "garbage", [b"GET / HTTP/1.0\r\n\r\n", bytes(8), b"\xff" * 40, b"\x00\x00\x00\x0a\x00\x00\x00\x02{}body"]
 )
