@@ -21,13 +21,13 @@ _TIMES = ("known_ms", "unknown_ms", "no_master_ms", "with_minimum_ms", "below_ms
 _COUNTS = ("shrinks", "expands", "flaps", "elections", "unclean_elections")
 
 
-def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
+def minimum_changes(samples: DataFrame, *, group: Sequence[str] = GROUP, by_hour: bool = False) -> DataFrame:
     """Returns the first min_in_sync_replicas of each group (and hour, column hour_ts) and every change of it.
 
-    `samples`: of masters whose epoch is the group's present one.
+    `samples`: of masters whose epoch is the group's present one. `group`: the columns that name it.
     """
     timed = samples.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS)) if by_hour else samples
-    keys = [*GROUP, "hour_ts"] if by_hour else [*GROUP]
+    keys = [*group, "hour_ts"] if by_hour else [*group]
     setting = F.col("min_in_sync_replicas")
     of_group = timed.groupBy(*keys).agg(
         F.min("ts").alias("ts"), F.min(setting).alias("least"), F.max(setting).alias("most")

@@ -4,10 +4,9 @@
     OUT/tables/run=<ms>/<table>/*.parquet     what needs the whole history; the newest RUNS_KEPT runs
     OUT/pages/, OUT/current.json              see keelmq.web.page_files
 
-A run that fails leaves the pages of the run before.
+A run that fails leaves the pages of the run before. OUT is a directory or a URL.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
 from analytics.quality import READ, READ_SCHEMA
 from analytics.reading import as_pattern, no_rows, read_table
+from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
 from analytics.rollup.events import EVENT_TABLES
 from analytics.rollup.replicas import replica_lag_filled
@@ -40,7 +40,6 @@ from keelmq.runtime.clock import wall_ms
 
 __all__ = ["AnalyticsError", "run"]
 
-RUN = "run="
 RUNS_KEPT = 3
 MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
 """Pages show minutes of the last three days, hours of all."""
@@ -74,58 +73,60 @@ def run(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     wall_clock: Callable[[], int] = wall_ms,
-) -> Path:
-    """Runs the job; returns the path of current.json. Raises AnalyticsError, one line for the user.
+) -> str:
+    """Runs the job; returns the path or URL of current.json. Raises AnalyticsError, one line for the user.
 
     `window_ms`: windows besides minutes and hours; None: finer ones if the span is short. `interval_ms`: how
     often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
     `master`, `conf`: of a Spark cluster.
     """
-    if "://" in output:
-        raise AnalyticsError(
-            f"{output}: the output must be a local or mounted directory; only --input may be a URL"
-        )
-    out = Path(output).absolute()
+    if keep_days is not None and is_url(output):
+        raise AnalyticsError(f"--keep-days deletes in a local or mounted directory only, not in {output}")
+    out = output.rstrip("/") if is_url(output) else str(Path(output.removeprefix("file://")).absolute())
     sources = find_sources([input])
-    compact(sources, str(out), progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
-    manifests = read_manifests(str(out))
+    compact(sources, out, progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
+    manifests = read_manifests(out)
     if keep_days is not None:
-        kept_ts = prune(out, manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
+        kept_ts = prune(Path(out), manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
         manifests = [each for each in manifests if each.hour_ts >= kept_ts]
     span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
     quick = master is None and span.rows <= QUICK_ROWS_MAX
-    generated_ts = max([wall_clock(), *(ts + 1 for ts in _runs(out / "tables"))])
+    store = RollupStore(out)
+    generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
     with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
         roll_up(
             spark,
-            str(out),
+            out,
             span.hours,
             base_ms=window_ms or fine_window_ms(span),
             tables={**TABLES, **EVENT_TABLES},
             ends=span.ends,
             progress=progress,
         )
-        _Run(spark, out, span, progress).write(out / "tables" / f"{RUN}{generated_ts}", sources.not_read)
-    for old in _runs(out / "tables")[:-RUNS_KEPT]:
-        shutil.rmtree(out / "tables" / f"{RUN}{old}", ignore_errors=True)
-    return write_pages(
-        out, inputs=sources.roots, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
+        _Run(spark, store, span, progress).write(generated_ts, sources.not_read)
+    store.delete_runs(RUNS_KEPT)
+    inputs = sources.roots
+    if is_url(out):
+        return publish_pages(
+            out, generated_ts, inputs=inputs, interval_ms=interval_ms, progress=progress,
+            wall_clock=wall_clock,
+        )  # fmt: skip
+    path = write_pages(
+        Path(out), inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
     )
+    return str(path)
 
 
 class _Run:
     """The tables of one run, each written once."""
 
-    def __init__(self, spark: SparkSession, out: Path, span: Span, progress: Progress) -> None:
-        self._spark, self._span, self._progress = spark, span, progress
-        self._store = RollupStore(str(out))
+    def __init__(self, spark: SparkSession, store: RollupStore, span: Span, progress: Progress) -> None:
+        self._spark, self._store, self._span, self._progress = spark, store, span, progress
 
-    def write(self, directory: Path, not_read: Sequence[NotRead]) -> None:
-        """Writes them below `directory`, which is complete when it gets its name."""
+    def write(self, run_ts: int, not_read: Sequence[NotRead]) -> None:
+        """Writes them into the folder of this run."""
         self._progress("computing membership, fail-overs and totals")
-        for left in directory.parent.glob(f".{RUN}*"):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        aside = directory.with_name(f".{directory.name}")
+        aside = self._store.begin_run(run_ts)
         read = self._spark.createDataFrame(_read_rows(self._span, not_read), READ_SCHEMA)
         frames = EventFrames(
             controller_event=self._compacted(CONTROLLER_EVENT),
@@ -140,16 +141,16 @@ class _Run:
         span = self._span
         lag = self._rolled("lag", HOUR_MS)
         for name, frame in run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts).items():
-            _write(frame, aside / name)
+            _write(frame, f"{aside}/{name}")
         filled = [
             replica_lag_filled(
                 self._rolled("lag", window_ms), self._rolled("replica_lag", window_ms), window_ms
             ).withColumn("window", F.lit(window_ms))
             for window_ms in self._windows()
         ]
-        _write_hours(union(filled), aside / FILLED)
+        _write_hours(union(filled), f"{aside}/{FILLED}")
         self._spark.catalog.clearCache()
-        aside.rename(directory)
+        self._store.end_run(run_ts)
 
     def _windows(self) -> list[int]:
         first = self._store.read(self._span.hours[-1].hour_ts)
@@ -174,21 +175,21 @@ def _columns(ddl: str) -> types.StructType:
     return found
 
 
-def _write(frame: DataFrame, path: Path) -> None:
+def _write(frame: DataFrame, url: str) -> None:
     """Writes a table in an order, so that equal runs give equal files."""
     head = [name for name in ("cluster_name", "broker_name") if name in frame.columns]
     order = [*head, *(each for each in frame.columns if each not in head and each != "elections_by_reason")]
-    frame.coalesce(1).sortWithinPartitions(*order).write.parquet(f"file://{path}")
+    frame.coalesce(1).sortWithinPartitions(*order).write.parquet(url)
 
 
-def _write_hours(frame: DataFrame, path: Path) -> None:
+def _write_hours(frame: DataFrame, url: str) -> None:
     """Writes a table of windows as roll-ups are, in a folder for each width and hour."""
     at = F.timestamp_millis("window_ts")
     columns = {"dt": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
     folders = ("window", *columns)
     order = (*folders, "cluster_name", "broker_name", "window_ts", "broker_id")
     rows = frame.withColumns(columns).coalesce(1).sortWithinPartitions(*order)
-    rows.write.partitionBy(*folders).parquet(f"file://{path}")
+    rows.write.partitionBy(*folders).parquet(url)
 
 
 def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ...]]:
@@ -211,7 +212,7 @@ def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ..
 
 
 @contextmanager
-def _one_line(out: Path) -> Iterator[None]:
+def _one_line(out: str) -> Iterator[None]:
     try:
         yield
     except ConnectionError as error:
@@ -229,8 +230,3 @@ def spark_error(error: Exception) -> str:
         del lines[0]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return " <- ".join(dict.fromkeys([lines[0].lstrip(": "), *causes[-1:]]))
-
-
-def _runs(directory: Path) -> list[int]:
-    found = [path.name.removeprefix(RUN) for path in directory.glob(f"{RUN}*")]
-    return sorted(int(ts) for ts in found if ts.isdigit())

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from analytics.compaction.storage import Storage
 from analytics.errors import AnalyticsError
@@ -36,6 +36,13 @@ class Uploaded:
 
     def __str__(self) -> str:
         return f"{self.files} files, {self.size_bytes / 1e6:.1f} MB copied; {self.files_there} were there"
+
+
+class Copy(Protocol):
+    """What keep_up() repeats."""
+
+    def once(self) -> Uploaded:
+        """Copies what is new. Raises OSError or AnalyticsError."""
 
 
 class Upload:
@@ -108,9 +115,7 @@ class Upload:
                     yield str(path.relative_to(self._source)), path
 
 
-def keep_up(
-    upload: Upload, *, every_ms: int, stopped: threading.Event, progress: Callable[[str], None]
-) -> None:
+def keep_up(copy: Copy, *, every_ms: int, stopped: threading.Event, progress: Callable[[str], None]) -> None:
     """Looks at the source every `every_ms` until `stopped`, and once more then.
 
     An error is reported, and the copy tried again after a pause: a broker that starts has no telemetry yet.
@@ -120,7 +125,7 @@ def keep_up(
     while True:
         last = stopped.is_set()
         try:
-            done = upload.once()
+            done = copy.once()
         except (OSError, AnalyticsError) as error:
             if last:
                 raise AnalyticsError(f"not everything was copied: {error}") from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from analytics.upload import Copy
     from keelmq.web.page_files import Index
 from cli.command_line import refused
 from cli.fleet import generate
@@ -35,7 +36,9 @@ def run_command(
     source: Annotated[
         str, typer.Option("--input", help="Directory with telemetry folders in it, or a URL that Spark reads")
     ],
-    output: Annotated[str, typer.Option("--output", help="Directory for Parquet tables and page files")],
+    output: Annotated[
+        str, typer.Option("--output", help="Directory or URL for Parquet tables and page files")
+    ],
     window_ms: Annotated[
         int | None,
         typer.Option("--window-ms", min=1_000, help="Width of a window, ms (default: from the span of time)"),
@@ -77,19 +80,22 @@ def run_command(
         master=master,
         conf=_settings(conf or []),
     )
-    index = _index(path.parent)
+    index = _index(output)
     read = {row["record"]: row["rows"] for row in index.quality if row.get("rows")}
     if as_json:
-        print(json.dumps({"pages": str(path), "groups": index.groups_total, "rows": read}))
+        print(json.dumps({"pages": path, "groups": index.groups_total, "rows": read}))
     else:
         rows = ", ".join(f"{count:,} {name}" for name, count in read.items())
         print(f"{path}: {index.groups_total} groups from {rows}; {index.incidents_total} incidents")
 
 
-def _index(output: Path) -> "Index":
+def _index(output: str) -> "Index":
+    from analytics.remote_output import is_url, read_index
     from keelmq.web.page_reader import PageFiles
 
-    return PageFiles(output).generation().index
+    if is_url(output):
+        return read_index(output)
+    return PageFiles(Path(output.removeprefix("file://"))).generation().index
 
 
 @app.command("stream")
@@ -142,21 +148,51 @@ def upload_command(
 
     try:
         from analytics.compaction.storage import open_storage
-        from analytics.upload import Upload, keep_up
+        from analytics.upload import Upload
     except ModuleNotFoundError as error:
         raise refused(f"{error.name} is not installed: pip install 'keelmq[compact]'") from None
+    try:
+        with open_storage(output) as target:
+            _keep_up(Upload(source, target), every_s)
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
+
+
+@app.command("fetch")
+def fetch_command(
+    source: Annotated[str, typer.Option("--input", help="The output of `keelmq analytics run`, a URL")],
+    output: Annotated[
+        Path, typer.Option("--output", help="Directory for its pages: analyticsOutputDir of a name server")
+    ],
+    every_s: Annotated[
+        float | None,
+        typer.Option("--every", min=1, help="Go on until SIGTERM, looking every so many seconds"),
+    ] = None,
+) -> None:
+    """Copy the newest pages from an object store to a directory, from where a name server shows them."""
+    from analytics.errors import AnalyticsError
+
+    try:
+        from analytics.remote_output import Fetch
+    except ModuleNotFoundError as error:
+        raise refused(f"{error.name} is not installed: pip install 'keelmq[compact]'") from None
+    try:
+        _keep_up(Fetch(source, output), every_s)
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
+
+
+def _keep_up(copy: "Copy", every_s: float | None) -> None:
+    """Copies once; with `every_s` until SIGTERM. Raises AnalyticsError if the last copy fails."""
+    from analytics.upload import keep_up
+
     stopped = threading.Event()
     if every_s is None:
         stopped.set()
     else:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda *_: stopped.set())
-    try:
-        with open_storage(output) as target:
-            every_ms = round((every_s or 0) * 1000)
-            keep_up(Upload(source, target), every_ms=every_ms, stopped=stopped, progress=_progress)
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
+    keep_up(copy, every_ms=round((every_s or 0) * 1000), stopped=stopped, progress=_progress)
 
 
 @app.command("compact")
@@ -299,8 +335,8 @@ def _settings(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def compute(source: str, output: str, **options: Any) -> Path:
-    """Runs the Spark job; returns the path of current.json. If it fails, one line ends the program."""
+def compute(source: str, output: str, **options: Any) -> str:
+    """Runs the Spark job; returns the path or URL of current.json. If it fails, one line ends the program."""
     from analytics.errors import AnalyticsError
 
     try:

@@ -26,7 +26,8 @@ def _minimum(hours: Hours) -> DataFrame:
 
 def _minimum_changes(hours: Hours) -> DataFrame:
     def make() -> DataFrame:
-        return minimum_changes(hours.with_group(hours.master_samples.where("NOT is_stale")), by_hour=True)
+        current = hours.master_samples.where("NOT is_stale")
+        return hours.with_group(minimum_changes(current, group=("gid",)))
 
     return hours.kept("minimum", make)
 

@@ -22,6 +22,7 @@ ROLLUP = "rollup"
 STAGING = f"{ROLLUP}/.staging"
 MANIFESTS = f"{ROLLUP}/manifest"
 PART = "part.parquet"
+RUN_TABLES, RUN = "tables", "run="
 ROLLUP_VERSION = 1
 """To be incremented when an hour's roll-up changes for equal parts: then every hour is computed again."""
 
@@ -48,7 +49,7 @@ class RollupStore:
             self._system: pa_fs.FileSystem = pa_fs.LocalFileSystem()
         else:
             self._system, self._root = file_system(out)
-        self.url = f"file://{self._root}" if is_local else self.out
+        self.url = f"file://{self._root}" if is_local else spark_url(self.out)
 
     def read(self, hour_ts: int) -> RolledHour | None:
         """Returns an hour's manifest; None: there is none, or it is damaged or of another version."""
@@ -103,6 +104,36 @@ class RollupStore:
             self._write(_manifest(manifest.hour_ts), msgspec.json.encode(rolled))
         self.clean()
 
+    def runs(self) -> list[int]:
+        """Returns the moments of the runs whose tables are there, oldest first."""
+        names = (name.removeprefix(RUN) for name in folders(self._system, self._path(RUN_TABLES)))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def begin_run(self, run_ts: int) -> str:
+        """Returns the URL of the folder for the tables of a run."""
+        for name in folders(self._system, self._path(RUN_TABLES)):
+            if name.startswith(f".{RUN}"):  # of a run that was killed
+                self._delete_folder(f"{RUN_TABLES}/{name}")
+        return f"{self.url}/{self._unfinished(run_ts)}"
+
+    def end_run(self, run_ts: int) -> None:
+        """Gives the folder its name. An object store renames no folder: there it has had it from the start,
+        and is complete when current.json names pages that were written after it."""
+        if self._renames:
+            self._system.move(self._path(self._unfinished(run_ts)), self._path(run_folder(run_ts)))
+
+    def delete_runs(self, kept: int) -> None:
+        """Deletes the tables of all runs but the newest `kept`."""
+        for run_ts in self.runs()[:-kept]:
+            self._delete_folder(run_folder(run_ts))
+
+    def _unfinished(self, run_ts: int) -> str:
+        return f"{RUN_TABLES}/.{RUN}{run_ts}" if self._renames else run_folder(run_ts)
+
+    @property
+    def _renames(self) -> bool:
+        return not isinstance(self._system, pa_fs.S3FileSystem | pa_fs.GcsFileSystem)
+
     def _staged(self, tables: Iterable[str]) -> Mapping[tuple[str, int, int], str]:
         """Returns the files that Spark wrote, by table, window and hour. Each hour is one file."""
         found: dict[tuple[str, int, int], str] = {}
@@ -142,6 +173,22 @@ class RollupStore:
     def _delete_folder(self, name: str) -> None:
         if self._system.get_file_info(self._path(name)).type == pa_fs.FileType.Directory:
             self._system.delete_dir(self._path(name))
+
+
+def run_folder(run_ts: int) -> str:
+    """Returns the folder of the tables of a run, below OUT."""
+    return f"{RUN_TABLES}/{RUN}{run_ts}"
+
+
+def folders(system: pa_fs.FileSystem, path: str) -> list[str]:
+    """Returns the names of the folders in a folder; none if there is no such folder."""
+    found = system.get_file_info(pa_fs.FileSelector(path, allow_not_found=True))
+    return [info.base_name for info in found if info.type == pa_fs.FileType.Directory]
+
+
+def spark_url(url: str) -> str:
+    """Returns a URL as Spark takes it: Hadoop's file system for S3 is that of s3a://."""
+    return "s3a://" + url.removeprefix("s3://") if url.startswith("s3://") else url
 
 
 def _manifest(hour_ts: int) -> str:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from analytics.kept import has_short_plans, kept
 from analytics.rollup import consumers, lag, masters, replicas
 from analytics.rollup.masters import HOUR_MS
+from analytics.rollup.window_counts import LAG_COLUMNS
 from analytics.tables import CONSUMER_LAG, CONTROLLER_EVENT, GROUP, MASTER_SAMPLE, REPLICA_SAMPLE, Table
 
 MINUTE_MS = 60_000
@@ -45,14 +46,9 @@ class Hours:
         return kept(samples) if has_short_plans(samples) else samples
 
     @cached_property
-    def lag_counts(self) -> DataFrame:
-        """Of lag.counts(); kept in memory or on disk, because two tables are made of it."""
-        return kept(lag.counts(self.master_samples, self.base_ms))
-
-    def lag_totals(self, window_ms: int) -> DataFrame:
-        """Of lag.totals(); used by each width of windows that is made of these."""
-        totals = lag.totals(self.master_samples, window_ms)
-        return self.kept(f"totals of {window_ms}", lambda: totals) if has_short_plans(totals) else totals
+    def lag_parts(self) -> DataFrame:
+        """Of lag.parts(); kept, because two tables are made of it."""
+        return kept(lag.parts(self.master_samples, self.base_ms))
 
     def kept(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Returns what `make` returned first; it is kept for several tables."""
@@ -62,7 +58,7 @@ class Hours:
 
     def close(self) -> None:
         """Frees what was kept."""
-        for name in ("terms", "master_samples", "lag_counts"):
+        for name in ("terms", "master_samples", "lag_parts"):
             if name in self.__dict__:
                 self.__dict__.pop(name).unpersist()
         for frame in self._kept.values():
@@ -98,19 +94,11 @@ class RollUp:
 
 
 def _lag(hours: Hours) -> DataFrame:
-    return hours.with_names(union(_lag_of(hours, window_ms) for window_ms in hours.windows))
-
-
-def _lag_of(hours: Hours, window_ms: int) -> DataFrame:
-    """Totals of wide windows are made of minutes, whatever the finest window is: covered_ms depends on it."""
-    counted = lag.widened_counts(hours.lag_counts, window_ms // hours.base_ms)
-    fine_ms = min(window_ms, MINUTE_MS)
-    totals = lag.widened_totals(hours.lag_totals(fine_ms), window_ms // fine_ms)
-    return lag.lag(counted, totals, window_ms)
+    return hours.with_names(lag.lag(hours.lag_parts, hours.windows, hours.base_ms))
 
 
 def _lag_histogram(hours: Hours) -> DataFrame:
-    of_hours = lag.hour_histogram(hours.lag_counts, hours.base_ms)
+    of_hours = lag.hour_histogram(hours.lag_parts, hours.base_ms)
     return hours.with_names(of_hours.withColumns({"window": F.lit(HOUR_MS), "at": F.lit(0)}))
 
 
@@ -132,14 +120,12 @@ def union(frames: Iterable[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, frames)
 
 
-_LAG = tuple(f"{unit}_{name}" for unit in lag.UNITS for name in (*lag.PERCENT, "max"))
 TABLES: Mapping[str, RollUp] = {
     each.name: each
     for each in (
         RollUp(
             "lag",
-            (*GROUP, "window_ts", "samples", *_LAG, "confirms", "covered_ms", "stale_master", "above_max",
-             "max_offset", "confirm_offset"),
+            (*GROUP, "window_ts", *LAG_COLUMNS),
             3,
             _lag,
             (MASTER_SAMPLE,),

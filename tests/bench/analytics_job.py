@@ -3,10 +3,11 @@
     python -m tests.bench.analytics_job INPUT OUT     the whole job, as `keelmq analytics run`
     python -m tests.bench.analytics_job --lag OUT     only the table lag, twice in one session
 
-cpu_s and peak_kib are of this process, its Java and what Java started, together. cpu_s is from their start;
-with --lag it is that of the second time.
+cpu_s and peak_kib are of this process, its Java, and the Python workers that Java started, together. cpu_s
+is from their start; with --lag it is that of the second time.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -34,13 +35,30 @@ def java_pid() -> int:
     return found
 
 
+def workers_of(java: int) -> list[int]:
+    """Returns Java's children and theirs: Spark's Python workers."""
+    found, parents = [], [java]
+    while parents:
+        pid = parents.pop()
+        with contextlib.suppress(OSError):  # has ended meanwhile
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                parents += map(int, (task / "children").read_text().split())
+        found.append(pid)
+    return found[1:]
+
+
 def cpu_s(java: int) -> float:
-    fields = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()
+    total = time.process_time()
+    for pid in (java, *workers_of(java)):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / TICKS
     here = os.times()
-    return sum(map(int, fields[11:15])) / TICKS + time.process_time() + here[2] + here[3]
+    return total + here[2] + here[3]
 
 
 def peak_kib(*pids: int) -> int:
+    """Returns the sum of the highest resident memory of each; pages that they share count in each."""
     return sum(
         int(line.split()[1])
         for pid in pids
@@ -74,7 +92,11 @@ def main(source: str, out: str) -> None:
     else:
         job.run(source, out, conf=CONF)
     java = java_pid()
-    print(json.dumps({"cpu_s": cpu_s(java) - before, "peak_kib": peak_kib(java, os.getpid())}))
+    print(
+        json.dumps(
+            {"cpu_s": cpu_s(java) - before, "peak_kib": peak_kib(java, os.getpid(), *workers_of(java))}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -5,23 +5,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pyarrow.fs as pa_fs
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import job
+from analytics import job, remote_output
+from analytics.compaction import storage
 from analytics.job import AnalyticsError
+from analytics.rollup import store
 from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of
 from keelmq.web.page_reader import GroupAnswer, PageFiles
 from tests.spark import model
 from tests.spark.conftest import add_line
 from tests.spark.histories import CLUSTER, History, random_history, write_telemetry
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 WINDOW_MS = 10_000
 NOW = 1_800_000_000_000
-Run = Callable[..., Path]
+Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,7 @@ def source(histories: list[History], tmp_path_factory: pytest.TempPathFactory) -
 def out(run: Run, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An output directory after one run, of an input with a group per history."""
     out = tmp_path_factory.mktemp("out")
-    assert run(source, out) == out / "current.json"
+    assert run(source, out) == str(out / "current.json")
     return out
 
 
@@ -179,5 +182,33 @@ def test_an_output_that_cannot_be_written(run: Run, source: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(AnalyticsError, match=r"cannot write .*file"):
         run(source, tmp_path / "file")
-    with pytest.raises(AnalyticsError, match="must be a local or mounted directory"):
-        run(source, "s3a://bucket/out")
+    with pytest.raises(AnalyticsError, match="in a local or mounted directory only"):
+        run(source, "s3a://bucket/out", keep_days=3)
+
+
+@pytest.mark.timeout(600)
+def test_an_output_that_is_a_url(
+    run: Run, source: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes through Hadoop's file system of a URL, pyarrow through its own; both are one directory
+    here, and what is in it is what a run with a local output writes."""
+    there = tmp_path / "there"
+    there.mkdir()
+    spark.conf.set("fs.viewfs.mounttable.bucket.link./out", f"file://{there}")
+
+    def opened(url: str) -> tuple[pa_fs.FileSystem, str]:
+        return pa_fs.LocalFileSystem(), f"{there}{url.removeprefix('viewfs://bucket/out')}"
+
+    for module in (storage, store, remote_output):
+        monkeypatch.setattr(module, "file_system", opened)
+    url = "viewfs://bucket/out"
+    assert run(source, url) == f"{url}/current.json"
+    run(source, tmp_path / "local")
+    assert files_of(there / "rollup") == files_of(tmp_path / "local" / "rollup")
+    assert files_of(there / "compacted") == files_of(tmp_path / "local" / "compacted")
+    tables = [
+        {Path(name).parent: data for name, data in files_of(each / "tables").items()}
+        for each in (there, tmp_path / "local")
+    ]
+    assert tables[0] == tables[1]
+    assert remote_output.read_index(url) == PageFiles(tmp_path / "local").generation().index

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analytics.stream.live import LiveTables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 HOUR_TS = wall_ms() // 3_600_000 * 3_600_000
 """Only files of the last hours are followed."""
