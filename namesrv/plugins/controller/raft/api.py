@@ -93,9 +93,9 @@ class RaftSettings:
     )
     tick_s: float = 0.05  # resolution of the timers; sockets and appends wake the thread at once
     heartbeat_s: float = 0.1
-    election_min_s: float = 0.4  # must be above 3 x heartbeat_s
-    election_max_s: float = 0.8
-    fast_election_s: float = 0.12  # maximum election delay after the link to the leader broke; 0: disabled
+    election_min_s: float = 0.4  # first wait for a silent leader, then election_wait.py; > 3 x heartbeat_s
+    election_max_s: float = 0.8  # of the library's own timer, which does not decide
+    fast_election_s: float = 0.03  # maximum election delay after the link to the leader broke; 0: disabled
     connection_timeout_s: float = 1.5
     connection_retry_s: float = 0.3
     leader_fallback_s: float = 0.8  # a leader that gets no answers of a majority for so long steps down

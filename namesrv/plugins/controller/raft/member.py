@@ -9,7 +9,6 @@ No acknowledgement is sent before the entries that it confirms are durable; one 
 """
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +34,7 @@ from namesrv.plugins.controller.raft.codec import (
     encode,
     to_library,
 )
+from namesrv.plugins.controller.raft.election_wait import ElectionWait
 from namesrv.plugins.controller.raft.guard import Guard
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
@@ -45,7 +45,6 @@ from namesrv.plugins.controller.raft.transport.links import Links
 
 logger = logging.getLogger(__name__)
 
-FAST_ELECTION_MIN_S = 0.01
 LOG_EVERY_S = 60.0
 NEVER, NEVER_YET = float("inf"), float("-inf")
 WELCOME_RETRY_S = 0.5
@@ -86,6 +85,7 @@ class Member:
         self._logged_at: dict[str, float] = {}  # when an invalid frame of a member was logged
         self._timeout_now_term = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
+        self._wait = ElectionWait(settings.election_min_s, settings.fast_election_s)
         self._deadline = NEVER  # of the next election; that of the library is kept at NEVER
         self._ask_welcome_at = self._log_waiting_at = NEVER_YET
         self.snapshot_index: int | None = None  # where the log begins after the snapshot of this tick
@@ -257,9 +257,9 @@ class Member:
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
             # kill -9 closes the connection at once; if only our link broke, the others refuse the pre-vote
             self.guard.last_append = NEVER_YET
-            delay = random.uniform(FAST_ELECTION_MIN_S, self._settings.fast_election_s)
+            self._wait.link_lost()
             self._take_deadline()
-            self._deadline = min(self._deadline, self.core.now() + delay)
+            self._deadline = min(self._deadline, self.core.now() + self._wait.next_round_s())
 
     def link_frame(self, member: str, frame: bytes) -> None:
         try:
@@ -295,7 +295,9 @@ class Member:
             case Acknowledgement() if not self.voters.is_replicated_to(member):
                 self.guard.dropped["acknowledgement of no member"] += 1  # the library would fail on it
             case _:
-                passed = self.guard.incoming(member, message, self.core.now())
+                passed = self.guard.incoming(member, message, now := self.core.now())
+                if self.guard.last_append == now:
+                    self._wait.appended(self.core.term, now)
                 if passed is not None:
                     self.deliver(member, to_library(passed))
 
@@ -340,7 +342,7 @@ class Member:
 
     def _send_vote_eligibility(self) -> None:
         if self.joining.is_member:
-            self._deadline = self.core.now() + self._election_timeout()
+            self._deadline = self.core.now() + self._wait.timeout_s()
         for member in self.voters.others:
             self.reply(member, self.joining.own)
 
@@ -350,8 +352,10 @@ class Member:
 
         It gets the deadline back only in the tick in which it may campaign.
         """
-        if self.core.election_deadline != NEVER:
-            self._deadline, self.core.election_deadline = self.core.election_deadline, NEVER
+        if self.core.election_deadline != NEVER:  # an append or a vote came, and a new wait begins
+            is_due, now = self.core.election_deadline <= self.core.now(), self.core.now()
+            self._deadline = now if is_due else now + self._wait.timeout_s()
+            self.core.election_deadline = NEVER
 
     def _ask_before_campaign(self, now: float) -> None:
         core = self.core
@@ -363,7 +367,7 @@ class Member:
             self.campaigns += 1
             core.election_deadline = now - 1e-6  # in this tick; then the library sets its next deadline
             return
-        self._deadline = now + self._election_timeout()
+        self._deadline = now + self._wait.next_round_s()
         term, index = self._log_end()
         self._prevote.ask(core.term)
         self.elections_asked += 1
@@ -386,15 +390,11 @@ class Member:
             self.reply(member, PreVoteGrant(term=request.term))
 
     def _leader_is_fresh(self, now: float) -> bool:
-        limit = self._settings.election_min_s
         if self.core.leads:
-            answering = 1 + sum(now - at < limit for at in self.core.last_responses())
-            return answering > (len(self.voters.others) + 1) / 2
-        return now - self.guard.last_append < limit
+            answers = [now - at < self._settings.election_min_s for at in self.core.last_responses()]
+            return 1 + sum(answers) > (len(self.voters.others) + 1) / 2
+        return now - self.guard.last_append < self._wait.silence_s
 
     def _log_end(self) -> LogEnd:
         _, index, term = self.core.log[-1]
         return term, index
-
-    def _election_timeout(self) -> float:
-        return random.uniform(self._settings.election_min_s, self._settings.election_max_s)
