@@ -81,18 +81,25 @@ class Registrations:
             zone_name=call.ext_fields.get(ZONE_NAME),
             body=_register_body(request, call),
         )
+        before = self._master_of(request.broker_name)
         result = self.routes.register(registration)
         if isinstance(result, RegistrationRefused):
             raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
         if isinstance(result, StaleRegistration):
             _log_stale(registration, result)
             return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
+        if request.broker_id == MASTER_ID and before != request.broker_addr:
+            log.info("%s: the master is registered at %s", request.broker_name, request.broker_addr)
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
         self._beat(request, call)
         self._notify(result.min_id_changes)
         header = RegisterBrokerResponse(ha_server_addr=result.ha_server_addr, master_addr=result.master_addr)
         return Reply(header, self._order_conf())
+
+    def _master_of(self, broker_name: str) -> str | None:
+        group = self.routes.broker_data(broker_name)
+        return None if group is None else group.broker_addrs.get(MASTER_ID)
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
         """Removes a broker (104). Ignored over a connection that the broker has since replaced (#11043)."""

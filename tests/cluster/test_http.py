@@ -90,9 +90,9 @@ async def agreed(servers: HttpServers, transfer_target: Program) -> None:
         "a view without disagreements", lambda: settled_view(servers), timeout_s=START_TIMEOUT_S
     )
     assert view["masterAddress"] == transfer_target.address and view["routes"]["0"] == transfer_target.address
-    assert view["lastElection"]["reason"].endswith("is not active")
+    assert view["lastElection"]["reason"].endswith("is not active (connection_refused)")
     found = await servers.scraped(leader)
-    labels = {"result": "new_master_elected", "reason": "master_not_active"}
+    labels = {"result": "new_master_elected", "reason": "connection_refused"}
     assert value(found, "rocketmq_controller_elections_total", **labels) == 1
     assert value(found, "active_broker_num") == 2
 
