@@ -3,6 +3,7 @@ brokers that are named by -1."""
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -146,3 +147,13 @@ async def test_brokers_are_named_by_minus_one(tmp_path: Path) -> None:
         reports = await machines.end()
     for name, report in reports.items():
         assert report.ok, (name, report)
+
+
+async def test_a_killed_machine_is_proved_dead(tmp_path: Path) -> None:
+    """Its brokers listen in worker processes, which die with it: nobody waits for the grace."""
+    async with two_machines(tmp_path) as machines:
+        lost = await machines.kill(machines.cluster.containers[0])
+        assert lost == ["broker-a"]
+        await machines.gaps()
+        log = machines.cluster.name_servers[0].log_path.read_text()
+        assert re.search(r"broker-a: master is \d+, .*\(connection_refused\)", log), log[-2_000:]

@@ -88,6 +88,7 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
             report = await running.compare()
             assert report.lost == 0 and report.damaged == 0, report
             assert report.kills == 1 and max(report.gaps_ms) < 3_000, report
+            assert running.reasons("(connection_refused)")
 
             sign_with(None)
             assert await refusal_of(running, TOPIC, ALICE) == ""

@@ -71,6 +71,7 @@ async def test_a_fail_over_loses_nothing(tmp_path: Path, authority: Authority) -
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report
         assert report.kills == 1 and max(report.gaps_ms) < 3_000, report
+        assert running.reasons("(connection_refused)")
 
 
 async def test_clients_and_tools(tmp_path: Path, authority: Authority) -> None:

@@ -117,6 +117,11 @@ class Harness:
         picture = await self.all_in_sync()
         return next(program for program in self.cluster.brokers if program.name == picture.master)
 
+    def reasons(self, text: str) -> list[str]:
+        """Returns the lines of the controllers' logs about elections that have this in their reason."""
+        logs = [program.log_path.read_text() for program in self.cluster.name_servers]
+        return [line for log in logs for line in log.splitlines() if ": master is " in line and text in line]
+
     async def controller_leader(self) -> Program:
         address = await self.cluster.until(
             "an active controller", self._watcher.controller_leader, timeout_s=START_TIMEOUT_S

@@ -300,6 +300,7 @@ class ControllerPlugin:
             self.write_buffers,
             self.limits,
             lambda: self.heartbeats.beats,
+            lambda: (self.death_proofs.proved, self.death_proofs.unproved),
             None if self.telemetry is None else self.telemetry.writer,
         )
 
