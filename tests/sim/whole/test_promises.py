@@ -146,6 +146,36 @@ def test_s2_a_partitioned_master_acknowledges_nothing_late_with_the_lease() -> N
     )
 
 
+async def woken_master(world: WholeGroup) -> None:
+    """The master is stopped for longer than its timeout; its clients go on, and find it when it wakes."""
+    master = await whole_group(world)
+    world.late_only = True
+    producer, run = world.producer, world.brokers[master]
+    producer.stopping = True
+    await seconds(0.3)
+    run.process.pause()
+    for _ in range(50):
+        world.do(producer, producer.send("T0", run.address))
+        await seconds(0.05)
+    if world.master is None or world.master is run:
+        raise Violation("no other master was elected")
+    run.process.resume()
+    for _ in range(20):
+        world.do(producer, producer.send("T0", run.address))
+        await seconds(0.02)
+    await world.conclude()
+
+
+@pytest.mark.promise("S2")
+def test_s2_a_hung_master_that_wakes_acknowledges_nothing_late() -> None:
+    """S2 with asynchronous replication: the lease is checked at the acknowledgement. Off: no lease."""
+    settings: dict[str, object] = {"allAckInSyncStateSet": False}
+    kept(woken_master, Conditions(settings=settings), seeds=3)
+    assert broken(
+        woken_master, nullcontext, Conditions(settings=settings | {"isolationLeaseEnable": False}), seeds=3
+    )
+
+
 # -- S3 ------------------------------------------------------------------------------------------------------
 
 
