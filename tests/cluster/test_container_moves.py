@@ -16,6 +16,7 @@ import pytest
 from cli.lab.container_cluster import ContainerCluster
 from cli.lab.two_machines import TwoMachines
 from tests.cluster.test_container_workers import is_alive
+from tests.support.harness import LONG_GRACE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -54,10 +55,18 @@ async def ran(program: str, *args: str) -> Ran:
 
 
 @asynccontextmanager
-async def two_machines(directory: Path) -> AsyncIterator[TwoMachines]:
-    """Two containers of two workers each, with a replica of both groups each; producers run."""
+async def two_machines(
+    directory: Path, *, processes: int = 2, namesrv_settings: dict[str, str] | None = None
+) -> AsyncIterator[TwoMachines]:
+    """Two containers of so many workers each, with a replica of both groups each; producers run."""
     cluster = ContainerCluster(
-        directory, groups=GROUPS, containers=2, name_servers=1, processes=2, broker_settings=SETTINGS
+        directory,
+        groups=GROUPS,
+        containers=2,
+        name_servers=1,
+        processes=processes,
+        broker_settings=SETTINGS,
+        namesrv_settings=namesrv_settings,
     )
     with cluster:
         machines = TwoMachines(cluster, GROUPS, rate=200)
@@ -150,8 +159,8 @@ async def test_brokers_are_named_by_minus_one(tmp_path: Path) -> None:
 
 
 async def test_a_killed_machine_is_proved_dead(tmp_path: Path) -> None:
-    """Its brokers listen in worker processes, which die with it: nobody waits for the grace."""
-    async with two_machines(tmp_path) as machines:
+    """One process: with workers, these hand over when they miss the container."""
+    async with two_machines(tmp_path, processes=1, namesrv_settings=LONG_GRACE) as machines:
         lost = await machines.kill(machines.cluster.containers[0])
         assert lost == ["broker-a"]
         await machines.gaps()

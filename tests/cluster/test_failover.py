@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.runtime.clock import now_ms
-from tests.support.harness import Harness
+from tests.support.harness import LONG_GRACE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -15,7 +15,7 @@ GAP_MS_MAX = 3_000
 
 @pytest.mark.smoke
 async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> None:
-    async with Harness(tmp_path) as running:
+    async with Harness(tmp_path, namesrv_settings=LONG_GRACE) as running:
         running.produce()
         await running.acked(200)
         for _ in range(2):

@@ -10,7 +10,7 @@ import pytest
 
 from broker.admin.exporter_metrics import TABLE as EXPORTER
 from cli.lab.cluster import Cluster, Program
-from tests.support.harness import SAFE, START_TIMEOUT_S, TOPIC, Harness
+from tests.support.harness import LONG_GRACE, SAFE, START_TIMEOUT_S, TOPIC, Harness
 from tests.support.http_parts import Samples, samples, shapes, value
 from tests.unit.docs.test_metrics_document import tool
 
@@ -55,7 +55,7 @@ class HttpServers:
 async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
     """Every door answers, all that is documented is scraped, the heir shows its role, and the old master
     comes back as a slave that is ready."""
-    async with Harness(tmp_path, http=True) as running:
+    async with Harness(tmp_path, http=True, namesrv_settings=LONG_GRACE) as running:
         servers = HttpServers(running)
         for program in running.cluster.programs:
             await servers.ready(program, 200)

@@ -16,7 +16,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import connect_with
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tls.contexts import ClientTls
-from tests.support.harness import SAFE, Harness
+from tests.support.harness import LONG_GRACE, SAFE, Harness
 from tests.support.raft_certificates import Authority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -51,7 +51,7 @@ async def enforcing(directory: Path, authority: Authority, **options: bool) -> A
     connect_with(ClientTls.of(TlsSettings(ca=authority.path)))
     try:
         async with Harness(
-            directory, broker_settings={**SAFE, **keys}, namesrv_settings=keys, **options
+            directory, broker_settings={**SAFE, **keys}, namesrv_settings=keys | LONG_GRACE, **options
         ) as running:
             yield running
     finally:

@@ -25,6 +25,9 @@ SAFE = {
 }
 START_TIMEOUT_S = 30.0
 
+LONG_GRACE = {"controllerConnectionLossGraceMs": "5000"}
+"""Of controllers: a killed broker that is not proved dead is missed, also on a loaded machine."""
+
 
 class Harness:
     """`async with Harness(tmp_path) as running:` all programs are up and every replica is in sync."""
