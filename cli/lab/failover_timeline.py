@@ -26,7 +26,7 @@ _OF_CONTROLLER = {
     ELECTED: re.compile(r": master is \d+, masterEpoch \d+"),
 }
 _SERVING = re.compile(r"role change: master at masterEpoch \d+")
-_ROUTED = re.compile(r": the master is registered at ")
+_ROUTED = re.compile(r" registered \S+ master at ")
 
 
 def timeline_of(logs: Mapping[str, str], *, killed_ts: float, acknowledged_ts: float) -> Timeline:

@@ -88,11 +88,10 @@ class Registrations:
         if isinstance(result, StaleRegistration):
             _log_stale(registration, result)
             return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
-        if request.broker_id == MASTER_ID and before != request.broker_addr:
-            log.info("%s: the master is registered at %s", request.broker_name, request.broker_addr)
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
-        self._beat(request, call)
+        is_new_master = request.broker_id == MASTER_ID and before != request.broker_addr
+        self._beat(request, call, is_new_master=is_new_master)
         self._notify(result.min_id_changes)
         header = RegisterBrokerResponse(ha_server_addr=result.ha_server_addr, master_addr=result.master_addr)
         return Reply(header, self._order_conf())
@@ -158,7 +157,7 @@ class Registrations:
         table = self.kv.tables.get(ORDER_TOPIC_CONFIG)
         return None if table is None else {"table": table}
 
-    def _beat(self, request: RegisterBrokerRequest, call: Call) -> None:
+    def _beat(self, request: RegisterBrokerRequest, call: Call, *, is_new_master: bool) -> None:
         timeout_ms = request.heartbeat_timeout_millis
         new = self.liveness.record_heartbeat(
             route_key(request.cluster_name, request.broker_addr),
@@ -169,7 +168,7 @@ class Registrations:
             info=None,
             grace_ms=0,
         )
-        if new:
+        if new or is_new_master:
             role = "master" if request.broker_id == MASTER_ID else f"slave {request.broker_id}"
             log.info("registered %s %s at %s", request.broker_name, role, request.broker_addr)
 

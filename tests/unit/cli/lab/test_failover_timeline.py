@@ -14,12 +14,12 @@ LEADER = f"""\
 {BEGIN}.905 {ELECTION}.death_proofs broker-a: broker 1 is dead: 127.0.0.1:28511 refuses connections
 Traceback (most recent call last):
 {BEGIN}.909 {ELECTION}.reconcile_loop broker-a: master is 3, masterEpoch 2 (master 1 is not active)
-{BEGIN}.920 INFO namesrv.handlers.registration broker-a: the master is registered at 127.0.0.1:18272
+{BEGIN}.920 INFO namesrv.handlers.registration registered broker-a master at 127.0.0.1:18272
 """
 FOLLOWER = f"""\
 {BEGIN}.902 {ELECTION}.death_proofs broker-a: the heartbeat connection of broker 1 closed
 {BEGIN}.903 {ELECTION}.death_proofs broker-a: broker 1 is dead: 127.0.0.1:28511 refuses connections
-{BEGIN}.918 INFO namesrv.handlers.registration broker-a: the master is registered at 127.0.0.1:18272
+{BEGIN}.918 INFO namesrv.handlers.registration registered broker-a master at 127.0.0.1:18272
 """
 BROKER = f"""\
 {BEGIN}.916 {ROLE} 2 in 6 ms (was slave of 1 at 1)
