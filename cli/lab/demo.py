@@ -25,6 +25,7 @@ from cli.lab.demo_end import (
     print_report_command,
 )
 from cli.lab.demo_view import View, make_view
+from cli.lab.failover_timeline import Timeline, medians, timeline_of, timeline_text
 from cli.lab.observer import Picture, Watcher
 from cli.lab.secure import credentials_path, secured
 from cli.lab.traffic import Traffic, read_back
@@ -73,6 +74,7 @@ class Demo:
         self._options, self._cluster, self._view = options, cluster, view
         self._ack_log = AckLog()
         self._watcher = Watcher(cluster)
+        self._timelines: list[Timeline] = []
         self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate)
         limits = TelemetryConfig.model_validate({})
         self._telemetry = TelemetryWriter(
@@ -136,6 +138,9 @@ class Demo:
         )
         gap_ms = self._ack_log.gaps_ms[-1]
         self._view.event(f"kill {number}: the producer waited {gap_ms} ms")
+        timeline = await asyncio.to_thread(self._timeline, kill_ts, kill_ts + gap_ms)
+        self._timelines.append(timeline)
+        self._view.event(f"kill {number}: ms since SIGKILL: {timeline_text(timeline)}")
         self._telemetry.put(
             SendGap(
                 ts=kill_ts + gap_ms,
@@ -154,6 +159,12 @@ class Demo:
         self._view.event(
             f"{master.name} caught up and is in the SyncStateSet after {now_ms() - restarted_ms} ms"
         )
+
+    def _timeline(self, killed_ts: int, acknowledged_ts: int) -> Timeline:
+        logs = {
+            program.name: program.log_path.read_text(errors="replace") for program in self._cluster.programs
+        }
+        return timeline_of(logs, killed_ts=killed_ts, acknowledged_ts=acknowledged_ts)
 
     async def _kill_controller_leader(self) -> None:
         """A controller leader is killed: producers notice nothing. Reports the slowest send."""
@@ -191,6 +202,7 @@ class Demo:
         self._view.event(f"started {program.name} again (pid {program.pid})")
 
     async def _compare(self) -> Report:
+        self._view.event(f"timeline: median ms since SIGKILL: {timeline_text(medians(self._timelines))}")
         picture = await self._all_in_sync("all replicas in the SyncStateSet at the end", REJOIN_TIMEOUT_S)
         self._view.event(f"reading everything back from the final master {picture.master}")
         await read_back(self._cluster.namesrv_addr, TOPIC, self._ack_log)

@@ -2,8 +2,8 @@
 
 One instance per process holds two kinds of keys: routes (name server) and brokers (controller plugin). A key
 is *active* while its last heartbeat is younger than its timeout and a connection that carried its heartbeats
-is open. When the last such connection closes, the key is *suspect* for its grace, and then inactive. Any
-heartbeat makes it active.
+is open. When the last such connection closes, the key is *suspect* for its grace, and then inactive. A proof
+that its process is dead ends the grace at once. Any heartbeat makes it active.
 
 A late close of an older connection never evicts a newer registration (promise S7). Connections are bound to
 an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
@@ -33,11 +33,12 @@ class BrokerKey(NamedTuple):
 
 class LastSeen(NamedTuple):
     """inactive_ms: when a scan found it inactive; None: it is active, or no scan ran since. hung: inactive by
-    heartbeat timeout, not because its connection closed."""
+    heartbeat timeout, not because its connection closed. proved: its process was proved dead."""
 
     last_heartbeat_ms: int
     inactive_ms: int | None
     hung: bool = False
+    proved: bool = False
 
 
 class RouteKey(NamedTuple):
@@ -62,8 +63,10 @@ class _Entry:
     info: object
     active: bool = True
     suspect_deadline_ms: int | None = None
+    suspicion: int = 0
     inactive_ms: int | None = None
     hung: bool = False
+    proved: bool = False
     connections: set[int] = field(default_factory=set)
     newest_connection_id: int = 0
 
@@ -109,7 +112,7 @@ class HeartbeatTable:
             entry.incarnation = incarnation
         was_active = entry.active
         entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
-        entry.inactive_ms, entry.hung = None, False
+        entry.inactive_ms, entry.hung, entry.proved = None, False, False
         entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
         if self._sweep_after_ms is None or now_ms + timeout_ms < self._sweep_after_ms:
             self._sweep_after_ms = now_ms + timeout_ms
@@ -141,9 +144,27 @@ class HeartbeatTable:
             deadline = now_ms + entry.grace_ms
             entry.suspect_deadline_ms = self._suspects[key] = deadline
             self._suspected += 1
+            entry.suspicion = self._suspected
             heapq.heappush(self._deadlines, (deadline, self._suspected, key))
             suspects.append(key)
         return suspects
+
+    def suspicion(self, key: Hashable) -> int | None:
+        """Returns the number of the close that made the key suspect, each one has its own; None: the key is
+        not suspect."""
+        entry = self._entries.get(key)
+        return None if entry is None or entry.suspect_deadline_ms is None else entry.suspicion
+
+    def proved_dead(self, key: Hashable, suspicion: int, now_ms: int) -> bool:
+        """Ends the grace of a suspect key at once: its process is proved dead. False, without effect: the
+        proof is of an earlier close, and a heartbeat has arrived since, or the grace is over already."""
+        if self.suspicion(key) != suspicion:
+            return False
+        entry = self._entries[key]
+        entry.proved = True
+        entry.suspect_deadline_ms = self._suspects[key] = now_ms
+        heapq.heappush(self._deadlines, (now_ms, suspicion, key))
+        return True
 
     def is_outdated(self, key: Hashable, connection_id: int) -> bool:
         """Returns whether the key's heartbeats now arrive over newer connections than this one."""
@@ -189,7 +210,9 @@ class HeartbeatTable:
     def last_seen(self, key: Hashable) -> LastSeen | None:
         """None: the key is unknown, or was forgotten."""
         entry = self._entries.get(key)
-        return None if entry is None else LastSeen(entry.last_ms, entry.inactive_ms, entry.hung)
+        if entry is None:
+            return None
+        return LastSeen(entry.last_ms, entry.inactive_ms, entry.hung, entry.proved)
 
     def forget(self, key: Hashable) -> None:
         """Removes the key and its connections. Safe to repeat."""

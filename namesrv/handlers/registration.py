@@ -81,6 +81,7 @@ class Registrations:
             zone_name=call.ext_fields.get(ZONE_NAME),
             body=_register_body(request, call),
         )
+        before = self._master_of(request.broker_name)
         result = self.routes.register(registration)
         if isinstance(result, RegistrationRefused):
             raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
@@ -89,10 +90,15 @@ class Registrations:
             return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
-        self._beat(request, call)
+        is_new_master = request.broker_id == MASTER_ID and before != request.broker_addr
+        self._beat(request, call, is_new_master=is_new_master)
         self._notify(result.min_id_changes)
         header = RegisterBrokerResponse(ha_server_addr=result.ha_server_addr, master_addr=result.master_addr)
         return Reply(header, self._order_conf())
+
+    def _master_of(self, broker_name: str) -> str | None:
+        group = self.routes.broker_data(broker_name)
+        return None if group is None else group.broker_addrs.get(MASTER_ID)
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
         """Removes a broker (104). Ignored over a connection that the broker has since replaced (#11043)."""
@@ -151,7 +157,7 @@ class Registrations:
         table = self.kv.tables.get(ORDER_TOPIC_CONFIG)
         return None if table is None else {"table": table}
 
-    def _beat(self, request: RegisterBrokerRequest, call: Call) -> None:
+    def _beat(self, request: RegisterBrokerRequest, call: Call, *, is_new_master: bool) -> None:
         timeout_ms = request.heartbeat_timeout_millis
         new = self.liveness.record_heartbeat(
             route_key(request.cluster_name, request.broker_addr),
@@ -162,7 +168,7 @@ class Registrations:
             info=None,
             grace_ms=0,
         )
-        if new:
+        if new or is_new_master:
             role = "master" if request.broker_id == MASTER_ID else f"slave {request.broker_id}"
             log.info("registered %s %s at %s", request.broker_name, role, request.broker_addr)
 

@@ -61,6 +61,14 @@ class Liveness(Protocol):
         """Returns the keys that lost their last connection and are suspect now."""
         ...
 
+    def suspicion(self, key: Hashable) -> int | None:
+        """Returns the number of the close that made the key suspect; None: it is not suspect."""
+        ...
+
+    def proved_dead(self, key: Hashable, suspicion: int, now_ms: int) -> bool:
+        """Ends the grace of a key whose process is proved dead. False: the proof is of an earlier close."""
+        ...
+
     def is_active(self, key: Hashable, now_ms: int) -> bool:
         """Returns whether the key's last heartbeat and connection are recent enough."""
         ...

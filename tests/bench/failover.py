@@ -20,6 +20,7 @@ MEDIAN_PROMISED_MS = 150.0
 PROMISED_MS = 300.0
 PLANNED_PROMISED_MS = 200.0
 RUN_SECONDS_MAX = 600
+TIMELINE = re.compile(r"timeline: median ms since SIGKILL: (?P<steps>.*)")
 RESULT = re.compile(
     r"^RESULT .*\blost=(?P<lost>\d+)\b.*\bgap_ms_p50=(?P<p50>\d+)"
     r".*\bgap_ms_p95=(?P<p95>\d+).*\bgap_ms_max=(?P<max>\d+)"
@@ -46,6 +47,7 @@ def run(*, secure: bool = False) -> Results:
         "kill_gap_ms": _gap(float(result["p50"]), MEDIAN_PROMISED_MS),
         "kill_gap_p95_ms": _gap(float(result["p95"])),
         "kill_gap_max_ms": _gap(float(result["max"])),
+        **_timeline(done.stdout),
         **_switches(secure),
     }
 
@@ -64,6 +66,15 @@ def _switches(secure: bool) -> Results:
         "planned_max_ms": _gap(found.max_ms, PLANNED_PROMISED_MS),
         "hung_gap_ms": _gap(found.hung_ms, hung_promised_ms),
     }
+
+
+def _timeline(output: str) -> Results:
+    """The steps of a fail-over in ms since SIGKILL, medians of all kills: cli/lab/failover_timeline.py."""
+    found = TIMELINE.search(output)
+    if found is None:
+        raise BenchError("the demo printed no timeline")
+    steps = (step.partition("=") for step in found["steps"].split())
+    return {f"kill_{name}_ms": _gap(float(ms), MEDIAN_PROMISED_MS) for name, _, ms in steps}
 
 
 def _gap(value_ms: float, promised_ms: float = PROMISED_MS) -> Measurement:

@@ -3,6 +3,7 @@ brokers that are named by -1."""
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import pytest
 from cli.lab.container_cluster import ContainerCluster
 from cli.lab.two_machines import TwoMachines
 from tests.cluster.test_container_workers import is_alive
+from tests.support.harness import LONG_GRACE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -53,10 +55,18 @@ async def ran(program: str, *args: str) -> Ran:
 
 
 @asynccontextmanager
-async def two_machines(directory: Path) -> AsyncIterator[TwoMachines]:
-    """Two containers of two workers each, with a replica of both groups each; producers run."""
+async def two_machines(
+    directory: Path, *, processes: int = 2, namesrv_settings: dict[str, str] | None = None
+) -> AsyncIterator[TwoMachines]:
+    """Two containers of so many workers each, with a replica of both groups each; producers run."""
     cluster = ContainerCluster(
-        directory, groups=GROUPS, containers=2, name_servers=1, processes=2, broker_settings=SETTINGS
+        directory,
+        groups=GROUPS,
+        containers=2,
+        name_servers=1,
+        processes=processes,
+        broker_settings=SETTINGS,
+        namesrv_settings=namesrv_settings,
     )
     with cluster:
         machines = TwoMachines(cluster, GROUPS, rate=200)
@@ -146,3 +156,13 @@ async def test_brokers_are_named_by_minus_one(tmp_path: Path) -> None:
         reports = await machines.end()
     for name, report in reports.items():
         assert report.ok, (name, report)
+
+
+async def test_a_killed_machine_is_proved_dead(tmp_path: Path) -> None:
+    """One process: with workers, these hand over when they miss the container."""
+    async with two_machines(tmp_path, processes=1, namesrv_settings=LONG_GRACE) as machines:
+        lost = await machines.kill(machines.cluster.containers[0])
+        assert lost == ["broker-a"]
+        await machines.gaps()
+        log = machines.cluster.name_servers[0].log_path.read_text()
+        assert re.search(r"broker-a: master is \d+, .*\(connection_refused\)", log), log[-2_000:]

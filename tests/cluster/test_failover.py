@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.runtime.clock import now_ms
-from tests.support.harness import Harness
+from tests.support.harness import LONG_GRACE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -15,7 +15,7 @@ GAP_MS_MAX = 3_000
 
 @pytest.mark.smoke
 async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> None:
-    async with Harness(tmp_path) as running:
+    async with Harness(tmp_path, namesrv_settings=LONG_GRACE) as running:
         running.produce()
         await running.acked(200)
         for _ in range(2):
@@ -28,6 +28,7 @@ async def test_killed_masters_lose_no_acknowledged_message(tmp_path: Path) -> No
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report
         assert report.kills == 2 and max(report.gaps_ms) < GAP_MS_MAX, report
+        assert len(running.reasons("(connection_refused)")) == 2
 
 
 async def test_a_stopped_master_hands_over_and_comes_back(tmp_path: Path) -> None:
@@ -114,6 +115,7 @@ async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: 
         master = await running.master()
         running.cluster.pause(master)
         await running.new_master(master)
+        assert running.reasons("(heartbeat_timeout)") and not running.reasons("(connection_refused)")
         await running.acked(100)
         running.cluster.resume(master)
         report = await running.compare()  # all three in sync: the old one follows

@@ -10,7 +10,7 @@ import pytest
 
 from broker.admin.exporter_metrics import TABLE as EXPORTER
 from cli.lab.cluster import Cluster, Program
-from tests.support.harness import SAFE, START_TIMEOUT_S, TOPIC, Harness
+from tests.support.harness import LONG_GRACE, SAFE, START_TIMEOUT_S, TOPIC, Harness
 from tests.support.http_parts import Samples, samples, shapes, value
 from tests.unit.docs.test_metrics_document import tool
 
@@ -55,7 +55,7 @@ class HttpServers:
 async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
     """Every door answers, all that is documented is scraped, the heir shows its role, and the old master
     comes back as a slave that is ready."""
-    async with Harness(tmp_path, http=True) as running:
+    async with Harness(tmp_path, http=True, namesrv_settings=LONG_GRACE) as running:
         servers = HttpServers(running)
         for program in running.cluster.programs:
             await servers.ready(program, 200)
@@ -90,9 +90,9 @@ async def agreed(servers: HttpServers, transfer_target: Program) -> None:
         "a view without disagreements", lambda: settled_view(servers), timeout_s=START_TIMEOUT_S
     )
     assert view["masterAddress"] == transfer_target.address and view["routes"]["0"] == transfer_target.address
-    assert view["lastElection"]["reason"].endswith("is not active")
+    assert view["lastElection"]["reason"].endswith("is not active (connection_refused)")
     found = await servers.scraped(leader)
-    labels = {"result": "new_master_elected", "reason": "master_not_active"}
+    labels = {"result": "new_master_elected", "reason": "connection_refused"}
     assert value(found, "rocketmq_controller_elections_total", **labels) == 1
     assert value(found, "active_broker_num") == 2
 

@@ -14,7 +14,7 @@ from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime.clock import now_ms
 from keelmq.security.signer import signer_of
-from tests.support.harness import SAFE, TOPIC, Harness
+from tests.support.harness import LONG_GRACE, SAFE, TOPIC, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -58,7 +58,9 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
     settings = SAFE | {"minInSyncReplicas": "1"}
     with secured(tmp_path, "KeelCluster") as keys:
         async with (
-            Harness(tmp_path, brokers=2, broker_settings=settings | keys, namesrv_settings=keys) as running,
+            Harness(
+                tmp_path, brokers=2, broker_settings=settings | keys, namesrv_settings=keys | LONG_GRACE
+            ) as running,
             AdminClient() as admin,
         ):
             old = await running.master()
@@ -88,6 +90,7 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
             report = await running.compare()
             assert report.lost == 0 and report.damaged == 0, report
             assert report.kills == 1 and max(report.gaps_ms) < 3_000, report
+            assert running.reasons("(connection_refused)")
 
             sign_with(None)
             assert await refusal_of(running, TOPIC, ALICE) == ""

@@ -16,7 +16,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import connect_with
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tls.contexts import ClientTls
-from tests.support.harness import SAFE, Harness
+from tests.support.harness import LONG_GRACE, SAFE, Harness
 from tests.support.raft_certificates import Authority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -51,7 +51,7 @@ async def enforcing(directory: Path, authority: Authority, **options: bool) -> A
     connect_with(ClientTls.of(TlsSettings(ca=authority.path)))
     try:
         async with Harness(
-            directory, broker_settings={**SAFE, **keys}, namesrv_settings=keys, **options
+            directory, broker_settings={**SAFE, **keys}, namesrv_settings=keys | LONG_GRACE, **options
         ) as running:
             yield running
     finally:
@@ -71,6 +71,7 @@ async def test_a_fail_over_loses_nothing(tmp_path: Path, authority: Authority) -
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report
         assert report.kills == 1 and max(report.gaps_ms) < 3_000, report
+        assert running.reasons("(connection_refused)")
 
 
 async def test_clients_and_tools(tmp_path: Path, authority: Authority) -> None:

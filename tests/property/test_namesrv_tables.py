@@ -46,24 +46,41 @@ BEAT = st.tuples(st.just("beat"), KEYS, st.integers(0, 6), st.sampled_from(["r1"
 CLOSE = st.tuples(st.just("close"), st.integers(0, 6))
 WAIT = st.tuples(st.just("wait"), st.integers(0, 700))
 FORGET = st.tuples(st.just("forget"), KEYS)
+ASK = st.tuples(st.just("ask"), KEYS)
+PROVE = st.tuples(st.just("prove"), st.integers(0, 3))
 
 
 @settings(max_examples=share(300), deadline=None)
-@given(st.lists(BEAT | CLOSE | WAIT | FORGET, max_size=40))
+@given(st.lists(BEAT | CLOSE | WAIT | FORGET | ASK | PROVE, max_size=40))
 def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
+    """ask, prove: a proof is begun for the present suspicion of a key, and arrives any time later. A key that
+    has sent a heartbeat since is not affected."""
     table, now = HeartbeatTable(), 0
+    asked: list[tuple[BrokerKey, int]] = []
+    heard: set[tuple[BrokerKey, int]] = set()
     for step in steps:
         match step:
             case ("beat", BrokerKey() as key, int(connection), str(run)):
                 table.record_heartbeat(
                     key, connection_id=connection, incarnation=run, timeout_ms=1_000, now_ms=now, info=None
                 )
+                if table.suspicion(key) is None:  # a heartbeat of an outdated incarnation is ignored
+                    heard |= {each for each in asked if each[0] == key}
             case ("close", int(connection)):
                 table.connection_closed(connection, now)
             case ("wait", int(delay)):
                 now += delay
             case ("forget", BrokerKey() as key):
                 table.forget(key)
+            case ("ask", BrokerKey() as key):
+                if (suspicion := table.suspicion(key)) is not None:
+                    asked.append((key, suspicion))
+            case ("prove", int(number)) if number < len(asked):
+                key, suspicion = asked[number]
+                active = table.is_active(key, now)
+                proved = table.proved_dead(key, suspicion, now)
+                assert table.is_active(key, now) == (active and not proved)
+                assert not (proved and (key, suspicion) in heard), "a heartbeat has arrived since the close"
         table.check_invariants()
         was_active = {key for key in list(table.keys()) if table.is_active(key, now)}
         table.scan_not_active(now)

@@ -15,6 +15,7 @@ from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRe
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins import PluginContext
 from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.core.death_proof import ProbeAnswer
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.raft.api import (
     AppendOutcome,
@@ -186,8 +187,18 @@ class Bench:
             on_inactive=self.subscribers.append,
             wake_scan=lambda: None,
         )
+        self.probes: list[tuple[str, int]] = []
+        self.probe_answer = ProbeAnswer.NOTHING
+
+        async def probe(host: str, port: int, timeout_s: float) -> ProbeAnswer:
+            self.probes.append((host, port))
+            return self.probe_answer
+
         self.plugin = ControllerPlugin(
-            context, config(controllerStorePath=tmp_path, **values), make_replicator=FakeReplicator
+            context,
+            config(controllerStorePath=tmp_path, **values),
+            make_replicator=FakeReplicator,
+            probe=probe,
         )
         replicator = self.plugin.replicator
         assert isinstance(replicator, FakeReplicator)

@@ -25,6 +25,9 @@ SAFE = {
 }
 START_TIMEOUT_S = 30.0
 
+LONG_GRACE = {"controllerConnectionLossGraceMs": "5000"}
+"""Of controllers: a killed broker that is not proved dead is missed, also on a loaded machine."""
+
 
 class Harness:
     """`async with Harness(tmp_path) as running:` all programs are up and every replica is in sync."""
@@ -116,6 +119,11 @@ class Harness:
     async def master(self) -> Program:
         picture = await self.all_in_sync()
         return next(program for program in self.cluster.brokers if program.name == picture.master)
+
+    def reasons(self, text: str) -> list[str]:
+        """Returns the lines of the controllers' logs about elections that have this in their reason."""
+        logs = [program.log_path.read_text() for program in self.cluster.name_servers]
+        return [line for log in logs for line in log.splitlines() if ": master is " in line and text in line]
 
     async def controller_leader(self) -> Program:
         address = await self.cluster.until(

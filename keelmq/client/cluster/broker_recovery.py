@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.backoff import Backoff
 
-RETRY = Backoff(first_ms=8, max_ms=500, factor=1.1)
-"""Grows slowly: a fail-over takes about 75 ms, and the pause in progress at its end adds to it."""
+RETRY = Backoff(first_ms=4, max_ms=500, factor=1.1)
+"""Grows slowly: a fail-over takes some tens of ms, and the pause in progress at its end adds to it."""
 BUSY_RETRY = Backoff(first_ms=100, max_ms=2_000)
 """After SYSTEM_BUSY: the broker is overloaded, and early retries add to its load."""
 IDLE_MS = 60_000

@@ -29,6 +29,7 @@ AT_RUN_TIME = frozenset(
     {
         BROKERS_MAX,
         "controllerConnectionLossGraceMs",
+        "controllerConnectionProbeEnable",
         "controllerGraceMs",
         "controllerHeartBeatTimeoutDefaultMs",
         "enableElectUncleanMaster",
@@ -91,6 +92,11 @@ class ControllerConfig(TelemetryConfig):
     )
     controller_connection_loss_grace_ms: int = Field(
         50, ge=0, description="ms after which a broker without a connection is not active"
+    )
+    controller_connection_probe_enable: bool = Field(
+        True,
+        description="a broker whose connection closed is not active at once if its listening address refuses "
+        "connections; false: after controllerConnectionLossGraceMs",
     )
     controller_heart_beat_timeout_default_ms: int = Field(
         10_000, gt=0, description="heartbeat timeout in ms of brokers that send none"

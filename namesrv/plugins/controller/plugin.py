@@ -24,6 +24,7 @@ from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
+from namesrv.plugins.controller.election.death_proofs import DeathProofs, Probe, connect_and_close
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
@@ -67,8 +68,9 @@ class ControllerPlugin:
         context: PluginContext,
         *configs: Config,
         make_replicator: Callable[[ControllerMachine], Replicator] | None = None,
+        probe: Probe = connect_and_close,
     ) -> None:
-        """`make_replicator`: for tests, makes a log that is not raft."""
+        """For tests: `make_replicator` makes a log that is not raft; `probe` makes no real connection."""
         (config,) = configs
         assert isinstance(config, ControllerConfig)
         self.context = context
@@ -96,6 +98,9 @@ class ControllerPlugin:
         )
         self.elections = Elections(
             self.proposer, self.liveness_view, self.settings, context.clock, self.notifier, self.tally
+        )
+        self.death_proofs = DeathProofs(
+            context.liveness, self.settings, context.clock, context.wake_scan, probe
         )
         self._make_handlers(context)
         self.table = OperationTable()
@@ -209,6 +214,7 @@ class ControllerPlugin:
         steps = StopSteps(self.name)
         steps.add("the controller's port", self._server.close)
         steps.add("background tasks", self._tasks.stop)
+        steps.add("connection probes", self.death_proofs.stop)
         steps.add("elections", self.elections.stop)
         steps.add("forwarded requests", self.admin.close)
         steps.add("changes of members", self.members.close)
@@ -294,6 +300,7 @@ class ControllerPlugin:
             self.write_buffers,
             self.limits,
             lambda: self.heartbeats.beats,
+            lambda: (self.death_proofs.proved, self.death_proofs.unproved),
             None if self.telemetry is None else self.telemetry.writer,
         )
 
@@ -311,8 +318,9 @@ class ControllerPlugin:
         """Brokers whose heartbeats came over this connection will be inactive soon."""
         while self._cleaned:
             self._forget_unregistered(self._cleaned.popleft())
-        if self.context.liveness.connection_closed(connection_id, self.context.clock()):
+        if suspects := self.context.liveness.connection_closed(connection_id, self.context.clock()):
             self.context.wake_scan()
+            self.death_proofs.suspect(suspects)
 
     def _became_inactive(self, key: BrokerKey) -> None:
         self.elections.broker_became_inactive(key)

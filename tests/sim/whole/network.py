@@ -34,6 +34,8 @@ class Network:
         self.loop, self.dice, self.loss, self.delay_max_s = loop, dice, loss, delay_max_s
         self.cuts: set[tuple[str, str]] = set()
         self.listeners: dict[tuple[str, int], Listener] = {}
+        self.dark: set[str] = set()
+        """Hosts without power: they answer nothing, until a process listens there again."""
         self.names: dict[str, str] = {}
         self.ends: dict[Process, list[Transport]] = {}
         self._port = EPHEMERAL
@@ -52,6 +54,7 @@ class Network:
         if key in self.listeners:
             raise OSError(98, "Address already in use")
         listener = self.listeners[key] = Listener(self, process, factory, key)
+        self.dark.discard(process.host)
         return listener
 
     async def _create_connection(
@@ -61,7 +64,8 @@ class Network:
         target = self.names.get(host, host)
         while True:  # the caller has a deadline
             await asyncio.sleep(2 * self.delay_s())
-            if self.reaches(process.host, target) and self.reaches(target, process.host):
+            is_reached = self.reaches(process.host, target) and self.reaches(target, process.host)
+            if is_reached and target not in self.dark:
                 break
             await asyncio.sleep(SYN_AGAIN_S)
         listener = self.listeners.get((target, port))
@@ -103,6 +107,8 @@ class Network:
         """The system closes the sockets of a dead process; that of a machine without power does nothing."""
         for key in [key for key, each in self.listeners.items() if each.process is process]:
             del self.listeners[key]
+        if power:
+            self.dark.add(process.host)
         for end in self.ends.pop(process, []):
             end.died(power=power)
 

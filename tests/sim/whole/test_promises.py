@@ -24,6 +24,7 @@ from namesrv.core.liveness import HeartbeatTable
 from namesrv.plugins.controller.core.decide import Answer, decide_register
 from namesrv.plugins.controller.core.reconcile import try_election
 from namesrv.plugins.controller.election import reconcile_loop as elections
+from namesrv.plugins.controller.election.death_proofs import DeathProofs
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.requests import registration
 from tests.sim.checkers import Violation
@@ -32,6 +33,8 @@ from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
 from tests.sim.whole.programs import CONTROLLERS, HEARTBEAT_TIMEOUT_MS
 
 KILLED_S = 0.3
+PROVED_S, NEAR = 0.05, Conditions(delay_max_s=0.001)
+"""Shorter than the grace after a lost connection."""
 HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
 
 Story = Callable[[WholeGroup], Coroutine[Any, Any, None]]
@@ -140,6 +143,36 @@ def test_s2_a_partitioned_master_acknowledges_nothing_late_with_the_lease() -> N
     kept(partitioned_master, Conditions(settings=settings))
     assert broken(
         partitioned_master, nullcontext, Conditions(settings=settings | {"isolationLeaseEnable": False})
+    )
+
+
+async def woken_master(world: WholeGroup) -> None:
+    """The master is stopped for longer than its timeout; its clients go on, and find it when it wakes."""
+    master = await whole_group(world)
+    world.late_only = True
+    producer, run = world.producer, world.brokers[master]
+    producer.stopping = True
+    await seconds(0.3)
+    run.process.pause()
+    for _ in range(50):
+        world.do(producer, producer.send("T0", run.address))
+        await seconds(0.05)
+    if world.master is None or world.master is run:
+        raise Violation("no other master was elected")
+    run.process.resume()
+    for _ in range(20):
+        world.do(producer, producer.send("T0", run.address))
+        await seconds(0.02)
+    await world.conclude()
+
+
+@pytest.mark.promise("S2")
+def test_s2_a_hung_master_that_wakes_acknowledges_nothing_late() -> None:
+    """S2 with asynchronous replication: the lease is checked at the acknowledgement. Off: no lease."""
+    settings: dict[str, object] = {"allAckInSyncStateSet": False}
+    kept(woken_master, Conditions(settings=settings), seeds=3)
+    assert broken(
+        woken_master, nullcontext, Conditions(settings=settings | {"isolationLeaseEnable": False}), seeds=3
     )
 
 
@@ -502,6 +535,29 @@ async def killed_master(world: WholeGroup) -> None:
     await world.conclude()
 
 
+async def proved_master(world: WholeGroup) -> None:
+    gap_s = await gap_after(world, world.kill)
+    if gap_s > PROVED_S:
+        raise Violation(f"{gap_s:.3f} s without an accepted write after a kill")
+    await world.conclude()
+
+
+async def lost_connections(world: WholeGroup) -> None:
+    """The master's connections to all controllers break, again and again; it lives, and opens others."""
+    name = await whole_group(world)
+    group, process = world.group, world.brokers[name].process
+    controllers = {world.hosts[each] for each in CONTROLLERS}
+    for _ in range(5):
+        for end in list(world.network.ends[process]):
+            if end.there in controllers:
+                end.abort()
+        await seconds(0.5)
+    assert group is not None and world.group is not None
+    if world.group.master_epoch != group.master_epoch:
+        raise Violation("a live master was replaced because its connections broke")
+    await world.conclude()
+
+
 async def hung_master(world: WholeGroup) -> None:
     gap_s = await gap_after(world, lambda name: world.brokers[name].process.pause())
     if gap_s > HUNG_S:
@@ -531,6 +587,36 @@ def test_s9_fail_over_of_a_killed_master_takes_300_ms_at_most() -> None:
     """S9, in virtual time: the steps of the protocol, not the machine's. Off: only heartbeats are watched."""
     kept(killed_master, seeds=4)
     assert broken(killed_master, connections_mean_nothing)
+
+
+@contextmanager
+def nothing_is_proved() -> Iterator[None]:
+    with mock.patch.object(DeathProofs, "suspect", lambda self, keys: None):
+        yield
+
+
+@contextmanager
+def a_close_is_a_proof() -> Iterator[None]:
+    async def prove(self: DeathProofs, key: Any, suspicion: int, *_target: Any) -> None:
+        self._liveness.proved_dead(key, suspicion, self._clock())
+        self._on_proof()
+
+    with mock.patch.object(DeathProofs, "_prove", prove):
+        yield
+
+
+@pytest.mark.promise("S9")
+def test_s9_a_killed_master_is_replaced_without_the_grace() -> None:
+    """S9: its address refuses connections. Off: only the close of its connection is seen."""
+    kept(proved_master, NEAR, seeds=3)
+    assert broken(proved_master, nothing_is_proved, NEAR)
+
+
+@pytest.mark.promise("S9")
+def test_s9_a_master_that_accepts_connections_stays_master() -> None:
+    """S9. Off: the controllers take a closed connection for a proof."""
+    kept(lost_connections, NEAR, seeds=3)
+    assert broken(lost_connections, a_close_is_a_proof, NEAR)
 
 
 @pytest.mark.promise("S9")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from namesrv.core.liveness import BrokerKey, HeartbeatTable, route_key
+from namesrv.core.liveness import BrokerKey, HeartbeatTable, LastSeen, route_key
 
 A = BrokerKey("C1", "broker-a", 1)
 B = BrokerKey("C1", "broker-a", 2)
@@ -61,6 +61,54 @@ def test_who_may_be_dead_is_doubtful_until_it_is_known() -> None:
     assert table.is_doubtful(A, 611), "its connection is gone"
     assert table.scan_not_active(661) == [A]
     assert not table.is_doubtful(A, 661), "dead, and known to be"
+
+
+def test_a_proof_ends_the_grace_at_once() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, now=0)
+    assert table.suspicion(A) is None and table.suspicion(B) is None, "nobody is suspect"
+    table.connection_closed(1, 10)
+    suspicion = table.suspicion(A)
+    assert suspicion is not None
+    assert table.proved_dead(A, suspicion, 12)
+    table.check_invariants()
+    assert table.next_deadline_ms() == 12 and not table.is_active(A, 12)
+    assert table.scan_not_active(12) == [A]
+    assert table.last_seen(A) == LastSeen(0, 12, proved=True)
+    assert not table.proved_dead(A, suspicion, 13), "it is inactive already"
+    table.check_invariants()
+    assert table.scan_not_active(60) == [], "told once"
+    beat(table, now=70, connection=2)
+    assert table.last_seen(A) == LastSeen(70, None), "another process, or a heartbeat that was on its way"
+
+
+def test_a_proof_at_the_end_of_the_grace_tells_once() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, now=0)
+    table.connection_closed(1, 10)
+    assert table.proved_dead(A, table.suspicion(A) or 0, 60)
+    assert table.scan_not_active(60) == [A] and table.scan_not_active(60) == []
+    table.check_invariants()
+
+
+@pytest.mark.promise("S7")
+def test_a_proof_of_an_earlier_close_evicts_nobody() -> None:
+    """The broker restarted, or connected again, before the proof was there; perhaps it was lost again."""
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, connection=1)
+    table.connection_closed(1, 10)
+    old = table.suspicion(A)
+    assert old is not None
+    beat(table, connection=2, now=11)
+    assert not table.proved_dead(A, old, 12)
+    assert table.is_active(A, 12) and table.scan_not_active(500) == []
+    table.connection_closed(2, 510)
+    assert table.suspicion(A) not in (None, old)
+    assert not table.proved_dead(A, old, 511), "the proof is of the first close"
+    assert table.is_active(A, 511) and table.next_deadline_ms() == 560
+    table.forget(A)
+    assert not table.proved_dead(A, old, 512)
+    table.check_invariants()
 
 
 def test_close_and_exception_of_one_connection_come_in_pairs() -> None:
@@ -163,17 +211,17 @@ def test_when_a_key_was_last_seen_and_found_missing() -> None:
     table = HeartbeatTable()
     assert table.last_seen(A) is None
     beat(table, now=100)
-    assert table.last_seen(A) == (100, None, False)
+    assert table.last_seen(A) == LastSeen(100, None)
     assert not table.is_active(A, 1_200)
-    assert table.last_seen(A) == (100, None, False), "nobody has looked yet"
+    assert table.last_seen(A) == LastSeen(100, None), "nobody has looked yet"
     table.scan_not_active(1_300)
     table.scan_not_active(1_400)
-    assert table.last_seen(A) == (100, 1_300, True)
+    assert table.last_seen(A) == LastSeen(100, 1_300, hung=True)
     beat(table, now=2_000)
-    assert table.last_seen(A) == (2_000, None, False)
+    assert table.last_seen(A) == LastSeen(2_000, None)
     table.connection_closed(1, 2_100)
     table.scan_not_active(2_200)
-    assert table.last_seen(A) == (2_000, 2_200, False), "its connection closed: it did not hang"
+    assert table.last_seen(A) == LastSeen(2_000, 2_200), "its connection closed: it did not hang"
 
 
 def test_who_hangs_is_looked_for_when_it_can_be_found_first() -> None:

@@ -24,12 +24,22 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     election_priority: int = 2**31 - 1
 
 
+class LossReason(Enum):
+    """How a controller found that a broker is not active. The value is part of an election's reason."""
+
+    CONNECTION_REFUSED = "connection_refused"  # its connection closed, and its address refuses connections
+    CONNECTION_CLOSED = "connection_closed"  # and none was opened in the grace
+    HEARTBEAT_TIMEOUT = "heartbeat_timeout"
+    NEVER_HEARD = "never_heard"  # by this controller
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A broker that is not active. Ms since 1970; last_heartbeat_ts None: no heartbeat ever arrived here."""
 
     last_heartbeat_ts: int | None
     detected_ts: int
+    reason: LossReason = LossReason.NEVER_HEARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,8 @@ def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
         return "designated"
     if master is None:
         return "no master"
-    return f"master {master} is not active"
+    loss = view.lost.get(master)
+    return f"master {master} is not active" + ("" if loss is None else f" ({loss.reason.value})")
 
 
 def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from namesrv.plugins.controller.core.apply import Applied
+from namesrv.plugins.controller.core.elect import LossReason
 from namesrv.plugins.controller.core.events import AnyEvent, ElectMaster
 from namesrv.plugins.controller.core.state import BrokerSet
 
@@ -24,6 +25,7 @@ OTHER = "other"
 _KINDS = (
     ("first_election", r"first election"),
     ("designated", r"designated"),
+    *((each.value, rf"master \d+ is not active \({each.value}\)") for each in LossReason),
     ("master_not_active", r"master \d+ is not active"),
     ("no_master", r"no master$"),
     ("cleaned", r"master \d+ was cleaned"),

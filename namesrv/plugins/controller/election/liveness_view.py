@@ -13,9 +13,9 @@ import msgspec
 
 from keelmq.remoting.operation import Peer
 from keelmq.runtime.clock import wall_ms
-from namesrv.core.liveness import BrokerKey
+from namesrv.core.liveness import BrokerKey, LastSeen
 from namesrv.plugins import Liveness
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss, LossReason
 from namesrv.plugins.controller.core.state import BrokerSet, State
 
 RECENT_MS = 1_000
@@ -106,4 +106,12 @@ class LivenessView:
         if seen is None:
             return Loss(None, wall_of_clock_ms + now_ms)
         found_ms = now_ms if seen.inactive_ms is None else seen.inactive_ms
-        return Loss(wall_of_clock_ms + seen.last_heartbeat_ms, wall_of_clock_ms + found_ms)
+        return Loss(wall_of_clock_ms + seen.last_heartbeat_ms, wall_of_clock_ms + found_ms, _reason(seen))
+
+
+def _reason(seen: LastSeen) -> LossReason:
+    if seen.proved:
+        return LossReason.CONNECTION_REFUSED
+    if seen.hung or seen.inactive_ms is None:
+        return LossReason.HEARTBEAT_TIMEOUT
+    return LossReason.CONNECTION_CLOSED

@@ -140,6 +140,12 @@ OURS = Table(
             ("request_code", "response_code"),
         ),
         Metric("rocketmq_controller_heartbeats_total", "heartbeats of brokers received since the start"),
+        Metric(
+            "rocketmq_controller_connection_probes_total",
+            "connection attempts to brokers whose connection closed: proved (refused: the broker is dead), "
+            "unproved (every other answer)",
+            ("result",),
+        ),
         *unsent_metrics("rocketmq_controller"),
         *limit_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
@@ -228,6 +234,8 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
     """Heartbeats have their own counter: RequestCounts would cost too much on that path."""
     beats = sources.heartbeat_count()
     ours.add("rocketmq_controller_heartbeats_total", beats)
+    for result, count in zip(("proved", "unproved"), sources.probe_counts(), strict=True):
+        ours.add("rocketmq_controller_connection_probes_total", count, result)
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
     add_limits(ours, "rocketmq_controller", sources.limits)
     totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}

@@ -66,11 +66,13 @@ class GroupSources:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """What /metrics reads. `heartbeat_count()`: heartbeats since the start. `telemetry` None: disabled."""
+    """What /metrics reads. `heartbeat_count()`: heartbeats since the start. `probe_counts()`: brokers that
+    were proved dead, and attempts that proved nothing, since the start. `telemetry` None: disabled."""
 
     groups: GroupSources
     requests: RequestCounts
     write_buffers: WriteBuffers
     limits: PeerLimits
     heartbeat_count: Callable[[], int]
+    probe_counts: Callable[[], tuple[int, int]]
     telemetry: TelemetryWriter | None

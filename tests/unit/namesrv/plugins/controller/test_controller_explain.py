@@ -56,9 +56,9 @@ async def test_a_dry_run_changes_nothing_and_says_what_would_happen(bench: Bench
     assert isinstance(reply.header, wire.MasterInfo) and reply.header.master_broker_id == 1
     found = explanation(reply)
     assert (found.code, found.is_change, found.new_master_broker_id, found.unclean) == (0, True, 3, False)
-    assert found.remark == "master 1 is not active"
+    assert found.remark == "master 1 is not active (connection_closed)"
     assert [each.why for each in found.candidates] == [
-        "not active", "maxOffset 70 is below 100", "wins: master 1 is not active",
+        "not active", "maxOffset 70 is below 100", "wins: master 1 is not active (connection_closed)",
     ]  # fmt: skip
     assert [each.behind_bytes for each in found.candidates] == [None, 30, 0]
     assert [each.wins for each in found.candidates] == [False, False, True]
@@ -102,7 +102,10 @@ async def test_one_that_may_have_died_with_the_master_is_explained(bench: Bench)
     bench.liveness.connection_closed(bench.peers[2].connection_id, bench.now_ms)
     found = await explain(bench)
     perhaps_dead = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
-    assert [each.why for each in found.candidates[1:]] == [perhaps_dead, "wins: master 1 is not active"]
+    assert [each.why for each in found.candidates[1:]] == [
+        perhaps_dead,
+        "wins: master 1 is not active (connection_closed)",
+    ]
     bench.liveness.connection_closed(bench.peers[3].connection_id, bench.now_ms)
     found = await explain(bench)
     assert (found.verdict, found.is_change) == ("wait", False)
@@ -187,7 +190,7 @@ async def test_the_history_tells_who_was_master_and_why(bench: Bench) -> None:
     ]
     assert told == [
         (1, None, 4, "no member of the SyncStateSet [1] is alive"),
-        (2, 1, 3, "master 2 is not active"),
+        (2, 1, 3, "master 2 is not active (connection_closed)"),
         (1, 2, 2, "designated"),
         (None, 1, 1, "first election"),
     ]

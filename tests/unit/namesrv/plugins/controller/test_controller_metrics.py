@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from keelmq.remoting.operation import CommandError, Unknown, UnknownOutcome
 from keelmq.remoting.servers.metrics import ScrapeCollector, documented
-from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, elect
+from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss, LossReason, elect
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
 from namesrv.plugins.controller.core.tally import (
     KEEP_CURRENT_MASTER,
@@ -193,6 +193,15 @@ LIVE_1, LIVE_2 = {1: LiveInfo(address(1))}, {2: LiveInfo(address(2))}
         ),
         (elect(group(master_broker_id=None), LiveView(LIVE_1)).reason, "no_master"),
         (elect(group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_2)).reason, "master_not_active"),
+        *(
+            (
+                elect(
+                    group(sync_state_set=frozenset({1, 2})), LiveView(LIVE_2, lost={1: Loss(1, 2, each)})
+                ).reason,
+                each.value,
+            )
+            for each in LossReason
+        ),
         (elect(group(), LiveView(LIVE_2), unclean=True).reason, "unclean"),
         (elect(group(), LiveView(LIVE_2)).reason, "nobody_alive"),
         (elect(group(), LiveView(LIVE_2)).reason + "; the master is cleared", "nobody_alive"),

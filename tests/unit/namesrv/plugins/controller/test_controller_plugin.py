@@ -181,7 +181,7 @@ async def test_what_a_controller_writes_down_survives_its_restarts(tmp_path: Pat
     events = [record for record in records if record.type != "snapshot"]
     assert [record.event_id for record in events] == list(range(1, count + 1))
     elected = events[-1]
-    assert elected.reason == "master 1 is not active"
+    assert elected.reason == "master 1 is not active (connection_closed)"
     assert elected.last_heartbeat_ts is not None and elected.detected_ts is not None
     assert elected.last_heartbeat_ts <= elected.detected_ts <= elected.ts
     assert [(record.type, record.after) for record in records[-2:]] == [("snapshot", elected.after)] * 2
