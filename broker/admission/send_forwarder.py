@@ -2,9 +2,10 @@
 
 A stock client reads the route again after up to 30 s, and gives up a message after three refusals, within
 milliseconds. So a broker that is not master takes the message, and sends it to the master over its own
-connection. The answer says where it was stored (masterAddress), and our client then reads the route again. A
-forwarded message is never forwarded again: two brokers that each take the other one for the master would
-forward it for ever.
+connection, as soon as there is one: a name server may show this broker as an alias of its master
+(routeAliasesEnable), for the very moment when the master is gone. The answer says where the message was
+stored (masterAddress), and our client then reads the route again. A forwarded message is never forwarded
+again: two brokers that each take the other one for the master would forward it for ever.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from broker.admission.fast_path import FastPathPeer
-from broker.admission.send_gate import HAND_OVER, SendGate
+from broker.admission.send_gate import HAND_OVER, ROLE, SendGate
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, response_frame
@@ -184,9 +185,10 @@ class SendForwarder:
         return len(self._held) + len(self._tasks)
 
     def take(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> bool:
-        """Holds the message during a hand-over, else forwards it. False: it must be refused."""
+        """Holds the message during a hand-over, else forwards it, once a master is known. False: it must be
+        refused."""
         holds = self._gate.is_closed_by(HAND_OVER)
-        if not holds and self._master() is None:
+        if not holds and self._master() is None and not self._gate.is_closed_by(ROLE):
             return False
         if getattr(command.ext, "group", "") == FORWARDED_GROUP:
             return False
