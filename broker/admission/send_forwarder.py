@@ -38,6 +38,7 @@ FORWARD_TIMEOUT_MS: Final = 2_500
 RETRY: Final = Backoff(first_ms=2, max_ms=20)
 MOVE_MS_MAX: Final = 2_000
 """How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
+GATHER_STEP_MS: Final = 2
 MOVE_STEP_MS: Final = 10
 """A fixed period: the look whether the mastership has moved must not slow down."""
 
@@ -185,10 +186,12 @@ class SendForwarder:
         return len(self._held) + len(self._tasks)
 
     def take(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> bool:
-        """Holds the message during a hand-over, else forwards it, once a master is known. False: it must be
-        refused."""
-        holds = self._gate.is_closed_by(HAND_OVER)
-        if not holds and self._master() is None and not self._gate.is_closed_by(ROLE):
+        """Takes the message, to store it here or at the master as soon as one of the two is possible. False:
+        it must be refused."""
+        gate = self._gate
+        holds = gate.is_closed_by(HAND_OVER)
+        may_be_stored = holds or gate.is_closed_by(ROLE) or gate.is_gathering
+        if not may_be_stored and self._master() is None:
             return False
         if getattr(command.ext, "group", "") == FORWARDED_GROUP:
             return False
@@ -264,8 +267,13 @@ class SendForwarder:
         """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         while now_ms() < deadline_ms:
-            if self._gate.writable:
+            if self._gate.decides:
                 return None
+            if self._gate.writable:
+                async with self._probe:
+                    if self._gate.is_gathering:
+                        await asyncio.sleep(GATHER_STEP_MS / 1000)
+                continue
             if not self._master_refuses:
                 outcome = await self._attempt(command, body, deadline_ms)
             else:
