@@ -285,7 +285,9 @@ class SendForwarder:
                     outcome = await self._attempt(command, body, deadline_ms)
             if not _is_too_early(outcome):
                 return outcome
-        return outcome
+        if self._gate.writable:
+            return None  # its own refusal says what is missing
+        return outcome if self._master() is not None else Failed(_NO_MASTER.code, self._gate.unavailable)
 
     async def _attempt(
         self, command: ForwardableSend, body: bytes, deadline_ms: int

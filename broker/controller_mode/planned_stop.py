@@ -91,13 +91,15 @@ class PlannedStop:
         told, self.is_running = False, True
         if not self._role().is_master:
             self._announce()  # the name servers show another slave as alias
+            if self._senders() and (
+                self._demoted_ms is None or began_ms - self._demoted_ms >= self._forward_ms
+            ):
+                self._demoted_ms, self._was_alias = began_ms, True
         while not self._role().is_master or await self._hands_over():
             if self._is_linked():
                 linked_ms = now_ms()
             if self._demoted_ms is None:
-                if not self._senders():
-                    return
-                self._demoted_ms, self._was_alias = began_ms, True
+                return
             rule = PlannedStopRule(began_ms, self._demoted_ms, self._hand_over_ms, self._forward_ms)
             seen = self._observe(linked_ms)
             if rule.may_end(seen):
