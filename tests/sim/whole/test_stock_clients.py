@@ -18,7 +18,7 @@ def producers(world: StockWorld) -> list[StockProducer]:
 async def a_master_dies_and_another(world: StockWorld) -> None:
     """Two fail-overs; the first master is back before the second. One route poll at least is in between."""
     world.start()
-    world.start_clients(producers=2, pause_s=0.05, others=False)
+    world.start_clients(producers=2, pause_s=0.1, others=False)
     first = (await world.whole()).name
     await seconds(1.0)
     second = await fail_over(world, first)
@@ -37,7 +37,7 @@ async def fail_over(world: StockWorld, master: str) -> str:
     assert world.master is not None
     elected = world.master.name
     await seconds(3.0)
-    assert len(world.judge.acked) > acked + 60, "no client waited for its route"
+    assert len(world.judge.acked) > acked + 40, "no client waited for its route"
     return elected
 
 
@@ -53,7 +53,7 @@ def test_no_send_of_stock_producers_fails(seed: int) -> None:
     world = play(seed, a_master_dies_and_another, Conditions(settings=settings), world_type=StockWorld)
     for each in producers(world):
         assert each.failed == []
-        assert each.sent > 500 and each.tries > each.sent
+        assert each.sent > 250 and each.tries > each.sent
         assert max(each.waits_ms) < 1_000
 
 
