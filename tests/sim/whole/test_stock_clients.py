@@ -18,6 +18,7 @@ def producers(world: StockWorld) -> list[StockProducer]:
 async def a_master_dies_and_another(world: StockWorld) -> None:
     """Two fail-overs; the first master is back before the second. One route poll at least is in between."""
     world.start()
+    await world.settled()  # a client that starts earlier may read a route without an alias
     world.start_clients(producers=2, pause_s=0.1, others=False)
     first = (await world.whole()).name
     await seconds(1.0)
