@@ -93,6 +93,7 @@ class Namesrv:
         self.routes = RouteTable(
             support_acting_master=config.support_acting_master,
             delete_missing_topics=config.delete_topic_with_broker_registration,
+            aliases=config.alias_limits(),
         )
         self.tls, self.client_tls = server_tls(config), client_tls(config)
         self.audit = make_audit(config, "mqnamesrv" if route_service else "mqcontroller")
@@ -254,6 +255,7 @@ class Namesrv:
     def _settings_changed(self) -> None:
         self.routes.support_acting_master = self.config.support_acting_master
         self.routes.delete_missing_topics = self.config.delete_topic_with_broker_registration
+        self.routes.aliases = self.config.alias_limits()
         self._next_scan_ms = min(
             self._next_scan_ms, self._clock() + self.config.scan_not_active_broker_interval
         )
@@ -274,6 +276,7 @@ class Namesrv:
             on_inactive=self._subscribers.append,
             wake_scan=self._wake_scan,
             routes=self.routes if route_service else None,
+            masters=self.routes.elected if route_service else None,
             config_path=config_path,
             environ=environ,
             overrides=overrides,

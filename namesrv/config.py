@@ -10,6 +10,7 @@ from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
+from namesrv.core.aliases import NO_ALIASES, AliasLimits
 
 AT_RUN_TIME = frozenset(
     {
@@ -19,6 +20,9 @@ AT_RUN_TIME = frozenset(
         "notifyMinBrokerIdChanged",
         "orderMessageEnable",
         "returnOrderTopicConfigToBroker",
+        "routeAliasesEnable",
+        "routeAliasesMaxPercent",
+        "routeAliasesPerGroup",
         "scanNotActiveBrokerInterval",
         "supportActingMaster",
     }
@@ -67,6 +71,21 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     notify_min_broker_id_changed: bool = Field(
         False, description="push 905 to the members of a group whose lowest broker id changed"
     )
+    route_aliases_enable: bool = Field(
+        False,
+        description="show slaves as further, write-only broker names in routes, so that a client's retry "
+        "reaches the group while its master is gone",
+    )
+    route_aliases_per_group: int = Field(
+        1, ge=1, le=8, description="alias entries of a group, with one write queue each"
+    )
+    route_aliases_max_percent: int = Field(
+        34,
+        ge=1,
+        le=50,
+        description="largest share of a topic's write queues that are aliases; with 34 a topic needs two "
+        "queues for one alias, with 50 one",
+    )
     enable_all_topic_list: bool = Field(True, description="answer 206 (all topics)")
     enable_topic_list: bool = Field(
         True, description="answer 224, 311, 312, 313 (topics of a cluster, of units)"
@@ -105,6 +124,12 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)
+
+    def alias_limits(self) -> AliasLimits:
+        """Returns how many alias entries routes may have."""
+        if not self.route_aliases_enable:
+            return NO_ALIASES
+        return AliasLimits(self.route_aliases_per_group, self.route_aliases_max_percent)
 
     def http_listen_port(self, listen_port: int) -> int | None:
         """Returns the HTTP port; None: no HTTP. `listen_port`: the bound one."""

@@ -110,7 +110,8 @@ TABLE = Table(
         Metric("rocketmq_broker_waiting_replies", "replies to producers that wait for replicas or the disk"),
         Metric(
             "rocketmq_broker_forwarded_sends_total",
-            "messages of clients with an old route, forwarded to the master",
+            "messages of clients with an old route, and of those that send to this slave as an alias "
+            "(routeAliasesEnable), forwarded to the master",
         ),
         Metric(
             "rocketmq_background_task_deaths_total",

@@ -2,9 +2,10 @@
 
 A stock client reads the route again after up to 30 s, and gives up a message after three refusals, within
 milliseconds. So a broker that is not master takes the message, and sends it to the master over its own
-connection. The answer says where it was stored (masterAddress), and our client then reads the route again. A
-forwarded message is never forwarded again: two brokers that each take the other one for the master would
-forward it for ever.
+connection, as soon as there is one: a name server may show this broker as an alias of its master
+(routeAliasesEnable), for the very moment when the master is gone. The answer says where the message was
+stored (masterAddress), and our client then reads the route again. A forwarded message is never forwarded
+again: two brokers that each take the other one for the master would forward it for ever.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from broker.admission.fast_path import FastPathPeer
-from broker.admission.send_gate import HAND_OVER, SendGate
+from broker.admission.send_gate import HAND_OVER, ROLE, SendGate
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, response_frame
@@ -37,6 +38,7 @@ FORWARD_TIMEOUT_MS: Final = 2_500
 RETRY: Final = Backoff(first_ms=2, max_ms=20)
 MOVE_MS_MAX: Final = 2_000
 """How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
+GATHER_STEP_MS: Final = 2
 MOVE_STEP_MS: Final = 10
 """A fixed period: the look whether the mastership has moved must not slow down."""
 
@@ -184,9 +186,12 @@ class SendForwarder:
         return len(self._held) + len(self._tasks)
 
     def take(self, command: ForwardableSend, body: bytes, peer: FastPathPeer) -> bool:
-        """Holds the message during a hand-over, else forwards it. False: it must be refused."""
-        holds = self._gate.is_closed_by(HAND_OVER)
-        if not holds and self._master() is None:
+        """Takes the message, to store it here or at the master as soon as one of the two is possible. False:
+        it must be refused."""
+        gate = self._gate
+        holds = gate.is_closed_by(HAND_OVER)
+        may_be_stored = holds or gate.is_closed_by(ROLE) or gate.is_gathering
+        if not may_be_stored and self._master() is None:
             return False
         if getattr(command.ext, "group", "") == FORWARDED_GROUP:
             return False
@@ -262,8 +267,13 @@ class SendForwarder:
         """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         while now_ms() < deadline_ms:
-            if self._gate.writable:
+            if self._gate.decides:
                 return None
+            if self._gate.writable:
+                async with self._probe:
+                    if self._gate.is_gathering:
+                        await asyncio.sleep(GATHER_STEP_MS / 1000)
+                continue
             if not self._master_refuses:
                 outcome = await self._attempt(command, body, deadline_ms)
             else:
@@ -275,7 +285,9 @@ class SendForwarder:
                     outcome = await self._attempt(command, body, deadline_ms)
             if not _is_too_early(outcome):
                 return outcome
-        return outcome
+        if self._gate.writable:
+            return None  # its own refusal says what is missing
+        return outcome if self._master() is not None else Failed(_NO_MASTER.code, self._gate.unavailable)
 
     async def _attempt(
         self, command: ForwardableSend, body: bytes, deadline_ms: int

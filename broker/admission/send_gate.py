@@ -28,6 +28,10 @@ DISK: Final = "disk"
 DISK_FULL: Final = "disk-full"
 HAND_OVER: Final = "hand-over"
 
+GATHER_MS: Final = 2_000
+"""So long after a term began, a master with too few replicas in sync waits for them: they have just lost
+their master, too. Below the clients' timeout of 3 s."""
+
 HoldOrForward: TypeAlias = Callable[[Any, bytes, FastPathPeer], bool]
 """(send command, body, connection) -> True if it takes the message and answers later."""
 
@@ -46,11 +50,12 @@ class SendGate:
     closed it. `accepts_all`: no rule refuses anything now, so a plain message needs no further check of the
     broker's state. `wait`: replies are held back until the message is as safe as the settings ask for.
     `lease`: (now_ms) -> True if this master must not acknowledge anything any more (core/lease.py).
-    `hold_or_forward`: takes a message while the gate is closed, or returns False.
+    `hold_or_forward`: takes a message while the gate is closed or gathering, or returns False.
     """
 
     __slots__ = (
-        "_accept_from_ms", "_closed", "_in_sync", "_min_in_sync", "_overload", "_permits_write",
+        "_accept_from_ms", "_closed", "_gather_until_ms", "_in_sync", "_min_in_sync", "_overload",
+        "_permits_write",
         "accepts_all", "hold_or_forward", "lease", "remark", "wait", "writable",
     )  # fmt: skip
 
@@ -69,6 +74,7 @@ class SendGate:
         self._closed = {ROLE: "the broker is not master yet"}
         self._permits_write, self._accept_from_ms = permits_write, accept_from_ms
         self._in_sync, self._min_in_sync = 1, min_in_sync
+        self._gather_until_ms = 0
         self._overload = 0
         self.wait = wait
         self.lease, self.hold_or_forward = lease, hold_or_forward
@@ -83,7 +89,8 @@ class SendGate:
 
     def open(self, by: str) -> None:
         """Withdraws the reason `by`. The gate is open when no reason is left."""
-        self._closed.pop(by, None)
+        if self._closed.pop(by, None) is not None and by == ROLE:
+            self._gather_until_ms = now_ms() + GATHER_MS
         self._update()
 
     def configure(self, *, permits_write: bool, accept_from_ms: int) -> None:
@@ -183,6 +190,16 @@ class SendGate:
         """The remark of code 14 while the gate is closed."""
         remark = self.remark or "this broker is not master"
         return remark if remark.startswith(NOT_AVAILABLE) else f"{NOT_AVAILABLE}: {remark}"
+
+    @property
+    def is_gathering(self) -> bool:
+        """A new master has too few replicas in sync, but may have enough in a moment."""
+        return self._in_sync < self._min_in_sync and now_ms() < self._gather_until_ms
+
+    @property
+    def decides(self) -> bool:
+        """Whether a message can be stored or refused here and now; else hold_or_forward is asked first."""
+        return self.writable and not self.is_gathering
 
     @property
     def lease_is_over(self) -> bool:

@@ -154,6 +154,7 @@ class BrokerStatus:
             address=self._listeners.address,
             ha_address=self.ha_address,
             broker_id=self.registered_id,
+            forwards_sends=self._controlled is not None and self._controlled.forwards_sends,
         )
 
     # -- health ------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """A planned stop (SIGTERM): hands over, then serves as a slave until the clients have the new route.
 
+So does a slave that producers send to because the name servers show it as an alias of the master.
+
 Meanwhile this broker forwards messages, send-backs, transaction ends, commits of offsets and queue locks to
 the new master, and answers pulls from its own copy of the log.
 """
@@ -53,13 +55,17 @@ class PlannedStop:
         *,
         role: Callable[[], Role],
         is_linked: Callable[[], bool],
+        announce: Callable[[], None],
         settings: StopSettings,
     ) -> None:
-        """is_linked: returns whether the replication link to another master is up."""
+        """is_linked: returns whether the replication link to another master is up. announce: registers with
+        the name servers again, in the background."""
         self._hand_over, self._forwarder, self._registry = hand_over, forwarder, registry
         self._role, self._is_linked = role, is_linked
-        self._settings = settings
+        self._announce, self._settings = announce, settings
         self._demoted_ms: int | None = None
+        self._was_alias = False
+        self.is_running = False
 
     def role_changed(self, before: Role, after: Role) -> None:
         """Records when the mastership was lost. Must be called after every role change."""
@@ -78,11 +84,17 @@ class PlannedStop:
 
     async def run(self) -> None:
         """Hands over if this broker is master. Returns when the broker may stop: at once if it was never
-        master, or cannot hand over."""
+        master and no producer sends to it, or if it cannot hand over."""
         if not self._hand_over_ms:
             return
         began_ms = linked_ms = now_ms()
-        told = False
+        told, self.is_running = False, True
+        if not self._role().is_master:
+            self._announce()  # the name servers show another slave as alias
+            if self._senders() and (
+                self._demoted_ms is None or began_ms - self._demoted_ms >= self._forward_ms
+            ):
+                self._demoted_ms, self._was_alias = began_ms, True
         while not self._role().is_master or await self._hands_over():
             if self._is_linked():
                 linked_ms = now_ms()
@@ -123,8 +135,15 @@ class PlannedStop:
 
     def _old_routes(self) -> set[int]:
         """Returns the ids of connections whose clients poll the route: those that sent a heartbeat, or a
-        message before their first heartbeat."""
+        message before their first heartbeat. Of a slave that was an alias: only those that sent messages."""
+        if self._was_alias:
+            return self._senders()
         clients = self._registry.connections()
-        senders = {peer.connection_id for peer in self._forwarder.senders if not peer.is_closing()}
         ours = {each for each, client in clients.items() if client.language == OUR_LANGUAGE}
-        return (clients.keys() | senders) - ours
+        return (clients.keys() - ours) | self._senders()
+
+    def _senders(self) -> set[int]:
+        """Returns the ids of open connections of RocketMQ's clients that brought messages to forward."""
+        senders = {peer.connection_id for peer in self._forwarder.senders if not peer.is_closing()}
+        clients = self._registry.connections()
+        return {each for each in senders if each not in clients or clients[each].language != OUR_LANGUAGE}

@@ -204,6 +204,7 @@ class ControllerMode:
             parts.registry,
             role=lambda: self.role,
             is_linked=lambda: self.ha.client is not None and self.ha.client.connected,
+            announce=parts.announce,
             settings=config,
         )
 
@@ -337,6 +338,11 @@ class ControllerMode:
         """Returns whether pulls of consumers are sent to the master: it is known, and slaveReadEnable is not
         set."""
         return self._master_address() is not None and not self._config.slave_read_enable
+
+    @property
+    def forwards_sends(self) -> bool:
+        """Whether this broker forwards messages of producers while it is a slave, and will go on to."""
+        return self._config.forward_late_sends and not self._planned_stop.is_running
 
     @property
     def ha_port(self) -> int:

@@ -18,13 +18,15 @@ READ_WRITE = 6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredBroker:
     """A broker as name servers know it. address: host:port that clients are told. ha_address: host:port that
-    slaves are told; empty without controller mode. broker_id: 0 of a master."""
+    slaves are told; empty without controller mode. broker_id: 0 of a master. forwards_sends: as a slave it
+    forwards messages of producers, and may be shown as an alias of its master."""
 
     cluster_name: str
     broker_name: str
     address: str
     ha_address: str
     broker_id: int
+    forwards_sends: bool = False
 
 
 def registration_of(
@@ -41,6 +43,7 @@ def registration_of(
         broker_id=broker.broker_id,
         enable_acting_master=False,
         body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        forwards_sends=broker.forwards_sends or None,
     )
     return header, body
 

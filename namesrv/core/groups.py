@@ -16,6 +16,9 @@ class BrokerGroup:
     addrs: dict[int, str] = field(default_factory=dict)
     enable_acting_master: bool = False
     zone_name: str | None = None
+    had_forwarders: bool = False
+    """A slave that forwards was registered. The group then keeps its alias entries without one: they lead to
+    the master, and the list of queues stays as it is."""
 
     def shown(self) -> tuple[dict[int, str], bool, str | None]:
         """Returns the values that replies show; `addrs` is replaced, never changed in place."""
@@ -38,10 +41,14 @@ class BrokerGroup:
             self.broker_name, lowest, self.addrs[lowest], tuple(receivers), offline_addr, ha_addr
         )
 
-    def broker_data(self, *, acting_master: bool = False) -> BrokerData:
+    def broker_data(self, *, acting_master: bool = False, master_addr: str | None = None) -> BrokerData:
+        """`master_addr`: shown as master, whatever is registered as such."""
         addrs = dict(sorted(self.addrs.items()))
         if acting_master:
             addrs = {MASTER_ID: addrs.pop(min(addrs)), **addrs}
+        if master_addr is not None:
+            slaves = {each: addr for each, addr in addrs.items() if each and addr != master_addr}
+            addrs = {MASTER_ID: master_addr, **slaves}
         return BrokerData(
             cluster=self.cluster_name,
             broker_name=self.broker_name,

@@ -27,11 +27,14 @@ MAPPINGS_SINCE = 413
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 TOPICS_MAX = 1_000_000
 ZLIB_FIRST_BYTE = 0x78
+MESSAGE_TYPE, FIFO = "message.type", "FIFO"
+"""The attribute of a topic whose messages are sent in order."""
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _BARE_ID_MAP = re.compile(rb'"currIdMap":\{(?:-?[0-9]+:-?[0-9]+,?)+\}')
 """The ids of a mapping as Java writes them. It cannot match inside a string, where quotes are escaped."""
+_FIFO = re.compile(r'"message\.type":"FIFO"')
 _BARE_KEY = re.compile(rb"(-?[0-9]+):")
 
 
@@ -45,6 +48,12 @@ class _Topic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     write_queue_nums: _Int32 = 16
     perm: _Int32 = 6
     topic_sys_flag: _Int32 = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.order or (self.attributes or {}).get(MESSAGE_TYPE) == FIFO
 
 
 class _Version(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -135,6 +144,7 @@ def _body(wrapper: _Wrapper, filter_servers: tuple[str, ...] | None) -> Register
         ),
         wrapper.topic_queue_mapping_info_map,
         filter_servers,
+        frozenset(name for name, topic in wrapper.topic_config_table.items() if topic.is_ordered),
     )
 
 
@@ -173,7 +183,8 @@ def _topic(text: str) -> tuple[str, _Topic]:
         nums = msgspec.convert(fields[1:4], tuple[_Int32, _Int32, _Int32], strict=False)
     except msgspec.ValidationError:
         raise BadBody(f"compressed body: topic {text!r}") from None
-    return fields[0], _Topic(*nums)
+    fifo = len(fields) > 5 and _FIFO.search(fields[5]) is not None
+    return fields[0], _Topic(*nums, attributes={MESSAGE_TYPE: FIFO} if fifo else None)
 
 
 @dataclass(slots=True)

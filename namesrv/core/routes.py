@@ -26,8 +26,18 @@ from keelmq.remoting.operations.route import (
     TopicList,
     TopicRouteData,
 )
+from namesrv.core.aliases import (
+    NO_ALIASES,
+    AliasLimits,
+    alias_addresses,
+    alias_entries,
+    may_have_aliases,
+    only_writable,
+)
+from namesrv.core.elected import ElectedMasters
 from namesrv.core.groups import BrokerGroup
-from namesrv.core.topics import NAME_CHARS_MAX, UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
+from namesrv.core.registration_rules import refuse
+from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
 from namesrv.core.values import (
     Address,
     LiveBroker,
@@ -40,8 +50,6 @@ from namesrv.core.values import (
 )
 
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-ADDRESSES_MAX = 100_000
-"""Maximum number of registered brokers. The largest known clusters have some thousands."""
 
 
 @dataclass(slots=True)
@@ -53,6 +61,8 @@ class RouteTable:
 
     support_acting_master: bool = False
     delete_missing_topics: bool = False
+    aliases: AliasLimits = NO_ALIASES
+    elected: ElectedMasters = field(default_factory=ElectedMasters)
     _groups: dict[str, BrokerGroup] = field(default_factory=dict)
     _live: dict[Address, LiveBroker] = field(default_factory=dict)
     _topics: TopicTable = field(default_factory=TopicTable)
@@ -61,11 +71,12 @@ class RouteTable:
     @property
     def version(self) -> int:
         """Grows with every change that a reply can show, so that encoded replies can be cached."""
-        return self._group_version + self._topics.version
+        return self._group_version + self._topics.version + self.elected.version
 
     def register(self, request: Registration) -> Registered | StaleRegistration | RegistrationRefused:
         """Registers a broker (103). StaleRegistration: a newer broker has the id; nothing was changed."""
-        refusal = self._refusal(request)
+        known = self._groups.get(request.broker_name)
+        refusal = refuse(request, known, self._live, self._topics, self.elected)
         if refusal is not None:
             return refusal
         address = (request.cluster_name, request.broker_addr)
@@ -89,7 +100,12 @@ class RouteTable:
         filter_servers = request.body.filter_servers
         if filter_servers is None:
             filter_servers = before.filter_servers if before else ()
-        if group.shown() != shown or before is None or filter_servers != before.filter_servers:
+        if (
+            group.shown() != shown
+            or before is None
+            or filter_servers != before.filter_servers
+            or (before.forwards_sends != request.forwards_sends)
+        ):
             self._group_version += 1
         self._live[address] = LiveBroker(
             request.broker_name,
@@ -97,7 +113,10 @@ class RouteTable:
             request.body.data_version,
             request.ha_server_addr,
             filter_servers,
+            request.forwards_sends,
         )
+        group.had_forwarders |= request.forwards_sends and request.broker_id != MASTER_ID
+        self.elected.registered(request)
         change = group.min_id_change(lowest, ha_addr=request.ha_server_addr or None)
         return self._registered(group, request, replaced, (*changes, change) if change else changes)
 
@@ -165,8 +184,9 @@ class RouteTable:
         """Adds the write permission (327). Returns the broker's number of topics; 0: unknown broker."""
         return self._topics.add_write(broker_name)
 
-    def pick_up_route(self, topic: str) -> TopicRouteData | None:
-        """Returns the route of a topic (105), sorted by brokerName; None: the topic is not known."""
+    def pick_up_route(self, topic: str, *, aliases: bool = False) -> TopicRouteData | None:
+        """Returns the route of a topic (105), sorted by brokerName; None: the topic is not known. `aliases`:
+        with alias entries, if the settings and the topic allow them."""
         queues = [queue for _, queue in sorted(self._topics.queues(topic).items())]
         if not queues:
             return None
@@ -177,11 +197,17 @@ class RouteTable:
             for addr in group.addrs.values()
             if (live := self._live[group.cluster_name, addr]).filter_servers
         }
+        brokers = [
+            group.broker_data(
+                acting_master=self._acts(topic, group, queue), master_addr=self._elected_addr(group)
+            )
+            for group, queue in zip(groups, queues, strict=True)
+        ]
+        if aliases:
+            more_brokers, more_queues = self._aliases(topic, groups, brokers, queues)
+            brokers, queues = brokers + more_brokers, queues + more_queues
         return TopicRouteData(
-            broker_datas=[
-                group.broker_data(acting_master=self._acts(topic, group, queue))
-                for group, queue in zip(groups, queues, strict=True)
-            ],
+            broker_datas=brokers,
             queue_datas=queues,
             filter_server_table=dict(sorted(filter_servers.items())),
             topic_queue_mapping_by_broker=dict(sorted(self._topics.mappings(topic).items())) or None,
@@ -269,30 +295,6 @@ class RouteTable:
         for topic in self._topics:
             assert set(self._topics.queues(topic)) <= set(self._groups), f"topic {topic} at an unknown broker"
 
-    def _refusal(self, request: Registration) -> StaleRegistration | RegistrationRefused | None:
-        """Returns why the registration is refused; None: it is accepted. Changes nothing."""
-        known = (request.cluster_name, request.broker_addr) in self._live
-        if not known and len(self._live) >= ADDRESSES_MAX:
-            return RegistrationRefused(f"{ADDRESSES_MAX} brokers are registered, which is the maximum")
-        problem = request.too_large(NAME_CHARS_MAX)
-        if problem is None:
-            problem = self._topics.refuse(request.broker_name, request.body.topics.keys())
-        if problem is not None:
-            return RegistrationRefused(problem)
-        group = self._groups.get(request.broker_name)
-        if group is not None and group.cluster_name != request.cluster_name:
-            return RegistrationRefused(
-                f"brokerName {request.broker_name} belongs to cluster {group.cluster_name}, "
-                f"not {request.cluster_name}: choose another brokerName"
-            )
-        holder = None if group is None else group.addrs.get(request.broker_id)
-        if holder is None or holder == request.broker_addr:
-            return None
-        held = self._live[request.cluster_name, holder].data_version.state_version
-        if held > request.body.data_version.state_version:
-            return StaleRegistration(holder, held)  # #6316: an old master must not take id 0 back
-        return None
-
     def _take_id(self, group: BrokerGroup, request: Registration) -> tuple[Address, ...]:
         """Sets id -> address; removes an earlier id of the address, and an earlier address of the id.
 
@@ -326,6 +328,7 @@ class RouteTable:
             self._topics.remove_all(self._topics.of_broker(name) - body.topics.keys(), name)
         self._topics.update(name, body.topics, changed=changed, keeps_write=keeps_write)
         self._topics.update_mappings(name, body.mappings, changed=changed)
+        self._topics.update_ordered(name, body.topics.keys(), body.ordered)
 
     def _registered(
         self,
@@ -350,6 +353,29 @@ class RouteTable:
         elif group.enable_acting_master and MASTER_ID not in group.addrs:
             self._topics.clear_write(name)
         self._group_version += 1
+
+    def _elected_addr(self, group: BrokerGroup) -> str | None:
+        """Returns the master that the controllers elected, until it has registered as such itself; None: the
+        registrations are right, or the master is not registered here at all."""
+        addr = self.elected.unregistered_master(group.cluster_name, group.broker_name)
+        return addr if addr in group.addrs.values() else None
+
+    def _aliases(
+        self, topic: str, groups: list[BrokerGroup], brokers: list[BrokerData], queues: list[QueueData]
+    ) -> tuple[list[BrokerData], list[QueueData]]:
+        """Returns the alias entries of a topic. A topic at several groups needs none: a retry goes to another
+        group."""
+        at = only_writable(queues)
+        if at is None or self._topics.is_ordered(topic) or self._topics.mappings(topic):
+            return [], []
+        group, names = groups[at], self._groups.keys()
+        if not may_have_aliases(topic, {group.cluster_name, *names}):
+            return [], []
+        forwarders = [
+            each for each in group.addrs.values() if self._live[group.cluster_name, each].forwards_sends
+        ]
+        addresses = alias_addresses(brokers[at], forwarders, keeps=group.had_forwarders)
+        return alias_entries(brokers[at], queues[at], addresses, self.aliases, names)
 
     def _acts(self, topic: str, group: BrokerGroup, queue: QueueData) -> bool:
         """Returns whether the route shows the slave with the lowest id as master (acting master)."""

@@ -37,6 +37,8 @@ class TopicTable:
     _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     _of_broker: dict[str, set[str]] = field(default_factory=dict)
     _mappings: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    _ordered: dict[str, set[str]] = field(default_factory=dict)
+    """brokerName -> its topics that are ordered."""
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -51,6 +53,10 @@ class TopicTable:
     def mappings(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
         """Returns brokerName -> TopicQueueMappingInfo; empty unless the topic is static."""
         return self._mappings.get(topic, {})
+
+    def is_ordered(self, topic: str) -> bool:
+        """Returns whether some broker's configuration calls the topic ordered."""
+        return any(topic in self._ordered.get(name, _NOTHING) for name in self.queues(topic))
 
     def of_broker(self, broker_name: str) -> frozenset[str]:
         """Returns the topics of this brokerName; empty for an unknown one."""
@@ -116,6 +122,18 @@ class TopicTable:
                 self._mappings.setdefault(topic, {})[broker_name] = mapping
                 self.version += 1
 
+    def update_ordered(self, broker_name: str, topics: AbstractSet[str], ordered: AbstractSet[str]) -> None:
+        """Stores which of a registration's topics are ordered."""
+        known = self._ordered.get(broker_name, _NOTHING)
+        new = known - topics | (ordered & topics)
+        if new == known:
+            return
+        if new:
+            self._ordered[broker_name] = set(new)
+        else:
+            del self._ordered[broker_name]
+        self.version += 1
+
     def remove(self, topic: str, broker_name: str) -> None:
         """Removes the topic at one broker, and the topic itself if that was its last one. Safe to repeat."""
         queues = self._queues.get(topic)
@@ -128,6 +146,7 @@ class TopicTable:
         own.discard(topic)
         if not own:
             del self._of_broker[broker_name]
+        self.update_ordered(broker_name, {topic}, _NOTHING)
         mappings = self._mappings.get(topic)
         if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
             del self._mappings[topic]
@@ -172,6 +191,8 @@ class TopicTable:
             assert queues, f"topic {topic} without queue data"
             assert all(name == queue.broker_name for name, queue in queues.items()), topic
         assert all(self._of_broker.values()), "a broker with an empty set of topics"
+        for name, ordered in self._ordered.items():
+            assert ordered and ordered <= self._of_broker.get(name, _NOTHING), f"{name}: ordered topics"
         for topic, mappings in self._mappings.items():
             assert mappings, f"topic {topic} with an empty mapping"
             assert set(mappings) <= set(self._queues.get(topic, {})), (

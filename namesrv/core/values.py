@@ -42,12 +42,14 @@ class QueueNums(Protocol):
 @dataclass(frozen=True, slots=True)
 class RegisterBody:
     """The body of a registerBroker (103). `mappings`: topic -> TopicQueueMappingInfo, never interpreted.
-    `filter_servers`: None leaves the known ones, an empty tuple removes them."""
+    `filter_servers`: None leaves the known ones, an empty tuple removes them. `ordered`: topics that their
+    configuration calls ordered (order, or message.type=FIFO)."""
 
     topics: Mapping[str, QueueNums] = field(default_factory=dict)
     data_version: DataVersion = NO_VERSION
     mappings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     filter_servers: tuple[str, ...] | None = ()
+    ordered: frozenset[str] = frozenset()
 
 
 NO_BODY = RegisterBody()
@@ -55,7 +57,8 @@ NO_BODY = RegisterBody()
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0."""
+    """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0.
+    `forwards_sends`: as a slave it forwards messages of producers to the master."""
 
     cluster_name: str
     broker_name: str
@@ -65,6 +68,7 @@ class Registration:
     enable_acting_master: bool | None = None
     zone_name: str | None = None
     body: RegisterBody = NO_BODY
+    forwards_sends: bool = False
 
     def too_large(self, chars_max: int) -> str | None:
         """Returns why this registration is not kept; None: no name is too long, and no list."""
@@ -117,6 +121,17 @@ class RegistrationRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Elected:
+    """What the controllers decided about a group. `is_registered`: the master has registered as such, so from
+    now on its registration counts."""
+
+    cluster_name: str
+    master_addr: str
+    master_epoch: int
+    is_registered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LiveBroker:
     """The registration of one address."""
 
@@ -125,6 +140,7 @@ class LiveBroker:
     data_version: DataVersion
     ha_server_addr: str
     filter_servers: tuple[str, ...] = ()
+    forwards_sends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

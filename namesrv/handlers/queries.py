@@ -37,6 +37,9 @@ STRICT_JSON_SINCE = 401
 """Release ordinal of 4.9.4: older clients can parse number keys only without quotes (#4473)."""
 NO_ROUTE_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 ZONE_MODE = "__ZONE_MODE"
+OUR_LANGUAGE = "PYTHON"
+"""Language of KeelMQ's programs and client. RocketMQ has no remoting client in Python itself: the one on PyPI
+wraps the C++ client, and says CPP."""
 ENCODED_BYTES_MAX = 64 * 1024 * 1024
 """Size of all cached replies; above it the cache is cleared."""
 
@@ -94,16 +97,24 @@ class Queries:
     async def get_route_info_by_topic(self, request: RouteRequest, call: Call) -> Reply:
         """Returns the TopicRouteData of a topic (105), in the JSON dialect that the client reads.
 
+        With alias entries (core/aliases.py) except for KeelMQ's own programs and clients, which read the
+        route again as soon as a master is gone, and would list and count aliases as brokers.
+
         Raises CommandError: TOPIC_NOT_EXIST, or SYSTEM_ERROR before `serve_from_ms`.
         """
         self.check_ready()
         standard = call.version >= STRICT_JSON_SINCE or bool(request.accept_standard_json_only)
         zone = _zone(call.ext_fields)
-        if zone is None:
-            key = ("route", request.topic, standard)
-            raw = self._encoded.get(key, lambda: self._route(request.topic, None, standard=standard))
-        else:
-            raw = self._route(request.topic, zone, standard=standard)
+        aliases = self.settings.current.route_aliases_enable and call.language != OUR_LANGUAGE
+
+        def make() -> bytes | None:
+            return self._route(request.topic, zone, standard=standard, aliases=aliases)
+
+        raw = (
+            make()
+            if zone is not None
+            else self._encoded.get(("route", request.topic, standard, aliases), make)
+        )
         if raw is None:
             remark = f"No topic route info in name server for the topic: {request.topic}\n{NO_ROUTE_HELP}"
             raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -157,15 +168,17 @@ class Queries:
         """Raises CommandError: enableAllTopicList is false."""
         _check_enabled(self.settings.current.enable_all_topic_list)
 
-    def route(self, topic: str) -> TopicRouteData | None:
-        """Returns the route with the order configuration; None: no broker has the topic."""
-        route = self.routes.pick_up_route(topic)
+    def route(self, topic: str, *, aliases: bool = False) -> TopicRouteData | None:
+        """Returns the route with the order configuration; None: no broker has the topic. A topic with an
+        order configuration has no aliases."""
+        ordered = aliases and self.kv.get(ORDER_TOPIC_CONFIG, topic) is not None
+        route = self.routes.pick_up_route(topic, aliases=aliases and not ordered)
         if route is None or not self.settings.current.order_message_enable:
             return route
         return route.model_copy(update={"order_topic_conf": self.kv.get(ORDER_TOPIC_CONFIG, topic)})
 
-    def _route(self, topic: str, zone: str | None, *, standard: bool) -> bytes | None:
-        route = self.route(topic)
+    def _route(self, topic: str, zone: str | None, *, standard: bool, aliases: bool) -> bytes | None:
+        route = self.route(topic, aliases=aliases)
         if route is None:
             return None
         raw = body_bytes(route if zone is None else in_zone(route, zone))

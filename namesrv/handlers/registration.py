@@ -80,6 +80,7 @@ class Registrations:
             enable_acting_master=request.enable_acting_master,
             zone_name=call.ext_fields.get(ZONE_NAME),
             body=_register_body(request, call),
+            forwards_sends=bool(request.forwards_sends),
         )
         before = self._master_of(request.broker_name)
         result = self.routes.register(registration)

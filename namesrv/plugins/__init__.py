@@ -24,6 +24,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "BrokerKey",
     "Liveness",
+    "Masters",
     "Plugin",
     "PluginContext",
     "RouteKey",
@@ -108,6 +109,20 @@ class Routes(Protocol):
         ...
 
 
+class Masters(Protocol):
+    """Where a plugin that elects masters tells the name server, before the master registers itself:
+    namesrv/core/elected.py."""
+
+    def elect(self, cluster_name: str, broker_name: str, master_addr: str, master_epoch: int) -> bool:
+        """Routes show this master, if it is registered in any role, until it registers as master or a newer
+        one is told. False: it is known, or a newer one is."""
+        ...
+
+    def forget(self, cluster_name: str, broker_name: str) -> None:
+        """The group has no master, or is gone: routes show what is registered. Safe to repeat."""
+        ...
+
+
 @dataclass
 class PluginContext:
     """What the name server gives to a plugin. A plugin with its own port reports closed connections with
@@ -121,6 +136,7 @@ class PluginContext:
     environ: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
     routes: Routes | None = None  # None: this program serves no routes
+    masters: Masters | None = None  # None: likewise
     http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP port, once it is bound
     tls: ServerTls | None = None  # for a plugin's own port
     client_tls: ClientTls | None = None  # for its connections to others; None: they are plain

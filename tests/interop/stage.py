@@ -151,10 +151,11 @@ async def staged(
     brokers: int = 1,
     name_servers: int = 1,
     more: dict[str, str] | None = None,
+    namesrv: dict[str, str] | None = None,
     containers: bool = False,
 ) -> AsyncIterator[Stage]:
     """One broker, or a group of them that acknowledges what all of them have. more: broker settings.
-    containers: see Harness."""
+    namesrv: settings of the name servers. containers: see Harness."""
     settings = {
         "messageDelayLevel": LEVELS,
         "mappedFileSizeCommitLog": "16777216",
@@ -168,6 +169,7 @@ async def staged(
         name_servers=name_servers,
         brokers=brokers,
         broker_settings=settings,
+        namesrv_settings=namesrv,
         containers=containers,
     ) as running:
         client = RemotingClient()

@@ -1,8 +1,13 @@
 """Random histories against both tables of the name server: the invariants hold after every step."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
+from keelmq.remoting.operations.route import TopicRouteData
+from namesrv.core.aliases import AliasLimits
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.core.register_body import BadBody, inflate_body
 from namesrv.core.routes import RouteTable
@@ -16,6 +21,10 @@ NAMES = st.sampled_from(["b-a", "b-b"])
 TOPICS = st.sampled_from([("T1",), ("T1", "T2"), ("T2", "T3")])
 REGISTER = st.tuples(st.just("register"), ADDRS, IDS, NAMES, st.integers(0, 3), TOPICS, st.booleans())
 UNREGISTER = st.tuples(st.just("unregister"), ADDRS, NAMES)
+ELECT = st.tuples(st.just("elect"), ADDRS, NAMES, st.integers(1, 4))
+FORGET_MASTER = st.tuples(st.just("forget"), NAMES)
+WIPE = st.tuples(st.just("wipe"), NAMES)
+LIMITS = st.builds(AliasLimits, st.integers(0, 3), st.integers(1, 50))
 
 
 @settings(max_examples=share(200), deadline=None)
@@ -39,6 +48,71 @@ def test_route_table(steps: list[tuple[object, ...]]) -> None:
         table.check_invariants()
         for topic in ("T1", "T2", "T3"):
             table.pick_up_route(topic)
+
+
+@settings(max_examples=share(300), deadline=None)
+@given(st.lists(REGISTER | UNREGISTER | ELECT | FORGET_MASTER | WIPE, max_size=30), LIMITS)
+def test_alias_entries(steps: list[tuple[object, ...]], limits: AliasLimits) -> None:
+    """Whatever happened: aliases add to the route and change nothing of it, lead to brokers that forward, are
+    few, and cannot be read. The master is the one of the newest epoch that was told and is registered."""
+    table = RouteTable(aliases=limits)
+    for step in steps:
+        match step:
+            case (
+                "register",
+                str(addr),
+                int(broker_id),
+                str(name),
+                int(epoch),
+                tuple(topics),
+                bool(forwards),
+            ):
+                request = registration(addr, broker_id, name=name, epoch=epoch, topics=topics)
+                table.register(replace(request, forwards_sends=forwards))
+            case ("unregister", str(addr), str(name)):
+                table.unregister("C1", name, addr)
+            case ("elect", str(addr), str(name), int(epoch)):
+                table.elected.elect("C1", name, addr, epoch)
+            case ("forget", str(name)):
+                table.elected.forget("C1", name)
+            case ("wipe", str(name)):
+                table.wipe_write_perm(name)
+        table.check_invariants()
+        for topic in ("T1", "T2", "T3"):
+            plain, route = table.pick_up_route(topic), table.pick_up_route(topic, aliases=True)
+            if plain is None or route is None:
+                assert plain is route
+                continue
+            count = len(plain.queue_datas)
+            assert route.queue_datas[:count] == plain.queue_datas
+            assert route.broker_datas[:count] == plain.broker_datas
+            check_aliases(table, plain, route, limits)
+
+
+def check_aliases(
+    table: RouteTable, plain: TopicRouteData, route: TopicRouteData, limits: AliasLimits
+) -> None:
+    queues, brokers = (each[len(plain.queue_datas) :] for each in (route.queue_datas, route.broker_datas))
+    assert [each.broker_name for each in queues] == [each.broker_name for each in brokers]
+    for each in plain.broker_datas:
+        assert len(set(each.broker_addrs.values())) == len(each.broker_addrs), "one address under two ids"
+        master = table.elected.unregistered_master("C1", each.broker_name)
+        if master in each.broker_addrs.values():
+            assert each.broker_addrs[MASTER_ID] == master
+    if not queues:
+        return
+    (target,) = [each for each in plain.queue_datas if each.perm & PERM_WRITE]
+    group = next(each for each in plain.broker_datas if each.broker_name == target.broker_name)
+    total = target.write_queue_nums + len(queues)
+    assert len(queues) <= limits.per_group
+    assert len(queues) * 100 <= limits.percent_max * total
+    for queue, broker in zip(queues, brokers, strict=True):
+        assert (queue.perm, queue.write_queue_nums) == (PERM_WRITE, 1)
+        ((broker_id, addr),) = broker.broker_addrs.items()
+        live = table.live("C1", addr)
+        assert broker_id == MASTER_ID
+        assert live is not None and live.broker_name == group.broker_name
+        assert live.forwards_sends or addr == group.broker_addrs.get(MASTER_ID)
 
 
 KEYS = st.sampled_from([BrokerKey("C1", "b-a", each) for each in (1, 2, 3)])

@@ -48,7 +48,8 @@ class RegisterBrokerBody(Wire):
 
 
 class RegisterBrokerRequest(Wire):
-    """Header of 103."""
+    """Header of 103. Ours: forwards_sends, as a slave this broker forwards messages of producers to the
+    master, so the name server may show it as an alias of the master; RocketMQ's name servers ignore it."""
 
     broker_name: str
     broker_addr: str
@@ -59,6 +60,7 @@ class RegisterBrokerRequest(Wire):
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: int = 0
+    forwards_sends: bool | None = None
 
 
 class RegisterBrokerResponse(Wire):

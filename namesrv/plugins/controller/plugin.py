@@ -23,11 +23,13 @@ from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
+from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.death_proofs import DeathProofs, Probe, connect_and_close
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
+from namesrv.plugins.controller.election.route_masters import RouteMasters
 from namesrv.plugins.controller.http.sources import ControllerSources, GroupSources, MetricSources
 from namesrv.plugins.controller.machine import ControllerMachine
 from namesrv.plugins.controller.proposer import Proposer
@@ -77,9 +79,7 @@ class ControllerPlugin:
         self.telemetry: ControllerTelemetry | None = None
         if config.telemetry_enable:
             self.telemetry = ControllerTelemetry(config)
-        self.machine = ControllerMachine(
-            self._applied, None if self.telemetry is None else self.telemetry.restored
-        )
+        self.machine = ControllerMachine(self._applied, self._restored)
         self.replicator: Replicator
         if make_replicator is None:
             self.replicator = RaftReplicator(self.machine, _settings(config))
@@ -87,6 +87,9 @@ class ControllerPlugin:
             self.replicator = make_replicator(self.machine)
         self.settings = LiveConfig(config, lambda: self.machine.state)
         self.proposer = Proposer(self.machine, self.replicator)
+        self.route_masters = RouteMasters(
+            context.masters, lambda: self.machine.state, self.proposer.call_in_loop
+        )
         self.liveness_view = LivenessView(context.liveness, context.clock)
         self.tally = ElectionTally()
         self.notifier = RoleChangeNotifier(
@@ -205,6 +208,7 @@ class ControllerPlugin:
             self._tasks.start("controller telemetry", self.telemetry.writer.run)
             self._tasks.start("clocks of brokers", self.telemetry.compare_clocks)
         await self.replicator.start()
+        self.route_masters.tell_all()
         self._tasks.start("controller elections", self.elections.run)
         self._started = True
 
@@ -266,11 +270,18 @@ class ControllerPlugin:
         """Implements EventHook."""
         self.tally.applied(event, applied)
         self.elections.applied(event, applied)
+        self.route_masters.applied(event, applied)
         before, after = applied.before, applied.after
         if before is not None and (after is None or len(after.replicas) < len(before.replicas)):
             self._cleaned.extend(set(before.keys()) - set(() if after is None else after.keys()))
         if self.telemetry is not None:
             self.telemetry.applied(event, applied)
+
+    def _restored(self, state: State) -> None:
+        """Implements RestoreHook."""
+        self.route_masters.restored(state)
+        if self.telemetry is not None:
+            self.telemetry.restored(state)
 
     def _http_address(self) -> str | None:
         """Returns host:port for other hosts: the request host, unless HTTP is bound to a certain address."""

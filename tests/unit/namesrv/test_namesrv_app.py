@@ -42,11 +42,20 @@ class Wire:
         return decode(await self.reader.readexactly(length))
 
     async def ask(
-        self, code: int, ext: Mapping[str, object], body: bytes = b"", version: int = 479
+        self,
+        code: int,
+        ext: Mapping[str, object],
+        body: bytes = b"",
+        version: int = 479,
+        language: str = "PYTHON",
     ) -> RemotingCommand:
         fields = {key: str(value) for key, value in ext.items()}
         return await self.frame(
-            encode(RemotingCommand(code, opaque=7, ext_fields=fields, body=body, version=version))
+            encode(
+                RemotingCommand(
+                    code, opaque=7, ext_fields=fields, body=body, version=version, language=language
+                )
+            )
         )
 
     async def register(

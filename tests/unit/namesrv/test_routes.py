@@ -305,7 +305,7 @@ def test_a_slave_below_which_others_are_changes_no_topics() -> None:
 
 
 def test_there_is_a_limit_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("namesrv.core.routes.ADDRESSES_MAX", 1)
+    monkeypatch.setattr("namesrv.core.registration_rules.ADDRESSES_MAX", 1)
     table = RouteTable()
     table.register(registration(A))
     assert table.register(registration(A, counter=2)) == Registered(), "who is here stays"

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from broker.admission import send_forwarder, send_gate
 from broker.admission.send_forwarder import FORWARDED_GROUP, SendForwarder
 from broker.admission.send_gate import HAND_OVER, ROLE
 from broker.controller_mode.hand_over import HandOver, HandOverError
@@ -179,6 +180,64 @@ async def test_a_message_on_its_way_is_stored_here_when_this_broker_becomes_mast
     scene.broker.gate.open(ROLE)
     (answer,) = await scene.answers()
     assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "0")
+
+
+async def test_a_message_waits_for_a_master_that_is_not_known_yet(tmp_path: Path) -> None:
+    """An alias of a master that died, before it hears of the election."""
+    scene = Forwarding(tmp_path, stored())
+    scene.broker.gate.close(ROLE, "slave")
+    assert scene.broker.send() is None
+    await until(lambda: scene.forwarder.count == 1)
+    assert scene.broker.answers() == []
+    scene.master = NEW_MASTER
+    (answer,) = await scene.answers()
+    assert (answer.code, answer.ext_fields["masterAddress"]) == (0, NEW_MASTER)
+    assert scene.forwarder.count == 0
+
+
+async def test_it_is_refused_when_there_is_none_for_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_forwarder, "FORWARD_TIMEOUT_MS", 30)
+    scene = Forwarding(tmp_path, stored())
+    scene.broker.gate.close(ROLE, "this broker is slave of h:1")
+    assert scene.broker.send() is None
+    (answer,) = await scene.answers()
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "slave of h:1" in (answer.remark or "")
+    assert scene.client.calls == []
+
+
+async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: Path) -> None:
+    """The heir of a dead master is alone in the SyncStateSet for some ms, and a client has few retries."""
+    scene = Forwarding(tmp_path, stored())
+    gate = scene.broker.gate
+    gate.close(ROLE, "slave")
+    gate.min_in_sync = 2
+    gate.open(ROLE)
+    for _ in range(20):
+        assert scene.broker.send() is None
+    assert scene.broker.answers() == [] and scene.broker.store.commit_log.max_offset == 0
+    gate.in_sync = 2
+    answers = await scene.answers(20)
+    assert {answer.code for answer in answers} == {0} and scene.client.calls == []
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == [str(each) for each in range(20)]
+
+
+async def test_a_master_without_replicas_says_so_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_gate, "GATHER_MS", 30)
+    scene = Forwarding(tmp_path, stored())
+    gate = scene.broker.gate
+    gate.close(ROLE, "slave")
+    gate.min_in_sync = 2
+    gate.open(ROLE)
+    assert scene.broker.send() is None
+    (answer,) = await scene.answers()
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "in-sync replicas not enough" in (answer.remark or "")
+    refused = scene.broker.send()
+    assert refused is not None and refused.code == ResponseCode.SYSTEM_ERROR, "at once, from then on"
 
 
 async def test_what_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

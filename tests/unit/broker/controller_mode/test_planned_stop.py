@@ -30,6 +30,7 @@ class Scene:
         self.loop, self.role = loop, role
         self.linked, self.refused, self.give_ms, self.given = True, False, 100, 0
         self.registry = ClientRegistry()
+        self.announcements = 0
         self.forwarder = SimpleNamespace(count=0, last_taken_ms=0, senders=set[FakePeer]())
         self.settings = SimpleNamespace(
             shutdown_hand_over_timeout=HAND_OVER_MS,
@@ -41,8 +42,13 @@ class Scene:
             **parts,
             role=lambda: self.role,
             is_linked=lambda: self.linked,
+            announce=self.announce,
             settings=cast(Any, self.settings),
         )
+
+    def announce(self) -> None:
+        assert self.stop.is_running, "name servers would show it as an alias again"
+        self.announcements += 1
 
     @property
     def now_ms(self) -> int:
@@ -175,6 +181,19 @@ def test_a_slave_ends_at_once_unless_it_was_master_lately(scene: Scene) -> None:
     scene.loop.run_until_complete(scene.pass_ms(1_000))
     assert scene.lasts_ms() == 0
     assert scene.given == 0
+
+
+def test_an_alias_is_waited_for_by_its_producers(scene: Scene) -> None:
+    """Name servers show it as an alias of the master (routeAliasesEnable): it is no alias from now on, and
+    forwards until the producers have polled the route. Its consumers have others to read from."""
+    scene.role, peer = SLAVE, FakePeer(7)
+    scene.connect(6, "JAVA", consumes=True)
+    scene.connect(7, "CPP")
+    scene.sends(peer)
+    assert FORWARD_MS <= scene.lasts_ms() <= FORWARD_MS + LOOKS_MS
+    assert scene.announcements == 1
+    scene.at(5_000, lambda: setattr(peer, "closing", True))
+    assert 5_000 <= scene.lasts_ms() <= 5_000 + LOOKS_MS, "again, long after: it is an alias still"
 
 
 def test_it_hands_over_again_if_it_is_elected_meanwhile(scene: Scene) -> None:
