@@ -378,11 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         future = self.pending.pop(command.opaque, None)
         if future is None:
             logger.debug(
-                "%s: late response from %s to opaque %d",
-                self._dispatcher.name,
-                self.address,
-                command.opaque,
-                extra={"opaque": command.opaque},
+                "%s: late response from %s to opaque %d", self._dispatcher.name, self.address, command.opaque
             )
         elif not future.done():
             future.set_result(command)
