@@ -88,8 +88,7 @@ class Namesrv:
             environ=environ,
             overrides=overrides,
         )
-        self.kv = KvStore(config.kv_config_path or DEFAULT_PATH)
-        self.liveness = HeartbeatTable()
+        self.kv, self.liveness = KvStore(config.kv_config_path or DEFAULT_PATH), HeartbeatTable()
         self.routes = RouteTable(
             support_acting_master=config.support_acting_master,
             delete_missing_topics=config.delete_topic_with_broker_registration,
