@@ -11,7 +11,7 @@ from unittest import mock
 import pysyncobj.syncobj as library
 
 from namesrv.plugins.controller import replicator
-from namesrv.plugins.controller.raft import member
+from namesrv.plugins.controller.raft import election_wait
 from namesrv.plugins.controller.raft.membership import vote_eligibility as standing
 
 NUDGE_S = 1e-6  # the library has loops that end only when time passes
@@ -93,7 +93,7 @@ def virtual_library(clock: Clock, random: Random, **more: Any) -> Iterator[None]
             (library, "PipeNotifier", Pipe),
             (replicator, "Node", SameHashNode),
             (replicator, "random", random),
-            (member, "random", random),
+            (election_wait, "random", random),
             (standing, "secrets", SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
