@@ -50,13 +50,13 @@ def publish_pages(
         with open_storage(url) as storage, tempfile.TemporaryDirectory(prefix="keelmq-pages-") as name:
             work = Path(name)
             for folder in (ROLLUP, run_folder(run_ts)):
-                _copy(system, f"{root}/{folder}", pa_fs.LocalFileSystem(), str(work / folder))
+                copy_tree(system, f"{root}/{folder}", pa_fs.LocalFileSystem(), str(work / folder))
             newest = max([wall_clock(), _generation(storage) + 1])
             write_pages(
                 work, inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=lambda: newest
             )
             folder = f"{PAGES}/{newest}"
-            _copy(pa_fs.LocalFileSystem(), str(work / folder), system, f"{root}/{folder}")
+            copy_tree(pa_fs.LocalFileSystem(), str(work / folder), system, f"{root}/{folder}")
             storage.replace(CURRENT, (work / CURRENT).read_bytes())
             for old in sorted(folders(system, f"{root}/{PAGES}"), key=_number)[:-GENERATIONS_KEPT]:
                 system.delete_dir(f"{root}/{PAGES}/{old}")
@@ -95,7 +95,7 @@ class Fetch:
         if (self._target / CURRENT).exists() and (self._target / CURRENT).read_bytes() == content:
             done.files_there = 1
             return done
-        _copy(system, f"{root}/{PAGES}/{newest}", pa_fs.LocalFileSystem(), str(to))
+        copy_tree(system, f"{root}/{PAGES}/{newest}", pa_fs.LocalFileSystem(), str(to))
         copied = [path for path in to.rglob("*") if path.is_file()]
         done.files, done.size_bytes = len(copied), sum(path.stat().st_size for path in copied)
         replace_file(self._target / CURRENT, content, keep_backup=False)
@@ -116,7 +116,7 @@ def _generation(storage: Storage) -> int:
         return -1
 
 
-def _copy(source: pa_fs.FileSystem, path: str, target: pa_fs.FileSystem, to: str) -> None:
+def copy_tree(source: pa_fs.FileSystem, path: str, target: pa_fs.FileSystem, to: str) -> None:
     """Copies all files of a folder, several at a time. Raises OSError."""
     infos = source.get_file_info(pa_fs.FileSelector(path, recursive=True))
     names = [info.path for info in infos if info.type == pa_fs.FileType.File]

@@ -89,7 +89,7 @@ def test_a_fetch_that_fails_leaves_the_pages_before(
         raise OSError("no route to host")
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote_output, "_copy", broken)
+        patch.setattr(remote_output, "copy_tree", broken)
         with pytest.raises(OSError, match="no route"):
             Fetch(out, seen).once()
         with pytest.raises(AnalyticsError, match=r"cannot write pages to .*: no route"):

@@ -1,14 +1,15 @@
 """ElectionWait: how long a follower waits for a silent leader, and between the rounds of a pre-vote. No I/O.
 
-A leader that is silent for 0.3 s hangs where its appends come every 0.1 s, and merely has a slow disk where
-gaps of 0.2 s are usual. So the wait is a multiple of the longest gap between two appends of the last minutes,
-within bounds. Safety does not depend on it: a wrong guess costs an election, not data.
+A leader that is silent for 0.4 s hangs where its appends come every 0.1 s, and merely has a slow disk where
+gaps of 0.3 s are usual. So the wait is a multiple of the longest gap between two appends of the last minutes,
+within bounds. It is never below `shortest_s`: one stalled fsync of a quiet leader must not cost an election.
+Safety does not depend on the wait: a wrong guess costs an election, not data.
 """
 
 import random
 from collections import deque
 
-SHORTEST_S, LONGEST_S = 0.25, 0.8
+LONGEST_S = 0.8
 SPREAD = 1.5  # a timeout is up to this multiple of the wait: two members seldom ask at once
 FACTOR = 2.5
 BUCKET_S, BUCKETS = 10.0, 60  # the longest gap of each 10 s, for 10 minutes
@@ -17,11 +18,11 @@ FAST_ROUNDS_MAX = 20
 
 
 class ElectionWait:
-    """`first_s`: the wait until BUCKET_S of appends were seen. `fast_s`: the longest delay after the link to
-    the leader broke; 0: as long as for a silent one. Times are seconds of one clock."""
+    """`shortest_s`: the least wait. `fast_s`: the longest delay after the link to the leader broke; 0: as
+    long as for a silent one. Times are seconds of one clock."""
 
-    def __init__(self, first_s: float, fast_s: float) -> None:
-        self._first_s, self._fast_s = first_s, fast_s
+    def __init__(self, shortest_s: float, fast_s: float) -> None:
+        self._shortest_s, self._fast_s = shortest_s, fast_s
         self._last: tuple[int, float] | None = None  # term and time of the last append
         self._bucket_ends: float | None = None
         self._longest_now = 0.0
@@ -49,8 +50,7 @@ class ElectionWait:
     def silence_s(self) -> float:
         """How long a leader may be silent."""
         longest = max((self._longest_now, *self._longest))
-        least = min(SHORTEST_S, self._first_s) if self._longest else self._first_s
-        return min(max(FACTOR * longest, least), max(LONGEST_S, self._first_s))
+        return min(max(FACTOR * longest, self._shortest_s), max(LONGEST_S, self._shortest_s))
 
     def timeout_s(self) -> float:
         """Returns a random time from the last append until the first round."""
