@@ -3,7 +3,7 @@
 A stock client reads the route every 30 s, and retries a failed message at once at *another broker name*. If a
 topic is at one group only, there is none: until the next poll every retry goes to the dead master. So the
 answer to 105 gives, besides broker-a, the name broker-a%alias1 with one write queue, no permission to read,
-and the address of a live slave as master. The slave forwards to the master (docs/adr/0040).
+and the address of a live slave as master. The slave forwards to the master (docs/adr/0041).
 
 An alias's queue 0 is queue 0 of the group, and the number of aliases depends on settings and on the topic's
 queues, not on who is alive: a producer that chooses a queue by key finds the same list after a fail-over.
