@@ -1,5 +1,5 @@
 """A producer that behaves like RocketMQ's own: it polls the route every 30 s, and nothing makes it read the
-route earlier; each retry goes to another broker name where the route has one (docs/adr/0040).
+route earlier; each retry goes to another broker name where the route has one (docs/adr/0041).
 """
 
 import asyncio
