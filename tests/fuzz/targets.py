@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
+from unittest import mock
 
+from broker.admission import send_forwarder
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.store.queue.queue_table import WAITERS_MAX
@@ -218,6 +220,25 @@ class ReplicaTarget(BrokerTarget):
         "controllerAddr": f"{HOST}:1",
         "haListenPort": 0,
     }
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # Sends wait for a master that never comes, each for 2.5 s.
+        self._no_wait = mock.patch.object(send_forwarder, "FORWARD_TIMEOUT_MS", 0)
+
+    async def open(self) -> None:
+        self._no_wait.start()
+        await super().open()
+
+    async def flush(self) -> None:
+        await super().flush()
+        assert self.broker.controlled is not None
+        while self.broker.controlled.forwarder.count:  # noqa: ASYNC110 - as in frames._settle
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await super().close()
+        self._no_wait.stop()
 
 
 TARGETS = {each.name: each for each in (NamesrvTarget, ControllerTarget, BrokerTarget, ReplicaTarget)}

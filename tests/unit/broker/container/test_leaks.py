@@ -129,15 +129,12 @@ async def growth(
 
 @pytest.mark.usefixtures("unlogged")
 async def test_thirty_brokers_come_and_go(tmp_path: Path, start: Starter) -> None:
-    """One object of each broker would be 30, its smallest buffers several MiB."""
+    """One object of each broker would be 30. Bytes of malloc are left to the thousand, which run in a process
+    of their own: here buffers of other tests come and go."""
 
     def enough(grown: Held) -> bool:
-        return (
-            max(grown.files, grown.tasks, grown.threads) <= SPARE + 3
-            and grown.objects <= 1_500
-            and grown.blocks <= 5_000
-            and grown.malloc_kib <= 3_072
-        )
+        few = max(grown.files, grown.tasks, grown.threads) <= SPARE + 3
+        return few and grown.objects <= 1_500 and grown.blocks <= 5_000
 
     grown = await growth(tmp_path, start, warm_up=10, count=30, enough=enough)
     assert enough(grown), grown
