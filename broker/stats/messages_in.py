@@ -5,9 +5,11 @@ Queues grow on slaves as well. So the ends of the queues are recorded when a ter
 the term is added when it ends: the counters of a slave stand still, and go on when it is master again.
 """
 
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from broker.store.queue.queue_table import QueueTable
+from broker.store.queue.size_counts import SIZE_BITS, SMALL_BYTES
 
 
 class InCount(NamedTuple):
@@ -15,6 +17,10 @@ class InCount(NamedTuple):
 
     messages: int = 0
     size: int = 0
+
+
+SIZE_BOUNDS: Final = (SMALL_BYTES, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+"""RocketMQ's buckets for the sizes of messages, in bytes: powers of two, as size_counts.py needs them."""
 
 
 class MessagesIn:
@@ -49,3 +55,11 @@ class MessagesIn:
                 size += max(queue.put_bytes - begin.size, 0)
             found[topic] = InCount(messages, size)
         return found
+
+    def sizes(self, topic: str, messages: int) -> list[int]:
+        """Returns how many of the topic's messages are at most as large as each of SIZE_BOUNDS and larger
+        than the one before, and how many are larger than all. messages: of counts(), from the same moment."""
+        counts = self._queues.size_counts.get(topic, [])
+        ends = [*(bound.bit_length() - 1 for bound in SIZE_BOUNDS), SIZE_BITS]
+        large = [sum(counts[begin + 1 : end + 1]) for begin, end in pairwise(ends)]
+        return [max(messages - sum(large), 0), *large]

@@ -29,6 +29,7 @@ from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import GetResult, read_queue
+from broker.store.queue.size_counts import SMALL_BYTES, count_large
 from broker.store.recovery import (
     RECORDS_AT_ONCE,
     Between,
@@ -210,6 +211,8 @@ class MessageStore(DispatchingStore):
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
         end = self.commit_log.max_offset
         size = end - offset
+        if size > SMALL_BYTES:
+            queue.size_counts[(size - 1).bit_length()] += 1
         if keys is None:
             unique_key, keys = index_keys(properties)
         self._queued.append((end, queue, queue_offset, offset, size, tags_code, now, unique_key, keys))
@@ -224,8 +227,10 @@ class MessageStore(DispatchingStore):
         """Does for records that were appended to the log directly what put() does behind its append."""
         self._queued.append(request)
         self.last_store_timestamp = request.timestamp
-        for queue, queue_offset, messages, _, log_bytes in request.queue_units:
+        for queue, queue_offset, messages, units, log_bytes in request.queue_units:
             queue.next_offset = queue_offset + messages
+            if log_bytes > SMALL_BYTES:
+                count_large(queue.size_counts, units, messages, log_bytes)
             self._queued_in_requests += messages
             self.put_messages += messages
             self.put_bytes += log_bytes

@@ -19,6 +19,7 @@ from broker.message.record_bytes import CommonFields, Message, queue_cursor, rec
 from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answer
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from broker.store.queue.size_counts import SMALL_BYTES, no_records
 from keelmq.remoting.frame import frame_bytes
 from keelmq.runtime.compiled import leaves
 
@@ -379,3 +380,34 @@ def test_too_many_items() -> None:
 def test_a_number_out_of_its_field() -> None:
     batch = Batch(item(b"", b"", 0), b"\x01t", 2**40, 0, b"", b"", None, 0)
     assert same(RECORDS_OF, batch, 0)[0] is struct.error
+
+
+# -- sizes -----------------------------------------------------------------------------------------------
+
+COUNT_LARGE = ways("broker.store.queue.size_counts", "count_large")
+sizes = st.sampled_from([1, 2, 1_023, 1_024, 1_025, 4_096, 4_097, 524_289, 2**31 - 1]) | st.integers(1, 9_000)
+
+
+@unhurried
+@given(st.lists(sizes, max_size=20))
+@example([300, 300, 2_000, 2_000, 2_000, 5_000, 300, 2_000])
+def test_count_large(found: list[int]) -> None:
+    units = b"".join(struct.pack(">qiq", at, size, -1) for at, size in enumerate(found))
+    expected = no_records()
+    for size in found:
+        if size > SMALL_BYTES:
+            expected[(size - 1).bit_length()] += 1
+    for count_large in COUNT_LARGE:
+        counts = no_records()
+        count_large(counts, units, len(found), sum(found))
+        assert counts == expected
+
+
+@unhurried
+@given(sizes, st.integers(2, 50), st.integers(1, 3))
+def test_count_large_of_messages_that_share_records(size: int, messages: int, records: int) -> None:
+    for count_large in COUNT_LARGE:
+        counts = no_records()
+        count_large(counts, bytes(46 * records), messages, size * messages)
+        assert sum(counts) == (messages if size > SMALL_BYTES else 0)
+        assert counts[(size - 1).bit_length()] == sum(counts)

@@ -60,19 +60,19 @@ class ConsumeQueue:
         "next_offset",
         "put_bytes",
         "queue_id",
+        "size_counts",
         "topic",
         "waiters",
     )
 
     def __init__(self, directory: Path, topic: str, queue_id: int, file_bytes: int) -> None:
         assert file_bytes > 0 and file_bytes % self.unit_bytes == 0
-        self.directory = directory
-        self.topic = topic
-        self.queue_id = queue_id
+        self.directory, self.topic, self.queue_id = directory, topic, queue_id
         self.key_prefix_hash = java_hash(f"{topic}#")
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
         self.put_bytes = 0  # of records that got a unit since the start
+        self.size_counts: list[int] = []  # of the topic; QueueTable sets it
         self.waiters: dict[Callable[[], None], int] = {}  # callback -> wanted offset; see QueueTable
         self._files: list[MappedFile] = []
         self._base = self._end = 0  # byte positions of the last file

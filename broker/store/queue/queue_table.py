@@ -6,6 +6,7 @@ since a replica may get records before their topics. Its kind never changes.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ from broker.store.log.disk_jobs import Job
 from broker.store.log.mapped_file import is_file_name
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.size_counts import SizeCounts, no_records
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
@@ -53,6 +55,8 @@ class QueueTable:
         self._file_bytes, self._batch_file_bytes = file_bytes, batch_file_bytes
         self.table: dict[str, dict[int, ConsumeQueue]] = {}
         self._batch_table: dict[str, dict[int, BatchQueue]] = {}
+        self.size_counts: defaultdict[str, SizeCounts] = defaultdict(no_records)
+        """By topic: the large messages that this broker has stored as master."""
         self.has_batch_type: Callable[[str], bool] = topics.is_batch
         topics.on_batch_topic = self.become_batch
         self.woken: list[ConsumeQueue] = []
@@ -109,12 +113,14 @@ class QueueTable:
     def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self._base / topic / str(queue_id)
         queue = ConsumeQueue(directory, topic, queue_id, self._file_bytes)
+        queue.size_counts = self.size_counts[topic]
         self.table.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def _new_batch(self, topic: str, queue_id: int) -> BatchQueue:
         directory = self._batch_base / topic / str(queue_id)
         queue = BatchQueue(directory, topic, queue_id, self._batch_file_bytes)
+        queue.size_counts = self.size_counts[topic]
         self._batch_table.setdefault(topic, {})[queue_id] = queue
         return queue
 
