@@ -22,8 +22,12 @@ from broker.admin.group_metrics import (
     message_type,
 )
 from broker.admin.lag_times import LagTimes
+from broker.admin.pop_metrics import METRICS as POP_METRICS
+from broker.admin.pop_metrics import add_pops
 from broker.admin.request_metrics import METRICS as REQUEST_METRICS
 from broker.admin.request_metrics import add_requests
+from broker.admin.timer_metrics import METRICS as TIMER_METRICS
+from broker.admin.timer_metrics import STORAGE, STORAGE_LABELS, TimerTimes, add_timers
 from broker.admission.pending_replies import PendingReplies
 from broker.clients.core.registry import ClientRegistry
 from broker.config.broker_config import BrokerConfig
@@ -35,6 +39,7 @@ from broker.metadata.service import Metadata
 from broker.plain_ha.report import status_of as plain_status_of
 from broker.plain_ha.service import PlainHaService
 from broker.pop.consumption import PopConsumption
+from broker.stats.messages_in import SIZE_BOUNDS
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
@@ -58,8 +63,6 @@ from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.clock import wall_ms
 
-STORAGE = ("local", "disk")
-_STORAGE_LABELS = ("storage_type", "storage_medium")
 ROLE_NUMBERS = {"master": 1, "slave": 0, "none": -1}
 RECORD_BYTES_MAX = 17_000_000
 NO_ID = -1
@@ -71,6 +74,13 @@ TABLE = Table(
         Metric("rocketmq_broker_permission", "brokerPermission: 2 write, 4 read, 6 both"),
         Metric("rocketmq_topic_number", "topics that this broker knows, system topics included"),
         Metric(
+            "rocketmq_message_size_bytes",
+            "sizes of the records of the messages that rocketmq_messages_in_total counts; the sum is "
+            "rocketmq_throughput_in_total",
+            ("topic", "message_type", "is_system"),
+            is_histogram=True,
+        ),
+        Metric(
             "rocketmq_messages_in_total",
             "messages stored as master since the start; topics beyond the limit are one series (others). "
             "message_type: of the topic's attribute message.type; normal without one",
@@ -78,7 +88,7 @@ TABLE = Table(
         ),
         *METRICS,
         *REQUEST_METRICS,
-        Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", _STORAGE_LABELS),
+        Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", STORAGE_LABELS),
         Metric(
             "rocketmq_storage_quota_bytes",
             "what the store may use of its disk (replicasPerDiskPartition); absent without a quota. files: "
@@ -90,12 +100,10 @@ TABLE = Table(
             "sizes of the files that count against the quota, also without one: log, queues and index",
             ("files",),
         ),
-        Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", _STORAGE_LABELS),
+        Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", STORAGE_LABELS),
+        Metric("rocketmq_storage_dispatch_behind_bytes", "log that no consume queue has yet", STORAGE_LABELS),
         Metric(
-            "rocketmq_storage_dispatch_behind_bytes", "log that no consume queue has yet", _STORAGE_LABELS
-        ),
-        Metric(
-            "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", _STORAGE_LABELS
+            "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", STORAGE_LABELS
         ),
         Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
@@ -190,17 +198,8 @@ TABLE = Table(
             "transactions whose message is in TRANS_CHECK_MAX_TIME_TOPIC",
             ("topic",),
         ),
-        Metric("rocketmq_timing_messages", "timers that are not delivered yet; of a master"),
-        Metric("rocketmq_timer_enqueue_total", "timers that were put into the wheel"),
-        Metric("rocketmq_timer_enqueue_lag", "timer messages that are not in the wheel yet; of a master"),
-        Metric("rocketmq_timer_dequeue_total", "timers that were delivered"),
-        Metric("rocketmq_timer_dequeue_latency_milliseconds", "since the next timer has been due"),
-        Metric("rocketmq_pop_checkpoint_buffer_size", "pops with unacknowledged messages; of a master"),
-        Metric(
-            "rocketmq_pop_revive_retry_messages_total",
-            "popped messages that were not acknowledged in time, and were delivered again",
-        ),
-        Metric("rocketmq_pop_waiting_consumers", "pops and notifications that wait for a message"),
+        *TIMER_METRICS,
+        *POP_METRICS,
         Metric("rocketmq_confirm_offset", "confirmOffset, bytes of the CommitLog"),
         Metric("rocketmq_max_offset", "end of the CommitLog, bytes"),
         Metric("rocketmq_min_offset", "beginning of the CommitLog, bytes"),
@@ -228,6 +227,7 @@ class MetricSources:
     lags: LagTimes
     transactions: TransactionService
     timers: TimerService
+    timer_times: TimerTimes
     pop: PopConsumption
     write_buffers: WriteBuffers | None
     limits: PeerLimits | None
@@ -262,7 +262,9 @@ def scrape(sources: MetricSources) -> Scrape:
     _add_messages(made, sources.stats, sources.metadata)
     add_groups(made, sources.stats, sources.metadata, sources.lags, sources.store, sources.registry)
     add_requests(made, sources.pending.latency, sources.stats)
-    _add_scheduled(made, sources)
+    _add_transactions(made, sources.store, sources.transactions, sources.metadata)
+    add_timers(made, sources.timers, sources.timer_times, sources.metadata)
+    add_pops(made, sources.pop, sources.metadata)
     _add_storage(made, sources.store, readiness)
     for partition, quota_bytes in sources.quota.partitions():
         made.add("rocketmq_storage_quota_used_bytes", partition.store_bytes.used, partition.files)
@@ -285,17 +287,22 @@ def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[st
 
 
 def _add_messages(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    others = 0
-    found = {topic: messages for topic, (messages, _) in stats.messages_in.counts().items()}
+    others, other_bytes, other_sizes = 0, 0, [0] * (len(SIZE_BOUNDS) + 1)
+    found = stats.messages_in.counts()
     for count, topic in enumerate(each for each in found if has_topic(metadata, each)):
-        messages = found[topic]
+        messages, log_bytes = found[topic]
+        sizes = stats.messages_in.sizes(topic, messages)
         if count < made.limit:
-            kind = message_type(metadata, topic)
-            made.add("rocketmq_messages_in_total", messages, topic, kind, is_system_topic(topic))
+            labels = topic, message_type(metadata, topic), is_system_topic(topic)
+            made.add("rocketmq_messages_in_total", messages, *labels)
+            made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, sizes, log_bytes, *labels)
         else:
-            others += messages
+            others, other_bytes = others + messages, other_bytes + log_bytes
+            other_sizes = [a + b for a, b in zip(other_sizes, sizes, strict=True)]
     if others:
-        made.add("rocketmq_messages_in_total", others, OTHERS, NORMAL, "false")
+        labels = OTHERS, NORMAL, "false"
+        made.add("rocketmq_messages_in_total", others, *labels)
+        made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, other_sizes, other_bytes, *labels)
 
 
 _ENDS: Final = {
@@ -305,25 +312,15 @@ _ENDS: Final = {
 }
 
 
-def _add_scheduled(made: Scrape, sources: MetricSources) -> None:
-    """Transactions, timers and pops."""
-    transactions, timers, pop = sources.transactions, sources.timers, sources.pop
-    if sources.store.is_master:
-        made.add("rocketmq_half_messages", len(transactions.state))
-        made.add("rocketmq_timing_messages", len(timers.wheel))
-        made.add("rocketmq_timer_enqueue_lag", timers.unread)
-        made.add("rocketmq_timer_dequeue_latency_milliseconds", timers.late_ms)
-        made.add("rocketmq_pop_checkpoint_buffer_size", len(pop.pop.state))
-    made.add("rocketmq_pop_revive_retry_messages_total", pop.pop.revived)
-    made.add("rocketmq_pop_waiting_consumers", len(pop.handlers.polling))
-    for (how, topic), count in transactions.ended.most_common(made.limit):
-        if has_topic(sources.metadata, topic):
+def _add_transactions(made: Scrape, store: MessageStore, ended: TransactionService, known: Metadata) -> None:
+    if store.is_master:
+        made.add("rocketmq_half_messages", len(ended.state))
+    for (how, topic), count in ended.ended.most_common(made.limit):
+        if has_topic(known, topic):
             made.add(_ENDS[how], count, topic)
-    for topic, histogram in transactions.commit_times.items():
-        if has_topic(sources.metadata, topic):
+    for topic, histogram in ended.commit_times.items():
+        if has_topic(known, topic):
             made.add_histogram("rocketmq_finish_message_latency_milliseconds", histogram, topic)
-    made.add("rocketmq_timer_enqueue_total", timers.added)
-    made.add("rocketmq_timer_dequeue_total", timers.delivered)
 
 
 def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) -> None:

@@ -5,6 +5,7 @@ Each has a supervised task, and a state that is rebuilt from the log in every te
 """
 
 from broker.admin.runtime_info import RuntimeInfo
+from broker.admin.timer_metrics import TimerTimes
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.config.store_settings import HOUR_MS
@@ -56,6 +57,7 @@ class BackgroundServices:
         self.runtime_info = runtime_info
         self._context, self._metadata, self._writer = context, metadata, writer
         self.transactions, self.timers = transactions, timers
+        self.timer_times = TimerTimes(timers)
         self.replies = ReplyHandlers(context, writer, clients)
         self.pop = PopConsumption(context, metadata, writer, broker_name=context.broker_name)
 

@@ -256,7 +256,7 @@ class Broker(BrokerParts):
 
         collector = ScrapeCollector(self._scrapes, self.config.more_labels)
         title = "KeelMQ broker: metrics"
-        return prom_app(title, health=self._health, collectors=[collector], prepare=self.lags.measure)
+        return prom_app(title, health=self._health, collectors=[collector], prepare=self.measure)
 
     def _http_app(self) -> object:
         """Called in a thread; imports FastAPI."""
@@ -266,7 +266,7 @@ class Broker(BrokerParts):
             health=self._health,
             scrapes=self._scrapes,
             ha_status=self.status.ha_status,
-            prepare=self.lags.measure,
+            prepare=self.measure,
             more_labels=self.config.more_labels,
             settings=self._settings.view(self.operations),
         )
@@ -359,6 +359,11 @@ class Broker(BrokerParts):
         """None: switched off, or not started."""
         return self._telemetry
 
+    async def measure(self) -> None:
+        """Takes the measurements that would stop other work during a scrape; called in front of one."""
+        await self.lags.measure()
+        await self.services.timer_times.measure()
+
     def metric_sources(self) -> MetricSources:
         """Returns what the metrics are read from, after the start."""
         services = self.services
@@ -373,6 +378,7 @@ class Broker(BrokerParts):
             lags=self.lags,
             transactions=services.transactions,
             timers=services.timers,
+            timer_times=services.timer_times,
             pop=services.pop,
             write_buffers=self.process.write_buffers if self._is_alone else None,
             limits=self.process.limits if self._is_alone else None,

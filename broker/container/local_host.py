@@ -164,7 +164,7 @@ class LocalHost:
         found: list[Metric] = []
         for broker in serving:
             try:
-                await broker.lags.measure()
+                await broker.measure()
                 found += scrape(broker.metric_sources())
             except Exception:
                 logger.exception("%s: no metrics", broker.config.broker_name)

@@ -42,6 +42,7 @@ from broker.pop.records import (
     revive_message,
     unchanged_message,
 )
+from broker.pop.revive_counts import OF_ACK, OF_CHECKPOINT, ReviveCounts
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
 from broker.put.term_service import TermService
@@ -85,8 +86,7 @@ class PopService(TermService):
         self.topic = NamedTopic(revive_topic(cluster_name))
         self.state, self.order = PopState([0] * REVIVE_QUEUES), OrderState()
         self.offsets = GroupOffsets(metadata.offsets, metadata.resets.is_pending)
-        self.revived = 0
-        """Messages revived in this process."""
+        self.counts = ReviveCounts()
         self._limited_logger = RateLimitedLogger(logger)
         self._replays = True  # the revive queues are not read to their end
         self._next: dict[tuple[int, QueueOfGroup], int] = {}
@@ -158,6 +158,7 @@ class PopService(TermService):
         if tag == CHECKPOINT:
             checkpoint = checkpoint_of(record.body, queue_id)
             self.state.stored(checkpoint, position)
+            self.counts.read(checkpoint.key, OF_CHECKPOINT, queue_id)
             at = (queue_id, QueueOfGroup(*checkpoint.key[:3]))
             self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
         elif tag == RESET:
@@ -166,6 +167,7 @@ class PopService(TermService):
             key, offsets = ack_of(record.body)
             for offset in offsets:
                 self.state.end(key, queue_id, offset)
+            self.counts.read(key, OF_ACK, queue_id)
 
     def _restore_offsets(self) -> None:
         """Sets the next offsets from the checkpoints; the table of consumer offsets may be older."""
@@ -182,6 +184,19 @@ class PopService(TermService):
             if position > max(self.offsets.get(place), 0):
                 self.offsets.set(place, position, end)
         self.offsets.settle(self._safe_offset)
+
+    # -- what metrics read -------------------------------------------------------------------------------
+
+    def lags(self) -> list[int]:
+        """Returns for each revive queue how many records a new master would read."""
+        ends = (self._store.max_queue_offset(self.topic.name, queue_id) for queue_id in range(REVIVE_QUEUES))
+        return [max(end - self.state.position(queue_id), 0) for queue_id, end in enumerate(ends)]
+
+    def late_ms(self) -> list[int]:
+        """Returns for each revive queue for how long a checkpoint has been overdue, in ms; 0: none is."""
+        now = self._clock()
+        since = self.state.overdue_since(now)
+        return [now - since.get(queue_id, now) for queue_id in range(REVIVE_QUEUES)]
 
     # -- handing out and acknowledging -----------------------------------------------------------------
 
@@ -210,6 +225,7 @@ class PopService(TermService):
     def _put(self, checkpoint: Checkpoint) -> int | PutRefused:
         body = checkpoint_body(checkpoint, self.broker_name)
         stored = self._writer.put(self._message(checkpoint.revive_queue, CHECKPOINT, body))
+        self.counts.put(checkpoint.key, OF_CHECKPOINT, stored, checkpoint.revive_queue)
         if isinstance(stored, PutRefused):
             return stored
         self.state.stored(checkpoint, stored.queue_offset)
@@ -226,6 +242,7 @@ class PopService(TermService):
             return 0
         tag, body = ack_body(key, still_open, self.broker_name)
         stored = self._writer.put(self._message(revive_queue, tag, body))
+        self.counts.put(key, OF_ACK, stored, revive_queue)
         if isinstance(stored, PutRefused):
             return stored
         self.state.passed(revive_queue, stored.queue_offset)
@@ -307,7 +324,6 @@ class PopService(TermService):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
                 return False
             logger.error("message %d of %s cannot be delivered again: %s", offset, key.topic, stored.remark)
-        self.revived += 1
         return True
 
     def _put_retry(
@@ -325,6 +341,7 @@ class PopService(TermService):
         stored = self._writer.put(to_store)
         if _is_illegal(stored):  # the added properties may exceed the limit
             stored = self._writer.put(unchanged_message(record, topic))
+        self.counts.retry(key, stored)
         if is_dead and isinstance(stored, PutMessageResult):
             self._on_dead(origin, key.group)
             logger.warning(

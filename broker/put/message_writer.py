@@ -17,6 +17,7 @@ from broker.message.delay_levels import OUT_MS, SCHEDULE_TOPIC, TIMER_TOPIC, Del
 from broker.message.prop_crc import CRC_NAME
 from broker.message.properties import with_properties, without
 from broker.message.record import tags_code
+from broker.message.timer_properties import recall_key
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.stats.rpc_latency import RpcLatency
 from broker.store.client_batch import StoredBatch, put_batch
@@ -26,11 +27,13 @@ from broker.store.queue.batch_queue import BatchQueue
 from broker.store.settings import NamedTopic
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.runtime.clock import now_ms, now_us, wall_ms
+from keelmq.runtime.histogram import Histogram
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
 ERROR_LOG_PERIOD_MS: Final = 5_000
+TIMER_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 _SCHEDULE: Final = NamedTopic(SCHEDULE_TOPIC)
 _TIMER: Final = NamedTopic(TIMER_TOPIC)
 
@@ -127,6 +130,8 @@ class MessageWriter:
         self.tick = Tick(store, gate, call_soon, end_of_tick, self._answered, pending.latency)
         self._times, self._put_before = pending.times, store.put_messages
         self._limited_logger = RateLimitedLogger(logger, period_ms=ERROR_LOG_PERIOD_MS, level=logging.ERROR)
+        self.timer_delays: dict[str, Histogram] = {}
+        """From the birth of timer messages to their delivery time, in s, by topic."""
 
     def _refuse(self) -> PutRefused | None:
         """Refuses everything while the gate is closed or the lease is over."""
@@ -168,7 +173,15 @@ class MessageWriter:
         # fmt: on
         if not tick.is_due:
             tick.schedule()
+        if to_store.timer_out_ms and recall_key(to_store.properties) is None:
+            self._count_delay(to_store)
         return PutMessageResult(*stored)
+
+    def _count_delay(self, timer: MessageToStore) -> None:
+        histogram = self.timer_delays.get(timer.topic.name)
+        if histogram is None:
+            histogram = self.timer_delays[timer.topic.name] = Histogram(TIMER_BOUNDS_S)
+        histogram.observe(max(timer.timer_out_ms - timer.born_timestamp, 0) // 1_000)
 
     def put_batch(self, to_store: MessageToStore, shared: bytes) -> StoredBatch | PutRefused:
         """Stores all messages of the body, a client's batch, each with the shared properties; or none."""

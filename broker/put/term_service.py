@@ -113,6 +113,12 @@ class TermService(ABC):
             await asyncio.sleep(READY_STEP_MS / 1000)
         return True
 
+    @property
+    def has_term(self) -> bool:
+        """Whether this broker is master, and the state is one of its terms, perhaps not complete yet. For
+        metrics: unlike is_ready it begins nothing, and a closed gate does not matter."""
+        return self._store.is_master and self._term is not None
+
     def _serves(self) -> bool:
         """Whether this broker may act as master now. Begins a new term's state.
 

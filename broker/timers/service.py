@@ -7,14 +7,15 @@ the differences.
 """
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
 from broker.config.client_settings import ClientSettings
 from broker.message.delay_levels import SCHEDULED_TOPICS, TIMER_TOPIC
 from broker.message.properties import with_properties
-from broker.message.record import property_value
+from broker.message.record import property_value, store_timestamp
 from broker.message.timer_properties import TAG_HASH_MAX, key_of, out_ms_of, recall_key
 from broker.metadata import timers as rows
 from broker.metadata.service import Metadata
@@ -23,10 +24,12 @@ from broker.put.message_writer import MessageWriter
 from broker.put.real_queue import destination, real_queue
 from broker.put.term_service import SafeMarks, TermService
 from broker.store.message_store import MessageStore
+from broker.store.querying import header_of
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from broker.timers.core.wheel import Frontier, TimerWheel
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,8 @@ class TimerService(TermService):
         self._has_delivered = False  # since the last mark
         self.added = self.delivered = 0
         """Timers put into the wheel (those of earlier terms do not count) and delivered, in this process."""
+        self.delivered_to = Counter[str]()
+        """`delivered` by topic."""
 
     def _step(self) -> bool:
         self._settle()
@@ -68,7 +73,7 @@ class TimerService(TermService):
                 return True
             if self._replays:
                 return False
-            self.wheel.begin_phase(self._clock() - self._settings.timer_precision_ms)
+            self.wheel.begin_phase(self.due_ms)
         return self._deliver()
 
     @property
@@ -90,12 +95,32 @@ class TimerService(TermService):
         return max(queue.max_offset - max(self.wheel.read_end, queue.min_offset), 0)
 
     @property
+    def due_ms(self) -> int:
+        """Timers with this delivery time, and earlier ones, are due now."""
+        return self._clock() - self._settings.timer_precision_ms
+
+    @property
     def late_ms(self) -> int:
         """How long the next timer has been due, in ms; 0: none is due."""
         next_ms = self.wheel.next_ms
         if next_ms is None or self._term is None:
             return 0
-        return max(self._clock() - self._settings.timer_precision_ms - next_ms, 0)
+        return max(self.due_ms - next_ms, 0)
+
+    @property
+    def unread_ms(self) -> int:
+        """Age of the oldest message of the timer queue that is not in the wheel yet, in ms; 0: there is
+        none."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or not self.unread:
+            return 0
+        header = header_of(self._store.commit_log, queue, max(self.wheel.read_end, queue.min_offset))
+        return 0 if header is None else max(self._clock() - store_timestamp(header), 0)
+
+    @property
+    def delays(self) -> Mapping[str, Histogram]:
+        """The delays that producers of this master's timer messages asked for, in s, by topic."""
+        return self._writer.timer_delays
 
     @property
     def is_settled(self) -> bool:
@@ -182,6 +207,7 @@ class TimerService(TermService):
                 if isinstance(stored, PutRefused):
                     logger.error("timer %d cannot be delivered: %s", due[1], stored.remark)
                 self.delivered += 1
+                self.delivered_to[to_store.topic.name] += 1
             self.wheel.delivered()
             self._has_delivered = True
         return True

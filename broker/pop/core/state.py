@@ -131,6 +131,20 @@ class PopState:
             heapq.heappop(self._due)
         return None
 
+    def overdue_since(self, now_ms: int) -> dict[int, int]:
+        """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Visits
+        only the part of the heap that is due: nothing, while revival keeps up."""
+        found: dict[int, int] = {}
+        to_visit = [0]
+        while to_visit:
+            at = to_visit.pop()
+            if at < len(self._due) and self._due[at][0] <= now_ms:
+                due_ms, revive_queue, key = self._due[at]
+                if key in self._held[revive_queue]:
+                    found[revive_queue] = min(found.get(revive_queue, due_ms), due_ms)
+                to_visit += (2 * at + 1, 2 * at + 2)
+        return found
+
     def holding(self, revive_queue: int, records_max: int) -> Checkpoint | None:
         """Returns the oldest checkpoint if a new master would read more than records_max records because of
         it."""

@@ -94,6 +94,15 @@ class TimerWheel:
         """Whether the timer with this delivery time and key was recalled."""
         return key in self._recalled.get(out_ms, ())
 
+    def times(self) -> list[int]:
+        """Returns the delivery times of all timers, in any order."""
+        return list(self._slots)
+
+    def count_at(self, out_ms: int) -> int:
+        """Returns how many timers with this delivery time are not delivered."""
+        taken = self._taken if self._heap and self._heap[0] == out_ms else 0
+        return len(self._slots.get(out_ms, ())) - taken
+
     # -- delivering --------------------------------------------------------------------------------------
 
     def begin_phase(self, limit_ms: int) -> None:
