@@ -12,7 +12,7 @@ import pytest
 from cli.lab.chaos.checkers import CHECKERS, recoveries, sort
 from cli.lab.chaos.history import Commit, Fault, Log, Role, View, read_history
 from cli.lab.chaos.net import missing
-from tests.cluster.test_demo import processes_below
+from tests.cluster.test_demo import left_in, processes_below
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
@@ -81,7 +81,7 @@ def test_sigterm_ends_everything_and_keeps_what_was_seen(tmp_path: Path) -> None
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in errors, errors
     assert processes_below(tmp_path) == []
-    (directory,) = tmp_path.iterdir()
+    (directory,) = left_in(tmp_path)
     assert f"data stays in {directory}" in errors
     assert sort(read_history(directory / "history.jsonl")).faults
     assert list(directory.glob("broker-0/commitlog/*")), "disks in memory are gone: they were not copied"
@@ -89,7 +89,7 @@ def test_sigterm_ends_everything_and_keeps_what_was_seen(tmp_path: Path) -> None
 
 def check_what_it_left(tmp_path: Path, verdict: str) -> None:
     """History and telemetry; the history has everything, and says the same once more."""
-    (directory,) = tmp_path.iterdir()
+    (directory,) = left_in(tmp_path)
     files = [path for path in directory.rglob("*") if path.is_file()]
     assert all("telemetry" in path.parts or path.name == "history.jsonl" for path in files), files
     entries = read_history(directory / "history.jsonl")

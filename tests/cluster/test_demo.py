@@ -33,6 +33,11 @@ def demo(tmp_path: Path, *args: str) -> "subprocess.Popen[str]":
     )
 
 
+def left_in(directory: Path) -> list[Path]:
+    """Returns what is in a directory for temporary files, but for the user's file of locked ports."""
+    return [path for path in directory.iterdir() if not path.name.startswith("keelmq-ports.")]
+
+
 def processes_below(directory: Path) -> list[str]:
     """Command lines that name the directory: what the demo left behind."""
     found = []
@@ -62,7 +67,7 @@ def test_one_kill_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
 
 def check_what_it_left(tmp_path: Path, output: str) -> None:
     """Telemetry and nothing else; in it, what was printed."""
-    (directory,) = tmp_path.iterdir()
+    (directory,) = left_in(tmp_path)
     files = [path for path in directory.rglob("*") if path.is_file()]
     assert files and all(path.suffix == ".jsonl" or path.suffix == ".open" for path in files), files
     records = [decode_record(line) for path in files for line in path.read_bytes().splitlines()]
@@ -87,4 +92,4 @@ def test_sigterm_ends_everything(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130 and "Traceback" not in errors, errors
-    assert processes_below(tmp_path) == [] and list(tmp_path.iterdir()) == []
+    assert processes_below(tmp_path) == [] and left_in(tmp_path) == []
