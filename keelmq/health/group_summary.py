@@ -14,6 +14,8 @@ from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
 NOBODY = -1
 """The broker id in LastElection if nobody could be elected."""
+CLOSED_CONNECTION = ("(connection_refused)", "(connection_closed)")
+"""In the reason of an election: its master was lost when its connection closed."""
 
 
 def group_status(seen: ClusterSnapshot, name: str) -> GroupStatus:
@@ -181,7 +183,9 @@ def _links(seen: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeI
 def _last_election(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> LastElection | None:
     for past in seen.elections:
         if past.broker_name == name:
-            lost_ms = past.last_heartbeat_ts
+            # It closes when the process ends; a master that hangs may have worked until its last one.
+            has_closed = any(reason in past.reason for reason in CLOSED_CONNECTION)
+            lost_ms = past.detected_ts if has_closed else past.last_heartbeat_ts
             return LastElection(
                 event_id=past.event_id,
                 time_ms=past.ts,

@@ -80,7 +80,7 @@ class ReplicaStatus(Wire):
 
 class LastElection(Wire):
     """reason: as the controllers recorded it. broker_id -1: nobody could be elected. without_master_ms: from
-    the lost master's last heartbeat to this election."""
+    the end of the lost master's connection, or from its last heartbeat if it hung, to this election."""
 
     event_id: int | None = None
     time_ms: int

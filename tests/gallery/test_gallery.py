@@ -19,6 +19,7 @@ from keelmq.health.findings import CHECKS
 from keelmq.health.snapshot import ClusterSnapshot
 from keelmq.health.status import Problem, Verdict
 from keelmq.health.summary import of_one_group, status_of
+from keelmq.remoting.operations.controller import PastElection
 from keelmq.runtime.config import ConfigError
 from tests.gallery.cluster import NAME, PLAIN_NAME, healthy
 from tests.gallery.faults import FAULTS
@@ -122,6 +123,25 @@ def test_an_older_cluster_without_907_1007_and_http_has_no_false_alarm() -> None
     found = status_of(seen)
     assert found.problems == []
     assert found.groups[0].replicas[1].lag_ms is None and found.groups[0].last_election is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "without_ms"),
+    [("connection_refused", 90), ("connection_closed", 90), ("heartbeat_timeout", 3_000)],
+)
+def test_a_master_is_lost_when_its_connection_closes_or_with_its_last_heartbeat(
+    reason: str, without_ms: int
+) -> None:
+    seen = healthy()
+    seen.elections = [
+        PastElection(
+            event_id=7, ts=10_000, cluster_name="c", broker_name=NAME, old_master_broker_id=1,
+            new_master_broker_id=2, master_epoch=4, sync_state_set_epoch=9,
+            reason=f"master 1 is not active ({reason})", last_heartbeat_ts=7_000, detected_ts=9_910,
+        )
+    ]  # fmt: skip
+    (group,) = of_one_group(status_of(seen), NAME).groups
+    assert group.last_election is not None and group.last_election.without_master_ms == without_ms
 
 
 def test_the_page_has_the_table_of_today() -> None:
