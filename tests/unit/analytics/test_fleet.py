@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
+import pytest
 
 from analytics import tables
 from analytics.compaction.compactor import compact

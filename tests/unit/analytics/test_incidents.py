@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("pyarrow")
-import pyarrow as pa
 
 from analytics.fleet.plan import KINDS, MINUTES, Fleet, plan
 from analytics.fleet.rollup import write_rollups

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from analytics.errors import AnalyticsError  # noqa: E402
-from analytics.fleet.plan import KINDS, plan  # noqa: E402
-from analytics.fleet.rollup import write_rollups  # noqa: E402
-from analytics.pages import write_pages  # noqa: E402
-from analytics.pages.days import percentiles  # noqa: E402
-from keelmq.runtime.log_buckets import bucket_of, bucket_top  # noqa: E402
-from keelmq.web.page_files import GENERATIONS_KEPT, PAGES, escaped  # noqa: E402
-from keelmq.web.page_reader import PageFiles, generations  # noqa: E402
+from analytics.errors import AnalyticsError
+from analytics.fleet.plan import KINDS, plan
+from analytics.fleet.rollup import write_rollups
+from analytics.pages import write_pages
+from analytics.pages.days import percentiles
+from keelmq.runtime.log_buckets import bucket_of, bucket_top
+from keelmq.web.page_files import GENERATIONS_KEPT, PAGES, escaped
+from keelmq.web.page_reader import PageFiles, generations
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 START = 20_000 * DAY_MS + 22 * HOUR_MS

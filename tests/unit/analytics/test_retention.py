@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow")
-
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.retention import delete_sources
 from analytics.compaction.scan import find_sources

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow")
-
 from analytics.fleet.plan import plan
 from analytics.fleet.rollup import write_rollups
 from analytics.pages import write_pages

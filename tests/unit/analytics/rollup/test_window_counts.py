@@ -2,17 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-np = pytest.importorskip("numpy")
-
-from analytics.rollup import lag  # noqa: E402
-from analytics.rollup.window_counts import WindowCounts, bucket, bucket_top, hour_buckets, lag_rows  # noqa: E402
-from keelmq.runtime.log_buckets import BUCKETS, EDGES, bucket_of  # noqa: E402
-from keelmq.runtime.log_buckets import bucket_top as top_of  # noqa: E402
+from analytics.rollup import lag
+from analytics.rollup.window_counts import WindowCounts, bucket, bucket_top, hour_buckets, lag_rows
+from keelmq.runtime.log_buckets import BUCKETS, EDGES, bucket_of
+from keelmq.runtime.log_buckets import bucket_top as top_of
 
 BASE_MS, MINUTE_MS, HOUR_MS = 10_000, 60_000, 3_600_000
 LONG_MAX = (1 << 63) - 1

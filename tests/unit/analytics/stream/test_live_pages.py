@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("pyspark")
 import pyarrow as pa
+import pytest
 
 from analytics.stream.pages import LivePages
 from analytics.stream.states import GroupStates

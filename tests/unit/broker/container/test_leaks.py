@@ -64,6 +64,7 @@ class Held(NamedTuple):
     blocks: int
     malloc_kib: float
     own_kib: float
+    brokers: int
 
 
 def held() -> Held:
@@ -76,6 +77,7 @@ def held() -> Held:
         sys.getallocatedblocks(),
         malloc_kib(),
         own_kib(os.getpid()),
+        sum(isinstance(each, Broker) for each in gc.get_objects()),
     )
 
 
@@ -123,7 +125,7 @@ async def growth(
             break
         await asyncio.sleep(0.2)
     print(f"before {before}\nafter  {after}")
-    assert sum(isinstance(each, Broker) for each in gc.get_objects()) <= BROKERS_MAX
+    assert grown.brokers <= BROKERS_MAX, grown
     return grown
 
 
@@ -134,7 +136,7 @@ async def test_thirty_brokers_come_and_go(tmp_path: Path, start: Starter) -> Non
 
     def enough(grown: Held) -> bool:
         few = max(grown.files, grown.tasks, grown.threads) <= SPARE + 3
-        return few and grown.objects <= 1_500 and grown.blocks <= 5_000
+        return few and grown.objects <= 1_500 and grown.blocks <= 5_000 and grown.brokers <= BROKERS_MAX
 
     grown = await growth(tmp_path, start, warm_up=10, count=30, enough=enough)
     assert enough(grown), grown
