@@ -23,6 +23,7 @@ from keelmq.remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.broker import SendMessageResponse
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from tests.support.controller_fakes import GROUP, Bench
 from tests.support.handler_parts import Broker
@@ -208,8 +209,25 @@ async def test_it_is_refused_when_there_is_none_for_too_long(
     assert scene.client.calls == []
 
 
+async def test_all_are_refused_when_their_time_is_over_however_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look for a master one at a time: without a limit, each one waits for the pauses of all before it,
+    and is stored long after its client has given up."""
+    monkeypatch.setattr(send_forwarder, "FORWARD_TIMEOUT_MS", 30)
+    monkeypatch.setattr(send_forwarder, "RETRY", Backoff(first_ms=2_000, max_ms=2_000))
+    monkeypatch.setattr("broker.admission.send_forwarder.random.random", lambda: 1.0)
+    scene = Forwarding(tmp_path, stored())
+    scene.broker.gate.close(ROLE, "this broker is slave of h:1")
+    for _ in range(20):
+        assert scene.broker.send() is None
+    answers = await scene.answers(20)  # within 5 s; all pauses together take 40 s
+    assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert scene.forwarder.count == 0
+
+
 async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: Path) -> None:
-    """The heir of a dead master is alone in the SyncStateSet for some ms, and a client has few retries."""
+    """The next master is alone in the SyncStateSet for some ms, and a client has few retries."""
     scene = Forwarding(tmp_path, stored())
     gate = scene.broker.gate
     gate.close(ROLE, "slave")
