@@ -291,6 +291,26 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
     await client.close()
 
 
+async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
+    client = RemotingClient()
+    settings = config(tmp_path, backup_path=tmp_path / "backups", file_reserved_time=0)
+    async with AdminClient(client) as admin, Broker(settings) as broker:
+        for _ in range(20):
+            assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
+        log = broker.store.commit_log
+        await until(lambda: log.flushed_offset > log.file_bytes, "the first file on the disk")
+        await admin.start_store_backup(broker.address, "slow", bytes_per_second=1)
+        broker.retention.asked = True
+        await broker.retention.clean()
+        assert log.min_offset == 0
+        broker.backups.cancel()
+        await broker.backups.stopped()
+        broker.retention.asked = True
+        await broker.retention.clean()
+        assert log.min_offset > 0, "nothing else kept the file"
+    await client.close()
+
+
 async def test_a_full_disk_fails_a_backup_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
