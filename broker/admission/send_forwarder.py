@@ -269,7 +269,7 @@ class SendForwarder:
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         with suppress(TimeoutError):  # of _turn()
             while now_ms() < deadline_ms:
-                if self._gate.decides:
+                if self._gate.decides():
                     return None
                 if self._gate.writable:
                     async with self._turn(deadline_ms):

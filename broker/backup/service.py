@@ -198,8 +198,8 @@ class StoreBackups:
         except asyncio.CancelledError:
             self._ended("failed", "the broker has stopped")
             raise
-        except Exception as error:  # noqa: BLE001 - begun again, it would lack the files that are closed here
-            logger.error("backup %s: %s", writer.target, error, exc_info=error)
+        except Exception as error:  # begun again, it would lack the metadata, whose files are closed here
+            logger.exception("backup %s", writer.target)
             self._ended("failed", f"internal error: {type(error).__name__}: {error}")
         else:
             self._ended("done", "")

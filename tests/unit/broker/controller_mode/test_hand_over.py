@@ -223,7 +223,7 @@ async def test_all_are_refused_when_their_time_is_over_however_many_wait(
         assert scene.broker.send() is None
     answers = await scene.answers(20)  # within 5 s; all pauses together take 40 s
     assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-    assert scene.forwarder.count == 0
+    await until(lambda: scene.forwarder.count == 0)
 
 
 async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: Path) -> None:
@@ -236,6 +236,8 @@ async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: 
     for _ in range(20):
         assert scene.broker.send() is None
     assert scene.broker.answers() == [] and scene.broker.store.commit_log.max_offset == 0
+    at_once = scene.broker.send(e="1", i="WAIT\x01false")
+    assert at_once is not None and at_once.code == 0, "it waits for no replica"
     gate.in_sync = 2
     answers = await scene.answers(20)
     assert {answer.code for answer in answers} == {0} and scene.client.calls == []
@@ -258,11 +260,14 @@ async def test_a_master_without_replicas_says_so_after_a_while(
     assert refused is not None and refused.code == ResponseCode.SYSTEM_ERROR, "at once, from then on"
 
 
-async def test_what_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.admission.send_forwarder.TAKEN_MAX", 2)
+@pytest.mark.parametrize(("limit", "value"), [("TAKEN_MAX", 2), ("TAKEN_BYTES_MAX", 14)])
+async def test_what_cannot_be_held_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(send_forwarder, limit, value)
     scene = Forwarding(tmp_path, stored())
     scene.broker.gate.close(HAND_OVER, "the mastership goes to broker 2")
-    answers = [scene.broker.send() for _ in range(3)]
+    answers = [scene.broker.send(b"5byte") for _ in range(3)]
     assert answers[:2] == [None, None]
     assert answers[2] is not None and answers[2].code == ResponseCode.SERVICE_NOT_AVAILABLE
     await scene.forwarder.close()
