@@ -13,7 +13,8 @@ import logging
 import random
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from broker.admission.fast_path import FastPathPeer
@@ -266,28 +267,40 @@ class SendForwarder:
         While the new master takes no messages yet, one message at a time is tried, and the others wait.
         """
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
-        while now_ms() < deadline_ms:
-            if self._gate.decides:
-                return None
-            if self._gate.writable:
-                async with self._probe:
-                    if self._gate.is_gathering:
-                        await asyncio.sleep(GATHER_STEP_MS / 1000)
-                continue
-            if not self._master_refuses:
-                outcome = await self._attempt(command, body, deadline_ms)
-            else:
-                async with self._probe:
-                    if not self._master_refuses:
-                        continue
-                    self._failures += 1
-                    await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
+        with suppress(TimeoutError):  # of _turn()
+            while now_ms() < deadline_ms:
+                if self._gate.decides():
+                    return None
+                if self._gate.writable:
+                    async with self._turn(deadline_ms):
+                        if self._gate.is_gathering:
+                            await asyncio.sleep(GATHER_STEP_MS / 1000)
+                    continue
+                if not self._master_refuses:
                     outcome = await self._attempt(command, body, deadline_ms)
-            if not _is_too_early(outcome):
-                return outcome
+                else:
+                    async with self._turn(deadline_ms):
+                        if not self._master_refuses:
+                            continue
+                        self._failures += 1
+                        await asyncio.sleep(RETRY.pause_ms(self._failures, random.random()) / 1000)
+                        outcome = await self._attempt(command, body, deadline_ms)
+                if not _is_too_early(outcome):
+                    return outcome
         if self._gate.writable:
             return None  # its own refusal says what is missing
         return outcome if self._master() is not None else Failed(_NO_MASTER.code, self._gate.unavailable)
+
+    @asynccontextmanager
+    async def _turn(self, deadline_ms: int) -> AsyncIterator[None]:
+        """Holds `_probe`. Raises TimeoutError: others had it until the deadline, and a message that waited
+        longer would be stored after its client has given up."""
+        async with asyncio.timeout((deadline_ms - now_ms()) / 1000):
+            await self._probe.acquire()
+        try:
+            yield
+        finally:
+            self._probe.release()
 
     async def _attempt(
         self, command: ForwardableSend, body: bytes, deadline_ms: int

@@ -196,10 +196,10 @@ class SendGate:
         """A new master has too few replicas in sync, but may have enough in a moment."""
         return self._in_sync < self._min_in_sync and now_ms() < self._gather_until_ms
 
-    @property
-    def decides(self) -> bool:
-        """Whether a message can be stored or refused here and now; else hold_or_forward is asked first."""
-        return self.writable and not self.is_gathering
+    def decides(self, *, waits: bool = True) -> bool:
+        """Whether a message can be stored or refused here and now; else hold_or_forward is asked first.
+        waits: as in refuse_last()."""
+        return self.writable and not (waits and self.is_gathering)
 
     @property
     def lease_is_over(self) -> bool:

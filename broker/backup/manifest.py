@@ -18,6 +18,7 @@ VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_BYTES_MAX: Final = 64 << 20
 LOG, CONFIG, IDENTITY = "log", "config", "identity"
+_FOLDERS: Final = (f"{LOG}/", f"{CONFIG}/", f"{IDENTITY}/")
 PARTIAL_SUFFIX: Final = ".partial"
 
 
@@ -71,8 +72,7 @@ def decode_manifest(data: bytes) -> Manifest:
     except (CheckedFileError, msgspec.MsgspecError, ValueError) as error:
         raise BackupError(f"{MANIFEST_NAME}: {error}") from None
     for entry in manifest.files:
-        path = PurePosixPath(entry.path)
-        if path.is_absolute() or ".." in path.parts or path.parts[0] not in (LOG, CONFIG, IDENTITY):
+        if not entry.path.startswith(_FOLDERS) or ".." in PurePosixPath(entry.path).parts:
             raise BackupError(f"{MANIFEST_NAME}: it names {entry.path!r}, which no backup has")
     return manifest
 

@@ -106,7 +106,11 @@ class StoreBackups:
         if self._store.is_cutting:
             raise BackupError("the log is being truncated: repeat it in a moment")
         target = directory / name
-        if target.exists():
+        try:
+            exists = target.exists()
+        except OSError as error:
+            raise BackupError(f"backupPath {directory}: {error.strerror}") from None
+        if exists:
             raise BackupError(f"{target} exists: choose another name; a backup never replaces another one")
         moment = self._moment()
         total = moment.end_offset - self._first_file(moment) + moment.byte_count
@@ -194,6 +198,9 @@ class StoreBackups:
         except asyncio.CancelledError:
             self._ended("failed", "the broker has stopped")
             raise
+        except Exception as error:  # begun again, it would lack the metadata, whose files are closed here
+            logger.exception("backup %s", writer.target)
+            self._ended("failed", f"internal error: {type(error).__name__}: {error}")
         else:
             self._ended("done", "")
             logger.info(

@@ -71,7 +71,11 @@ class UnusualSends:
         if b"POP_CK\x01" in properties:  # of a popped message that its consumer sends with all properties
             properties = with_properties(properties, {b"POP_CK": None})
         hold_or_forward = gate.hold_or_forward
-        if hold_or_forward is not None and not gate.decides and hold_or_forward(command, body, peer):
+        if (
+            hold_or_forward is not None
+            and not gate.decides(waits=waits_for_replicas(properties))
+            and hold_or_forward(command, body, peer)
+        ):
             return None
         refused = self._check(command, body, properties, peer)
         if refused is not None:

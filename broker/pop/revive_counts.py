@@ -4,9 +4,10 @@ Source: RocketMQ 5.3.3 PopMetricsManager.
 """
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from broker.admission.send_gate import PutRefused
+from broker.core.read_counters import PAIRS_MAX
 from broker.pop.core.state import Key
 from broker.put.message_to_store import PutMessageResult
 from keelmq.remoting.codes import ResponseCode
@@ -19,6 +20,7 @@ _STATUSES: Final[dict[int, str]] = {
     ResponseCode.MESSAGE_ILLEGAL: "MESSAGE_ILLEGAL",
 }
 _OTHER_STATUS: Final = "UNKNOWN_ERROR"
+Labels = TypeVar("Labels", bound=NamedTuple)
 
 
 class Written(NamedTuple):
@@ -48,8 +50,8 @@ class Retried(NamedTuple):
 
 
 class ReviveCounts:
-    """Since the start of this process; they stand still while it is no master. Owned by the event loop's
-    thread."""
+    """Since the start of this process; they stand still while it is no master. Groups come and go, so after
+    PAIRS_MAX labels no new ones are counted. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self.written, self.applied = Counter[Written](), Counter[Applied]()
@@ -58,17 +60,22 @@ class ReviveCounts:
     def put(self, key: Key, kind: str, stored: PutMessageResult | PutRefused, queue_id: int) -> None:
         """Counts a record that was put into this revive queue; stored ones are applied at once."""
         status = status_of(stored)
-        self.written[Written(key.group, key.topic, kind, status)] += 1
+        _count(self.written, Written(key.group, key.topic, kind, status))
         if status is PUT_OK:
             self.read(key, kind, queue_id)
 
     def read(self, key: Key, kind: str, queue_id: int) -> None:
         """Counts a record that was read and applied."""
-        self.applied[Applied(key.group, key.topic, queue_id, kind)] += 1
+        _count(self.applied, Applied(key.group, key.topic, queue_id, kind))
 
     def retry(self, key: Key, stored: PutMessageResult | PutRefused) -> None:
         """Counts a message that was put into the retry topic or the dead-letter topic."""
-        self.retried[Retried(key.group, key.topic, status_of(stored))] += 1
+        _count(self.retried, Retried(key.group, key.topic, status_of(stored)))
+
+
+def _count(counter: Counter[Labels], labels: Labels) -> None:
+    if labels in counter or len(counter) < PAIRS_MAX:
+        counter[labels] += 1
 
 
 def status_of(stored: PutMessageResult | PutRefused) -> str:

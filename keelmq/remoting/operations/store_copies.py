@@ -15,7 +15,7 @@ CHECKSUM_BYTES_MAX = 64 << 20
 """Bytes of the log of one request for checksums."""
 PIECES_MAX = 4_096
 PIECE_BYTES_MIN = 64
-"""A checksum of fewer bytes would tell what they are."""
+"""To find a difference; it hides nothing. Who may ask for checksums can find out what the bytes are."""
 QUEUES_MAX = 500
 
 

@@ -6,7 +6,10 @@ import pytest
 
 from broker.admin import metrics
 from broker.admin.pop_metrics import add_pops
+from broker.pop import revive_counts
 from broker.pop.core.state import Checkpoint, Key, PopState
+from broker.pop.revive_counts import OF_ACK, ReviveCounts
+from broker.put.message_to_store import PutMessageResult
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.servers.metrics import Scrape
 from tests.support.pop_parts import INVISIBLE_MS, Scene
@@ -54,6 +57,18 @@ async def test_records_of_the_revive_topic_are_counted(scene: Scene) -> None:
     assert lags.pop((ck,)) == 2  # the checkpoint is open: a new master reads it and what is behind it
     assert len(lags) == 7 and set(lags.values()) == {0}
     assert found(scene, "rocketmq_pop_checkpoint_buffer_size") == {(): 1}
+
+
+def test_the_number_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that are deleted stay in the counters."""
+    monkeypatch.setattr(revive_counts, "PAIRS_MAX", 2)
+    counts, stored = ReviveCounts(), PutMessageResult(0, 0, 0)
+    for group in ("a", "b", "c", "a"):
+        key = Key(group, "T", 0, 0, 0)
+        counts.put(key, OF_ACK, stored, 1)
+        counts.retry(key, stored)
+    for counter in (counts.written, counts.applied, counts.retried):
+        assert {labels[0]: count for labels, count in counter.items()} == {"a": 2, "b": 1}
 
 
 async def test_a_new_master_counts_what_it_reads_and_writes(scene: Scene) -> None:

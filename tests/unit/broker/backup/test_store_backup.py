@@ -198,14 +198,15 @@ def test_any_damage_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
     assert not (tmp_path / "new" / META_NAME).exists()
 
 
-def test_a_path_that_leads_out_of_the_backup_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["log/../../x", "/x", "x", "log", "x/log/y", ""])
+def test_a_path_that_leads_out_of_the_backup_is_refused(tmp_path: Path, name: str) -> None:
     filled(tmp_path / "store")
     backup = backed_up(tmp_path / "store", tmp_path / "backup")
     manifest = read_manifest(backup)
     (backup / MANIFEST_NAME).unlink()
     writer = BackupWriter(tmp_path / "evil")
     writer.begin()
-    writer.entries.append(type(manifest.files[0])("log/../../x", 1, "0"))
+    writer.entries.append(type(manifest.files[0])(name, 1, "0"))
     writer.finish(type(manifest)(**{
         name: getattr(manifest, name) for name in manifest.__struct_fields__ if name != "files"
     }, files=tuple(writer.entries)))  # fmt: skip
@@ -264,6 +265,13 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         assert (await admin.store_backup(broker.address)).state == "none"
 
 
+async def test_a_backup_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    async with AdminClient() as admin, Broker(config(tmp_path, backup_path=path)) as broker:
+        with pytest.raises(AdminError, match=f"backupPath {path}: File name too long"):
+            await admin.start_store_backup(broker.address, "one")
+
+
 async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     client = RemotingClient()
     async with (
@@ -280,6 +288,26 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
         await broker.backups.stopped()
         assert broker.backups.progress.state == "cancelled"
         assert list((tmp_path / "backups").iterdir()) == []
+    await client.close()
+
+
+async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
+    client = RemotingClient()
+    settings = config(tmp_path, backup_path=tmp_path / "backups", file_reserved_time=0)
+    async with AdminClient(client) as admin, Broker(settings) as broker:
+        for _ in range(20):
+            assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
+        log = broker.store.commit_log
+        await until(lambda: log.flushed_offset > log.file_bytes, "the first file on the disk")
+        await admin.start_store_backup(broker.address, "slow", bytes_per_second=1)
+        broker.retention.asked = True
+        await broker.retention.clean()
+        assert log.min_offset == 0
+        broker.backups.cancel()
+        await broker.backups.stopped()
+        broker.retention.asked = True
+        await broker.retention.clean()
+        assert log.min_offset > 0, "nothing else kept the file"
     await client.close()
 
 
@@ -304,6 +332,34 @@ async def test_a_full_disk_fails_a_backup_and_nothing_else(
         assert list((tmp_path / "backups").iterdir()) == []
         assert isinstance(await send(client, broker, b"goes on"), Ok)
         monkeypatch.undo()
+        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        assert (await finished(admin, broker)).state == "done"
+    await client.close()
+
+
+async def test_an_error_that_nobody_expected_fails_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun again, it would be a whole backup without metadata: their files are closed by then."""
+    client = RemotingClient()
+    async with (
+        AdminClient(client) as admin,
+        Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
+    ):
+        assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
+        open_file, failures = broker.store.commit_log.open_file, [RuntimeError("can't start new thread")]
+
+        def fails_once(offset: int) -> int:
+            if failures:
+                raise failures.pop()
+            return open_file(offset)
+
+        monkeypatch.setattr(broker.store.commit_log, "open_file", fails_once)
+        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        failed = await finished(admin, broker)
+        await broker.backups.stopped()
+        assert failed.state == "failed" and "can't start new thread" in failed.error
+        assert list((tmp_path / "backups").iterdir()) == []
         await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert (await finished(admin, broker)).state == "done"
     await client.close()

@@ -23,6 +23,7 @@ from keelmq.remoting.operation import CommandError, Failed, Ok, Outcome, Unknown
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.operations.broker import SendMessageResponse
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate, MetadataVersions, PullMetadataRequest
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from tests.support.controller_fakes import GROUP, Bench
 from tests.support.handler_parts import Broker
@@ -208,8 +209,25 @@ async def test_it_is_refused_when_there_is_none_for_too_long(
     assert scene.client.calls == []
 
 
+async def test_all_are_refused_when_their_time_is_over_however_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look for a master one at a time: without a limit, each one waits for the pauses of all before it,
+    and is stored long after its client has given up."""
+    monkeypatch.setattr(send_forwarder, "FORWARD_TIMEOUT_MS", 30)
+    monkeypatch.setattr(send_forwarder, "RETRY", Backoff(first_ms=2_000, max_ms=2_000))
+    monkeypatch.setattr("broker.admission.send_forwarder.random.random", lambda: 1.0)
+    scene = Forwarding(tmp_path, stored())
+    scene.broker.gate.close(ROLE, "this broker is slave of h:1")
+    for _ in range(20):
+        assert scene.broker.send() is None
+    answers = await scene.answers(20)  # within 5 s; all pauses together take 40 s
+    assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    await until(lambda: scene.forwarder.count == 0)
+
+
 async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: Path) -> None:
-    """The heir of a dead master is alone in the SyncStateSet for some ms, and a client has few retries."""
+    """The next master is alone in the SyncStateSet for some ms, and a client has few retries."""
     scene = Forwarding(tmp_path, stored())
     gate = scene.broker.gate
     gate.close(ROLE, "slave")
@@ -218,6 +236,8 @@ async def test_a_new_master_holds_messages_until_replicas_have_joined(tmp_path: 
     for _ in range(20):
         assert scene.broker.send() is None
     assert scene.broker.answers() == [] and scene.broker.store.commit_log.max_offset == 0
+    at_once = scene.broker.send(e="1", i="WAIT\x01false")
+    assert at_once is not None and at_once.code == 0, "it waits for no replica"
     gate.in_sync = 2
     answers = await scene.answers(20)
     assert {answer.code for answer in answers} == {0} and scene.client.calls == []
@@ -240,11 +260,14 @@ async def test_a_master_without_replicas_says_so_after_a_while(
     assert refused is not None and refused.code == ResponseCode.SYSTEM_ERROR, "at once, from then on"
 
 
-async def test_what_cannot_be_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.admission.send_forwarder.TAKEN_MAX", 2)
+@pytest.mark.parametrize(("limit", "value"), [("TAKEN_MAX", 2), ("TAKEN_BYTES_MAX", 14)])
+async def test_what_cannot_be_held_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(send_forwarder, limit, value)
     scene = Forwarding(tmp_path, stored())
     scene.broker.gate.close(HAND_OVER, "the mastership goes to broker 2")
-    answers = [scene.broker.send() for _ in range(3)]
+    answers = [scene.broker.send(b"5byte") for _ in range(3)]
     assert answers[:2] == [None, None]
     assert answers[2] is not None and answers[2].code == ResponseCode.SERVICE_NOT_AVAILABLE
     await scene.forwarder.close()

@@ -136,6 +136,30 @@ def test_what_was_replicated_or_flushed_in_one_term_counts_in_no_other() -> None
     assert peer.sent == [b"reply"]
 
 
+@pytest.mark.parametrize("disk_first", [True, False])
+def test_a_condition_that_is_added_counts_at_once(disk_first: bool) -> None:
+    """Also before the first acknowledgement or fsync that follows the change (25)."""
+    pending, peer = (
+        PendingReplies(send_gate(is_open=True), replicas=not disk_first, disk=disk_first),
+        FakePeer(),
+    )
+    pending.release(1_000)
+    pending.flushed(1_000)
+    pending.configure(replicas=True, disk=True, flushed_offset=1_000)
+    pending.add(1_500, peer, b"reply", 0)
+    pending.release(2_000)
+    assert peer.sent == [] and len(pending) == 1, "it is not on the disk"
+    pending.flushed(2_000)
+    assert peer.sent == [b"reply"]
+    pending.configure(replicas=False, disk=True, flushed_offset=2_000)
+    pending.configure(replicas=True, disk=True, flushed_offset=2_000)
+    pending.add(1_800, peer, b"second", 0)
+    pending.flushed(3_000)
+    assert peer.sent == [b"reply"], "what was replicated before it did not count is not known"
+    pending.release(1_800)
+    assert peer.sent == [b"reply", b"second"]
+
+
 # -- the disk ----------------------------------------------------------------------------------------------
 
 

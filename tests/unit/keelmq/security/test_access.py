@@ -103,6 +103,16 @@ def test_granted() -> None:
     assert access.check(request(25, user="root"), NOW_MS) == Granted("root", Role.ADMINISTER)
 
 
+def test_who_may_read_the_cluster_does_not_read_messages_by_their_checksums() -> None:
+    """The checksums of [a, b) and [a, b + 1) tell what byte b is."""
+    access = control(tables("Cluster:* Get Allow"))
+    assert isinstance(access.check(request(Code.KEELMQ_GET_REPLICA_DIGEST, {}), NOW_MS), Granted)
+    ranges = {"startOffset": "0", "endOffset": "65", "pieceBytes": "65"}
+    for code in (Code.KEELMQ_GET_LOG_CHECKSUMS, Code.KEELMQ_GET_QUEUE_CHECKSUMS):
+        refused = access.check(request(code, ranges), NOW_MS)
+        assert isinstance(refused, Refused) and refused.reason == "rights"
+
+
 def test_every_code_is_refused_to_a_user_without_rights() -> None:
     """All but those that name nothing: they change nothing for anybody else."""
     access = control(tables())

@@ -264,7 +264,10 @@ def test_what_only_members_may_send() -> None:
     assert {code for code, rule in RULES.items() if rule.members_only} == expected
 
 
-@pytest.mark.parametrize("code", [25, 27, 318, 329, 1009, 1011, 29013, 29014, 29021, 29022, 3001, 3004, 3010])
+@pytest.mark.parametrize(
+    "code",
+    [25, 27, 318, 329, 1009, 1011, 29013, 29014, 29021, 29022, 29041, 29043, 3001, 3004, 3010],
+)
 def test_dangerous_requests_need_the_administrator(code: int) -> None:
     assert rule_of(code).role is Role.ADMINISTER
 
