@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.cpu_clock import CpuClock
+from keelmq.console.data.servers import leader_of
 from keelmq.console.sources import ConsoleSources
 from keelmq.health.memory import Memory
 from keelmq.health.reach import Reach, Silent
@@ -62,11 +63,7 @@ class ClusterPoller:
         return self._status
 
     async def pulse(self) -> object:
-        leader = (
-            next((each.address for each in self._status.controllers if each.role == "leader"), None)
-            if self._status
-            else None
-        )
+        leader = None if self._status is None else leader_of(self._status)
         if leader is None:
             return None
         try:
