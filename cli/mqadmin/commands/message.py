@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, BrokerName, NamesrvAddr, Output, command, explain
+from cli.mqadmin.shell import REFUSED, Action, BrokerName, Output, command, explain
 from cli.mqadmin.targets import route_explained
 from keelmq.client import (
     Message,
