@@ -183,7 +183,7 @@ async def _answer(
         if is_read_only(console, request):
             raise Forbidden("this console carries out nothing (consoleReadOnly, httpReadOnly or --read-only)")
         results = await action.run(acting, body.parameters)
-    console.poll_soon()
+    console.changed()
     _record(request, action, body.parameters, results, visitor.user, audit)
     return _result(action, results)
 

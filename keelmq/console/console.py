@@ -72,6 +72,8 @@ class Console:
         self.history = History()
         self.pages = Pages(self._wake_up)
         self.polls = 0
+        self.changes = 0
+        """Actions that were carried out."""
         self._tasks = TaskSet()
         self._wake, self._first = asyncio.Event(), asyncio.Event()
         self._looked_ms, self._soon_until_ms = -LOOKED_MS, 0
@@ -117,8 +119,9 @@ class Console:
         assert self.status is not None
         return self.status
 
-    def poll_soon(self) -> None:
-        """Polls now, and often for some seconds: an action has just changed something."""
+    def changed(self) -> None:
+        """Notes that an action has just changed something: polls now, and often for some seconds."""
+        self.changes += 1
         self._soon_until_ms = self._clock() + SOON_FOR_MS
         self._wake_up()
 

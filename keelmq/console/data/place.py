@@ -45,11 +45,10 @@ class BrokerPlace:
 
 @dataclass(frozen=True)
 class Place:
-    """`admin`: signs as the visitor. `who`: the user in whose name it asks; "" for nobody."""
+    """`admin`: signs as the visitor."""
 
     admin: AdminClient
     name_servers: str
-    who: str = ""
 
 
 @dataclass

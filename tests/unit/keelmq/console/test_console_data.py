@@ -96,7 +96,9 @@ async def test_a_topic_is_made_changed_and_deleted(http: httpx.AsyncClient, brok
     assert plan["command"].startswith(
         f"mqadmin updateTopic -n {broker.namesrv_addr} -c DefaultCluster -t made"
     )
+    assert (await get(http, "topics", q="made"))["found"] == 0
     assert (await act(http, "updateTopic", **wanted))["done"]
+    assert (await get(http, "topics", q="made"))["found"] == 1  # not the list of before
     await until("the route", lambda: found(http, "topics/made"))
     fewer = await preview(http, "updateTopic", **{**wanted, "readQueues": 2, "perm": 4})
     assert any("stay unread" in each for each in fewer["warnings"])

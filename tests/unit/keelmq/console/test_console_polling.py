@@ -68,12 +68,12 @@ async def test_an_expensive_poll_is_followed_by_a_longer_pause() -> None:
     await console.current()
     due_ms = round(1_000 * (1 / CPU_SHARE_MAX - 1))
     clock[0] = due_ms - 1
-    console.poll_soon()
+    console.changed()
     for _ in range(50):
         await asyncio.sleep(0)
     assert asked.polls == 1
     clock[0] = due_ms
-    console.poll_soon()
+    console.changed()
     await until(lambda: asked.polls == 2, "the second poll")
     await console.stop()
 
