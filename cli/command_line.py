@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,17 @@ def checked_addresses(value: str | None) -> str | None:
         except ValueError as error:
             raise typer.BadParameter(f"{error} (example: 127.0.0.1:9876;127.0.0.1:9877)") from None
     return value
+
+
+_NAMESRV: Any = typer.Option(
+    "-n",
+    "--namesrvAddr",
+    envvar="NAMESRV_ADDR",
+    callback=checked_addresses,
+    help="Name servers, host:port;host:port",
+)
+NamesrvAddr = Annotated[str, _NAMESRV]
+OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 
 
 def quiet_connection_log() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import checked_addresses, quiet_connection_log, refused
+from cli.command_line import NamesrvAddr, checked_addresses, quiet_connection_log, refused
 from cli.credentials import CredentialsOption, checked_credentials
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.sources import POLL_MS
@@ -17,16 +17,7 @@ from keelmq.security.open_network import is_loopback
 
 
 def console(
-    namesrv_addr: Annotated[
-        str,
-        typer.Option(
-            "-n",
-            "--namesrvAddr",
-            envvar="NAMESRV_ADDR",
-            callback=checked_addresses,
-            help="Name servers, host:port;host:port",
-        ),
-    ],
+    namesrv_addr: NamesrvAddr,
     controller_addr: Annotated[
         str | None,
         typer.Option(

@@ -13,7 +13,32 @@ has() {
   return 1
 }
 
+# Two set-ups of one checkout would write the same files: the second one waits, and then finds everything made.
+# flock's lock ends with its process. Where there is no flock (macOS), a directory is the lock.
 prepare() {
+  mkdir -p "$ROOT/.tools"
+  lock="$ROOT/.tools/.lock"
+  if command -v flock > /dev/null; then
+    (
+      flock -n 9 || { say "waiting for another ./run or ./test that makes .venv"; flock 9; }
+      make_all "$@"
+    ) 9> "$lock"
+    return
+  fi
+  (
+    told=""
+    until mkdir "$lock.d" 2> /dev/null; do
+      [ -n "$told" ] || say "waiting for another ./run or ./test that makes .venv (if none runs: rmdir $lock.d)"
+      told=1
+      sleep 1
+    done
+    trap 'rmdir "$lock.d"' EXIT
+    trap 'exit 130' INT TERM
+    make_all "$@"
+  )
+}
+
+make_all() {
   if [ ! -x "$UV" ]; then
     say "fetching uv into .tools (once)"
     # --target works where the system Python is externally managed, and needs neither root nor python3-venv.

@@ -9,7 +9,6 @@ import typer
 from cli.backup.shell import (
     ControllersOption,
     JsonOption,
-    NamesrvOption,
     Refused,
     read_file,
     run_requests,
@@ -17,6 +16,7 @@ from cli.backup.shell import (
     show,
     write_new_private,
 )
+from cli.command_line import OptionalNamesrvAddr
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE
 from cli.rebalance.survey import find_controllers
@@ -34,7 +34,7 @@ from namesrv.plugins.controller.restore import RestoreError, check_targets, rest
 
 def backup_controllers(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; mode 600")],
-    namesrv_addr: NamesrvOption = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
     controller_addr: ControllersOption = None,
     any_controller: Annotated[
         bool,

@@ -22,16 +22,6 @@ from keelmq.runtime.durable_file import sync_directory
 
 INTERRUPTED = 130
 
-NamesrvOption = Annotated[
-    str | None,
-    typer.Option(
-        "-n",
-        "--namesrvAddr",
-        envvar="NAMESRV_ADDR",
-        callback=checked_addresses,
-        help="Name servers, host:port;host:port",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of lines")]
 ControllersOption = Annotated[
     str | None,

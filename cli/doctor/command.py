@@ -29,6 +29,7 @@ from cli.doctor.security import check_security
 from keelmq.client.admin import AdminClient
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.findings import Finding, Level, as_value, count, merged, ok, summary
+from keelmq.health.group_summary import group_statuses
 from keelmq.health.groups import groups
 from keelmq.health.reach import Reach, Silent
 from keelmq.health.snapshot import take_snapshot
@@ -222,7 +223,7 @@ async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) ->
     if not name_servers and not controllers:
         return []
     seen = await take_snapshot(reach, name_servers, controllers, _http_of(files))
-    return [*verdict(seen), *groups(seen)]
+    return [*verdict(seen), *groups(seen, group_statuses(seen))]
 
 
 def _name_servers_of(files: Sequence[ConfigFile]) -> list[str]:

@@ -111,21 +111,12 @@ app = typer.Typer(
 )
 
 
-_NAMESRV: Any = typer.Option(
-    "-n",
-    "--namesrvAddr",
-    envvar="NAMESRV_ADDR",
-    callback=checked_addresses,
-    help="Name servers, host:port;host:port",
-)
 _CONTROLLER: Any = typer.Option(
     "-a",
     "--controllerAddress",
     callback=checked_addresses,
     help="Any of the controllers, host:port;host:port",
 )
-NamesrvAddr = Annotated[str, _NAMESRV]
-OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 ControllerAddress = Annotated[str, _CONTROLLER]
 ClusterName = Annotated[str | None, typer.Option("-c", "--clusterName", help="Every broker of this cluster")]
 BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", help="Only this broker name")]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import NamesrvAddr, checked_addresses, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.shell import DONE, IN_PART, REFUSED, exit_code_of, explain
 from cli.rebalance.core.plan import Move, Plan, plan_moves
@@ -38,16 +38,7 @@ class Asked:
 
 
 def rebalance_masters(
-    namesrv_addr: Annotated[
-        str,
-        typer.Option(
-            "-n",
-            "--namesrvAddr",
-            envvar="NAMESRV_ADDR",
-            callback=checked_addresses,
-            help="Name servers, host:port;host:port",
-        ),
-    ],
+    namesrv_addr: NamesrvAddr,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster (default: all)")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import OptionalNamesrvAddr, checked_addresses, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.view import screen
 from cli.watch import WatchOption, fresh_screen, repeated, run_repeated
@@ -20,16 +20,6 @@ from keelmq.health.summary import of_one_group, take_status
 TIMEOUT_DEFAULT_MS = 1_200
 OK, NOT_OK, NO_ANSWER = 0, 1, 3
 
-NamesrvOption = Annotated[
-    str | None,
-    typer.Option(
-        "-n",
-        "--namesrvAddr",
-        envvar="NAMESRV_ADDR",
-        callback=checked_addresses,
-        help="Name servers, host:port;host:port",
-    ),
-]
 ControllersOption = Annotated[
     str | None,
     typer.Option(
@@ -60,7 +50,7 @@ def check_given(*addresses: str | None) -> None:
 
 
 def status(
-    namesrv_addr: NamesrvOption = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
     controller_addr: ControllersOption = None,
     container: ContainersOption = None,
     group: Annotated[

@@ -14,13 +14,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from cli.command_line import quiet_connection_log
+from cli.command_line import OptionalNamesrvAddr, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.command import (
     NO_ANSWER,
     TIMEOUT_DEFAULT_MS,
     ControllersOption,
-    NamesrvOption,
     TimeoutOption,
     check_given,
     is_reached,
@@ -40,7 +39,7 @@ KEYS_AT_ONCE = 64
 
 
 def top(
-    namesrv_addr: NamesrvOption = None,
+    namesrv_addr: OptionalNamesrvAddr = None,
     controller_addr: ControllersOption = None,
     every_s: Annotated[
         float, typer.Option("--interval", min=0.5, metavar="SECONDS", help="Time between two rounds")

@@ -34,29 +34,29 @@ def copy_of(old: MessageExt) -> Message:
     return Message(topic, old.body, tags=old.tags, keys=keys, properties=own, flag=old.flag)
 
 
-def original_topic(letter: MessageExt) -> str:
-    """Returns the topic that a dead letter was sent to, "" if it does not say."""
-    named = letter.properties.get("DLQ_ORIGIN_TOPIC") or letter.properties.get(RETRY_TOPIC) or ""
+def original_topic(message: MessageExt) -> str:
+    """Returns the topic that a DLQ message was sent to, "" if it does not say."""
+    named = message.properties.get("DLQ_ORIGIN_TOPIC") or message.properties.get(RETRY_TOPIC) or ""
     return "" if named.startswith((DLQ_PREFIX, RETRY_PREFIX)) else named
 
 
-def copy_of_dead_letter(letter: MessageExt, group: str, *, to_topic: bool) -> Message:
+def copy_of_dlq_message(message: MessageExt, group: str, *, to_topic: bool) -> Message:
     """Returns a message that the group consumes again as if it were new: in the group's retry topic, which
     nobody else reads. to_topic: in its original topic instead, which every group reads. ValueError: it does
     not say its topic, or its body is compressed in a way that is not known here."""
-    topic = original_topic(letter)
+    topic = original_topic(message)
     if not topic:
         raise ValueError("it does not say which topic it was sent to")
-    if still_packed(letter):
+    if still_packed(message):
         raise ValueError("its body is compressed in a way that cannot be read here")
-    copy = copy_of(letter)
+    copy = copy_of(message)
     properties = dict(copy.properties)
     if to_topic:
         return Message(
             topic, copy.body, tags=copy.tags, keys=copy.keys, properties=properties, flag=copy.flag
         )
     properties[RETRY_TOPIC] = topic
-    properties[ORIGIN_MESSAGE_ID] = letter.properties.get(ORIGIN_MESSAGE_ID) or letter.offset_msg_id
+    properties[ORIGIN_MESSAGE_ID] = message.properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
     return Message(
         RETRY_PREFIX + group, copy.body, tags=copy.tags, keys=copy.keys, properties=properties, flag=copy.flag
     )

@@ -73,7 +73,7 @@ class ConsoleAccess:
     ) -> None:
         self._verifier, self._tls, self._clock = verifier, tls, clock
         self._as_password = as_password
-        self._table = SessionTable()
+        self.sessions = SessionTable()
         self._throttle = FailureThrottle()
         self._checking = asyncio.Semaphore(LOGINS_AT_ONCE)
 
@@ -99,7 +99,7 @@ class ConsoleAccess:
         if not self.has(path):
             return None
         session_id = _id_of(cookie)
-        session = self._table.use(session_id, self._clock())
+        session = self.sessions.use(session_id, self._clock())
         if session is None:
             return None
         return basic(session.user, session.secret.text) if self._as_password else f"Session {session_id}"
@@ -107,7 +107,7 @@ class ConsoleAccess:
     def user_of(self, authorization: str) -> str | None:
         """Returns the user of a header that authorization_of() made; None: it is no session's."""
         scheme, _, session_id = authorization.partition(" ")
-        session = self._table.look(session_id, self._clock()) if scheme == "Session" else None
+        session = self.sessions.look(session_id, self._clock()) if scheme == "Session" else None
         return None if session is None else session.user
 
     # -- log-in ------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class ConsoleAccess:
             await self._verifier.verify(user, password, peer)
         self.logout(request)
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
-        session = self._table.begin(session_id, user, password, self._clock())
+        session = self.sessions.begin(session_id, user, password, self._clock())
         response.set_cookie(
             COOKIE, session_id, httponly=True, samesite="strict", secure=peer.is_tls, path="/"
         )
@@ -133,14 +133,14 @@ class ConsoleAccess:
 
     def logout(self, request: Request) -> None:
         """Ends the session of a request. Safe to repeat."""
-        self._table.end(_id_of(request.headers.get("cookie", "")))
+        self.sessions.end(_id_of(request.headers.get("cookie", "")))
 
     # -- requests ----------------------------------------------------------------------------------------
 
     def visitor(self, request: Request) -> Visitor:
         """Returns who sends a request. With a password in the header instead of a session, it is that user,
         once the guard has checked it."""
-        session = self._table.look(_id_of(request.headers.get("cookie", "")), self._clock())
+        session = self.sessions.look(_id_of(request.headers.get("cookie", "")), self._clock())
         if session is not None:
             return Visitor(session.user, Credentials(session.user, session.secret.text), session)
         caller = call_of(request.scope).caller

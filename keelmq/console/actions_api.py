@@ -13,7 +13,9 @@ from pydantic import ConfigDict, Field, create_model
 
 from keelmq.console.access import ConsoleAccess
 from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome
+from keelmq.console.api import is_read_only
 from keelmq.console.console import Console
+from keelmq.console.data.servers import leader_first
 from keelmq.remoting.codes import VERSION, ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.http_access import Forbidden
@@ -106,7 +108,7 @@ def actions_router(
     )
     @refused_as_statuses
     async def all_actions(request: Request) -> Response:
-        return as_json(ActionsView(read_only=_is_read_only(console, request), actions=views))
+        return as_json(ActionsView(read_only=is_read_only(console, request), actions=views))
 
     for action in table.values():
         _add(router, console, access, action, audit)
@@ -178,10 +180,10 @@ async def _answer(
             if visitor.credentials is None and access.is_required:
                 preview = preview.model_copy(update={"warnings": [UNSIGNED, *preview.warnings]})
             return as_json(ActionResult(action=action.name, confirmed=False, preview=preview))
-        if _is_read_only(console, request):
+        if is_read_only(console, request):
             raise Forbidden("this console carries out nothing (consoleReadOnly, httpReadOnly or --read-only)")
         results = await action.run(acting, body.parameters)
-    console.poll_soon()
+    console.changed()
     _record(request, action, body.parameters, results, visitor.user, audit)
     return _result(action, results)
 
@@ -192,8 +194,7 @@ def _controllers(console: Console) -> tuple[str, ...]:
     status = console.status
     if given or status is None:
         return given
-    known = sorted(status.controllers, key=lambda each: each.role != "leader")
-    return tuple(each.address for each in known if each.role != "silent")
+    return tuple(each.address for each in leader_first(status) if each.role != "silent")
 
 
 def _result(action: Action[Any], results: list[ServerOutcome]) -> Response:
@@ -241,11 +242,6 @@ def _record(
 
 def _fields(parameters: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in parameters.items() if isinstance(value, str | int | bool)}
-
-
-def _is_read_only(console: Console, request: Request) -> bool:
-    policy = call_of(request.scope).policy
-    return console.sources.read_only or (policy is not None and policy.read_only)
 
 
 def _view(action: Action[Any]) -> ActionView:

@@ -41,8 +41,7 @@ class StatusView(Wire):
 
 
 class HistoryView(Wire):
-    """values[name][i] was seen at timesMs[i], the start of a step of stepMs; null: unknown then. keptGroups:
-    groups that have a history; too many groups have none."""
+    """values[name][i] was seen at timesMs[i], the start of a step of stepMs; null: unknown then."""
 
     cluster: str
     broker_name: str
@@ -89,9 +88,15 @@ EVENT_SCHEMA = {
 GroupName = Annotated[
     str, Query(description="cluster/brokerName", examples=["DefaultCluster/broker-a"], pattern="^[^/]+/.+$")
 ]
-From = Annotated[int, Query(ge=0, description="wall-clock ms; 0: an hour ago", examples=[1_767_225_600_000])]
+From = Annotated[int, Query(alias="from", ge=0, description="wall-clock ms; 0: an hour ago")]
 To = Annotated[int, Query(ge=0, description="wall-clock ms; 0: now")]
 Step = Annotated[int, Query(ge=0, description="ms between two values; 0: as fine as there is")]
+
+
+def is_read_only(console: Console, request: Request) -> bool:
+    """Returns whether no action is carried out here."""
+    policy = call_of(request.scope).policy
+    return console.sources.read_only or (policy is not None and policy.read_only)
 
 
 def console_router(console: Console, access: ConsoleAccess) -> APIRouter:
@@ -151,7 +156,7 @@ def _add_history(router: APIRouter, console: Console) -> None:
     @refused_as_statuses
     async def history(
         group: GroupName,
-        from_ms: Annotated[int, Query(alias="from", ge=0, description="wall-clock ms; 0: an hour ago")] = 0,
+        from_ms: From = 0,
         to: To = 0,
         step: Step = 0,
     ) -> Response:
@@ -174,11 +179,11 @@ def _add_history(router: APIRouter, console: Console) -> None:
 
 def _add_session(router: APIRouter, console: Console, access: ConsoleAccess) -> None:
     def view(request: Request) -> SessionView:
-        visitor, policy = access.visitor(request), call_of(request.scope).policy
+        visitor = access.visitor(request)
         return SessionView(
             user=visitor.user or None,
             login_required=access.is_required,
-            read_only=console.sources.read_only or (policy is not None and policy.read_only),
+            read_only=is_read_only(console, request),
             signs_actions=visitor.credentials is not None,
             ends_ms=None if visitor.session is None else wall_ms() + access.left_ms(visitor.session),
         )
@@ -206,7 +211,7 @@ def _add_session(router: APIRouter, console: Console, access: ConsoleAccess) -> 
         shown_session = SessionView(
             user=begun.user,
             login_required=access.is_required,
-            read_only=view(request).read_only,
+            read_only=is_read_only(console, request),
             signs_actions=True,
             ends_ms=wall_ms() + access.left_ms(begun),
         )

@@ -7,12 +7,12 @@ groups) the pause is longer.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from keelmq.console.core.changes import changes
 from keelmq.console.core.history import History
+from keelmq.console.cpu_clock import CpuClock
 from keelmq.console.events import Pages, encoded
 from keelmq.console.sources import ConsoleSources
 from keelmq.health.status import ClusterStatus
@@ -53,7 +53,7 @@ class Poller(Protocol):
 
 
 class Console:
-    """Owned by the event loop's thread. `clock`: monotonic ms; `cpu_s`: CPU seconds of this thread."""
+    """Owned by the event loop's thread. `clock`: monotonic ms; `cpu`: of the polls."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Console:
         poller: Poller,
         *,
         clock: Callable[[], int] = now_ms,
-        cpu_s: Callable[[], float] = time.thread_time,
+        cpu: CpuClock | None = None,
     ) -> None:
         self.sources, self._cluster = sources, poller
-        self._clock, self._cpu_s = clock, cpu_s
+        self._clock, self._cpu = clock, cpu or CpuClock()
         self.status: ClusterStatus | None = None
         """The newest one; None: not yet."""
         self.taken_ms = 0
@@ -72,6 +72,8 @@ class Console:
         self.history = History()
         self.pages = Pages(self._wake_up)
         self.polls = 0
+        self.changes = 0
+        """Actions that were carried out."""
         self._tasks = TaskSet()
         self._wake, self._first = asyncio.Event(), asyncio.Event()
         self._looked_ms, self._soon_until_ms = -LOOKED_MS, 0
@@ -117,8 +119,9 @@ class Console:
         assert self.status is not None
         return self.status
 
-    def poll_soon(self) -> None:
-        """Polls now, and often for some seconds: an action has just changed something."""
+    def changed(self) -> None:
+        """Notes that an action has just changed something: polls now, and often for some seconds."""
+        self.changes += 1
         self._soon_until_ms = self._clock() + SOON_FOR_MS
         self._wake_up()
 
@@ -130,11 +133,11 @@ class Console:
 
     async def _run(self) -> None:
         while True:
-            began_ms, began_cpu_s = self._clock(), self._cpu_s()
+            began_ms, began_cpu_s = self._clock(), self._cpu.seconds()
             status = await self._cluster.take()
             self.polls += 1
             await self._publish(status, began_ms)
-            cpu_ms = (self._cpu_s() - began_cpu_s) * 1_000
+            cpu_ms = (self._cpu.seconds() - began_cpu_s) * 1_000
             rest_ms = cpu_ms * (1 / CPU_SHARE_MAX - 1)
             await self._pause(began_ms, not_before_ms=self._clock() + round(rest_ms))
 
@@ -146,8 +149,8 @@ class Console:
         self._first.set()
         if len(self.pages):
             # Comparing and encoding a thousand groups takes longer than this loop may be blocked.
-            change = None if before is None else await asyncio.to_thread(_encoded_change, before, status)
-            whole = await asyncio.to_thread(encoded, "status", status)
+            change = None if before is None else await self._cpu.in_thread(_encoded_change, before, status)
+            whole = await self._cpu.in_thread(encoded, "status", status)
             self.pages.send(lambda: change or whole, lambda: whole)
 
     async def _pause(self, began_ms: int, *, not_before_ms: int) -> None:

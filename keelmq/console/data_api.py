@@ -54,11 +54,7 @@ def _add_topics(router: APIRouter, asking: Asking) -> None:
         offset: Offset = 0,
         limit: Limit = 100,
     ) -> Response:
-        async def ask() -> topics.AllTopics:
-            async with asking.place(request) as place:
-                return await topics.all_topics(place)
-
-        every = await recent.get(asking.who(request), ask)
+        every = await asking.recent(request, recent, topics.all_topics)
         return as_json(topics.page_of(every, words=q, kinds=set(kind or ()), offset=offset, limit=limit))
 
     @router.get(
@@ -92,11 +88,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
         offset: Offset = 0,
         limit: Limit = 100,
     ) -> Response:
-        async def ask() -> consumers.AllGroups:
-            async with asking.place(request) as place:
-                return await consumers.all_groups(place)
-
-        every = await recent.get(asking.who(request), ask)
+        every = await asking.recent(request, recent, consumers.all_groups)
         async with asking.place(request) as place:
             view = await consumers.page_of(
                 place, every, words=q, kind=kind, sort=sort, offset=offset, limit=limit
@@ -155,11 +147,7 @@ def _add_producers(router: APIRouter, asking: Asking) -> None:
     async def all_producers(
         request: Request, q: Words = "", offset: Offset = 0, limit: Limit = 100
     ) -> Response:
-        async def ask() -> producers.ProducersView:
-            async with asking.place(request) as place:
-                return await producers.all_producers(place)
-
-        every = await recent.get(asking.who(request), ask)
+        every = await asking.recent(request, recent, producers.all_producers)
         return as_json(producers.page_of(every, words=q, offset=offset, limit=limit))
 
 

@@ -9,7 +9,7 @@ Imports FastAPI: see keelmq/remoting/servers/http_late.py.
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, ParamSpec
+from typing import Annotated, ParamSpec, TypeVar
 
 from fastapi import Query, Request, Response
 
@@ -17,6 +17,7 @@ from keelmq.client.admin import AdminError
 from keelmq.console.access import ConsoleAccess
 from keelmq.console.console import Console
 from keelmq.console.data.place import TIMEOUT_MS, Missing, Place
+from keelmq.console.data.recent import Recent
 from keelmq.console.data.times import BadCursor
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
@@ -24,6 +25,7 @@ from keelmq.remoting.operation import CommandError
 from keelmq.remoting.servers.http_answers import NotFound, NotYet, problem, refused_as_statuses
 
 P = ParamSpec("P")
+T = TypeVar("T")
 NAME_MAX = 255
 NOT_FOUND = frozenset(
     (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND)
@@ -44,17 +46,23 @@ class Asking:
     async def place(self, request: Request) -> AsyncIterator[Place]:
         """Yields what a read asks with, for the time of the request."""
         self.console.look()
-        visitor = self.access.visitor(request)
         name_servers = ";".join(self.console.sources.name_servers())
         if not name_servers:
             raise NotYet("no name server is known yet; try again in some seconds")
         async with self.access.admin_of(request, timeout_ms=TIMEOUT_MS) as admin:
-            yield Place(admin, name_servers, visitor.user)
+            yield Place(admin, name_servers)
 
-    def who(self, request: Request) -> tuple[str, str]:
-        """Returns whose answer may be shown again: a user's with the same password."""
+    async def recent(self, request: Request, kept: Recent[T], ask: Callable[[Place], Awaitable[T]]) -> T:
+        """Returns an answer of the last seconds to a user with the same password, if no action was carried
+        out since; else asks."""
+
+        async def fresh() -> T:
+            async with self.place(request) as place:
+                return await ask(place)
+
         credentials = self.access.visitor(request).credentials
-        return ("", "") if credentials is None else (credentials.access_key, credentials.secret_key)
+        who = None if credentials is None else (credentials.access_key, credentials.secret_key)
+        return await kept.get((who, self.console.changes), fresh)
 
 
 def asked(endpoint: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:

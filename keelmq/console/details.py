@@ -9,6 +9,7 @@ from pydantic import Field
 
 from keelmq.client.admin import AdminClient
 from keelmq.console.core.differences import SettingDifference, differences
+from keelmq.console.data.servers import find_group, hosts_of, leader_first, leader_of, servers_of
 from keelmq.console.poller import ClusterPoller
 from keelmq.health.reach import Silent
 from keelmq.health.status import ClusterStatus, ControllerStatus, GroupStatus, ReplicaStatus
@@ -114,7 +115,7 @@ class Details:
     async def elections(self, status: ClusterStatus, count: int) -> list[PastElection]:
         """Returns the newest elections of all groups. Raises NotFound: nobody keeps them."""
         why = "there are no controllers"
-        for each in sorted(status.controllers, key=lambda each: each.role != "leader"):
+        for each in leader_first(status):
             try:
                 return await self._asks.ask(each.address, lambda admin, at: admin.elections(at, "", count))
             except Silent as silent:
@@ -226,31 +227,3 @@ class Details:
         except Silent as silent:
             problems.append(str(silent))
             return None
-
-
-def find_group(status: ClusterStatus, cluster: str, broker_name: str) -> GroupStatus:
-    """Returns a group. Raises NotFound."""
-    for each in status.groups:
-        if (each.cluster, each.broker_name) == (cluster, broker_name):
-            return each
-    known = some_of(f"{each.cluster}/{each.broker_name}" for each in status.groups)
-    raise NotFound(f"there is no group {cluster}/{broker_name} {known}")
-
-
-def leader_of(status: ClusterStatus) -> str | None:
-    """Returns the leading controller; None: unknown."""
-    return next((each.address for each in status.controllers if each.role == "leader"), None)
-
-
-def servers_of(status: ClusterStatus) -> dict[str, str]:
-    """Returns address -> "nameServer", "controller" or "broker" of every server of a status. Only these are
-    asked: a page cannot make the console ask other machines."""
-    found = {each.address: "nameServer" for each in status.name_servers}
-    found |= {each.address: "controller" for each in status.controllers}
-    found |= {each.address: "broker" for group in status.groups for each in group.replicas if each.address}
-    return found
-
-
-def hosts_of(status: ClusterStatus) -> set[str]:
-    """Returns the machines of a status."""
-    return {split_address(each)[0] for each in servers_of(status)}

@@ -25,6 +25,7 @@ from keelmq.console.actions.action import Action
 from keelmq.console.actions_api import actions_router
 from keelmq.console.api import console_router
 from keelmq.console.console import Console
+from keelmq.console.cpu_clock import CpuClock
 from keelmq.console.data_api import data_router
 from keelmq.console.data_asking import Asking
 from keelmq.console.details_api import details_router
@@ -65,8 +66,9 @@ class ConsoleService:
     ) -> None:
         if verifier is None:
             verifier = ClusterVerifier(self.brokers, tls=sources.tls)
-        self.poller = ClusterPoller(sources)
-        self.console = Console(sources, self.poller)
+        cpu = CpuClock()
+        self.poller = ClusterPoller(sources, cpu)
+        self.console = Console(sources, self.poller, cpu=cpu)
         self.access = ConsoleAccess(verifier, as_password=isinstance(verifier, PortVerifier), tls=sources.tls)
         self._audit = audit
 

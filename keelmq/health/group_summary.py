@@ -18,14 +18,19 @@ CLOSED_CONNECTION = ("(connection_refused)", "(connection_closed)")
 """In the reason of an election: its master was lost when its connection closed."""
 
 
-def group_status(seen: ClusterSnapshot, name: str) -> GroupStatus:
-    """Returns the state of one group. Its verdict and problems are still to be filled in."""
+def group_statuses(seen: ClusterSnapshot) -> dict[str, GroupStatus]:
+    """Returns the state of each group by its name. Verdicts and problems are still to be filled in."""
+    brokers = running(seen)
+    return {name: _group_status(seen, name, brokers.get(name, {})) for name in seen.group_names}
+
+
+def _group_status(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
     sets = seen.sets if isinstance(seen.sets, Mapping) else {}
     info, view = sets.get(name), seen.groups.get(name, {})
     if info is None and view:
         info = _info_of_view(name, view)
     if info is None:
-        return _plain(seen, name)
+        return _plain(seen, name, brokers)
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     in_sync = {each.broker_id for each in info.in_sync_replicas}
     master = next((each for each in replicas if each.broker_id == info.master_broker_id), None)
@@ -45,7 +50,7 @@ def group_status(seen: ClusterSnapshot, name: str) -> GroupStatus:
         master_epoch=info.master_epoch,
         sync_state_set=sorted(in_sync),
         sync_state_set_epoch=info.sync_state_set_epoch,
-        min_in_sync=min_in_sync(seen, name, info.master_address or ""),
+        min_in_sync=_min_in_sync(brokers, info.master_address or ""),
         confirm_offset=leading.confirm_offset if leading else None,
         max_offset=leading.max_offset if leading else None,
         replicas=rows,
@@ -78,7 +83,7 @@ def _info_of_view(name: str, view: Mapping[str, Any]) -> ReplicasInfo:
     )
 
 
-def _plain(seen: ClusterSnapshot, name: str) -> GroupStatus:
+def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
     """A group that no controller leads, or that of controllers that do not answer."""
     routed = routed_brokers(seen, name)
     master = routed.get(MASTER_ID, "")
@@ -96,13 +101,11 @@ def _plain(seen: ClusterSnapshot, name: str) -> GroupStatus:
         cluster=_cluster(seen, name, {}),
         broker_name=name,
         verdict=Verdict.OK,
-        has_controllers=any(
-            each.settings.get("enableControllerMode") == "true" for each in running(seen, name).values()
-        ),
+        has_controllers=are_controlled(brokers),
         master_id=MASTER_ID if master else None,
         master_address=master,
         sync_state_set=[row.broker_id for row in rows if row.is_in_sync],
-        min_in_sync=min_in_sync(seen, name, master),
+        min_in_sync=_min_in_sync(brokers, master),
         confirm_offset=leading.confirm_offset if leading else None,
         max_offset=leading.max_offset if leading else None,
         replicas=rows,
@@ -241,19 +244,23 @@ def routed_brokers(seen: ClusterSnapshot, name: str) -> dict[int, str]:
     return found
 
 
-def running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:
-    """Returns the brokers of a group that answer, by address."""
-    return {
-        address: broker
-        for address, broker in seen.brokers.items()
-        if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name
-    }
+def running(seen: ClusterSnapshot) -> dict[str, dict[str, RunningBroker]]:
+    """Returns brokerName -> address -> broker, of the brokers that answer."""
+    found: dict[str, dict[str, RunningBroker]] = {}
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, RunningBroker):
+            found.setdefault(broker.settings.get("brokerName", ""), {})[address] = broker
+    return found
 
 
-def min_in_sync(seen: ClusterSnapshot, name: str, master: str) -> int | None:
+def are_controlled(brokers: Mapping[str, RunningBroker]) -> bool:
+    """Returns whether one of the brokers of a group runs in controller mode."""
+    return any(each.settings.get("enableControllerMode") == "true" for each in brokers.values())
+
+
+def _min_in_sync(brokers: Mapping[str, RunningBroker], master: str) -> int | None:
     """Returns minInSyncReplicas of the master, else the highest of the brokers that answer; None: none
     does."""
-    brokers = running(seen, name)
     chosen = [brokers[master]] if master in brokers else list(brokers.values())
     texts = [broker.settings.get("minInSyncReplicas", "") for broker in chosen]
     return max((int(text) for text in texts if text.isdigit()), default=None)

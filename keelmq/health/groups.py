@@ -1,16 +1,18 @@
 """Judges each broker group of a cluster snapshot: its master, its SyncStateSet, and the routes to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from keelmq.health import commands
 from keelmq.health.container_rules import container_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import addresses
+from keelmq.health.group_summary import are_controlled, running
 from keelmq.health.permission_rules import permission_rules
 from keelmq.health.plain_routes import plain_routes
 from keelmq.health.reach import Silent
 from keelmq.health.replication_rules import replication_rules
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
+from keelmq.health.status import GroupStatus
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
@@ -19,42 +21,49 @@ GONE_MS = 6 * 3_600_000
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
-def groups(seen: ClusterSnapshot) -> list[Finding]:
-    """Returns findings about each group that the name servers list or the controllers know."""
+def groups(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> list[Finding]:
+    """Returns findings about each group that the name servers list or the controllers know. statuses: of
+    group_statuses()."""
     found: list[Finding] = []
+    brokers = running(seen)
     if isinstance(seen.sets, Silent):
         step = f"{AGAIN}; if this persists, check that a majority of the controllers runs"
         text = f"the leading controller does not tell the masters: {seen.sets}"
         found.append(failed("group.master", "groups", text, step, commands.watch(seen)))
-    for name in seen.group_names:
-        found += _group(seen, name)
-    return [*found, *replication_rules(seen), *permission_rules(seen), *container_rules(seen)]
+    for name, status in statuses.items():
+        found += _group(seen, status, brokers.get(name, {}))
+    return [
+        *found,
+        *replication_rules(seen, statuses, brokers),
+        *permission_rules(seen, statuses),
+        *container_rules(seen),
+    ]
 
 
-def _group(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
+def _group(
+    seen: ClusterSnapshot, status: GroupStatus, brokers: Mapping[str, RunningBroker]
+) -> Iterator[Finding]:
+    name, controlled = status.broker_name, are_controlled(brokers)
     known = seen.sets if seen.sets is not None and not isinstance(seen.sets, Silent) else None
-    controlled = any(
-        broker.settings.get("enableControllerMode") == "true" for broker in _running(seen, name).values()
-    )
     if known is not None and name in known:
-        yield from _controlled(seen, name, known[name])
+        yield from _controlled(seen, status, known[name])
     elif known is not None and controlled:
         text = "its brokers run in controller mode, but the controllers do not know it"
         step = "restart them with the controllerAddr of these controllers; the brokers' logs say more"
         line = commands.start_with("controllerAddr", sorted(seen.controllers))
         yield failed("group.master", name, text, step, line)
     elif not controlled:
-        yield from _alone(seen, name)
+        yield from _alone(seen, name, is_silent=not brokers)
 
 
-def _alone(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
+def _alone(seen: ClusterSnapshot, name: str, *, is_silent: bool) -> Iterator[Finding]:
     """A group without controllers, or of which no broker answers: only the name servers' routes are known."""
     tables = {
         address: server.cluster.broker_addr_table[name].broker_addrs
         for address, server in seen.answering.items()
         if name in server.cluster.broker_addr_table
     }
-    wrong = list(plain_routes(name, tables)) if _running(seen, name) else []
+    wrong = [] if is_silent else list(plain_routes(name, tables))
     if wrong:
         yield from wrong
         return
@@ -72,15 +81,16 @@ def _alone(seen: ClusterSnapshot, name: str) -> Iterator[Finding]:
             yield failed("group.master", name, f"master {master} does not answer", step, line)
 
 
-def _controlled(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
+def _controlled(seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> Iterator[Finding]:
+    name = status.broker_name
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     master = next((each for each in replicas if each.broker_id == info.master_broker_id), None)
     if master is None or not master.alive:
-        yield _no_master(seen, name, info, master)
+        yield _no_master(seen, status, info, master)
     else:
         where = f"broker {master.broker_id} at {master.broker_address}, epoch {info.master_epoch}"
         yield ok("group.master", name, f"master is {where}")
-    yield from _in_sync(seen, name, info)
+    yield from _in_sync(seen, status, info)
     disagree = list(_routes(seen, name, info, master)) if master is not None and master.alive else []
     yield from disagree
     if not disagree:
@@ -92,13 +102,14 @@ def _controlled(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterato
 
 
 def _no_master(
-    seen: ClusterSnapshot, name: str, info: ReplicasInfo, master: ReplicaIdentity | None
+    seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo, master: ReplicaIdentity | None
 ) -> Finding:
+    name = status.broker_name
     who = "no master" if master is None else f"master {master.broker_id} at {master.broker_address} is dead"
     reason = seen.groups.get(name, {}).get("withoutLiveMaster")
     in_sync = ", ".join(f"{each.broker_id} ({each.broker_address})" for each in info.in_sync_replicas)
     others = [each for each in info.not_in_sync_replicas if each.alive]
-    line = commands.explain_election(seen, name, _cluster(seen, name))
+    line = commands.explain_election(seen, name, status.cluster)
     if any(each.alive for each in info.in_sync_replicas):
         step, line = AGAIN, commands.watch(seen, name)
     elif others:
@@ -111,10 +122,10 @@ def _no_master(
     return failed("group.master", name, f"{who}{f' ({reason})' if reason else ''}", step, line)
 
 
-def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[Finding]:
+def _in_sync(seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> Iterator[Finding]:
+    name, wanted = status.broker_name, status.min_in_sync
     replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
     alive = [each for each in info.in_sync_replicas if each.alive]
-    wanted = _least(seen, name)
     size = f"{len(alive)} of {len(replicas)} replicas in sync"
     if wanted is not None:
         size += f", {wanted} needed (minInSyncReplicas)"
@@ -132,15 +143,16 @@ def _in_sync(seen: ClusterSnapshot, name: str, info: ReplicasInfo) -> Iterator[F
     else:
         yield ok("group.in-sync", name, size)
     for each in replicas:
-        yield from _replica(seen, name, info, each)
+        yield from _replica(seen, status, info, each)
 
 
 def _replica(
-    seen: ClusterSnapshot, name: str, info: ReplicasInfo, replica: ReplicaIdentity
+    seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo, replica: ReplicaIdentity
 ) -> Iterator[Finding]:
+    name = status.broker_name
     who = f"replica {replica.broker_id} at {replica.broker_address}"
     if not replica.alive:
-        forget = commands.clean_replica(seen, name, _cluster(seen, name), replica.broker_id)
+        forget = commands.clean_replica(seen, name, status.cluster, replica.broker_id)
         if (gone := _gone(seen, name, replica.broker_id)) is not None:
             step = "start it, or if it was removed for good, make the controllers forget it"
             yield warning("group.in-sync", name, f"{who} is not alive: {gone}", step, forget)
@@ -200,24 +212,3 @@ def listed_name_servers(seen: ClusterSnapshot, address: str) -> list[str]:
     """Returns namesrvAddr of a running broker."""
     broker = seen.brokers.get(address)
     return addresses(broker.settings.get("namesrvAddr", "")) if isinstance(broker, RunningBroker) else []
-
-
-def _running(seen: ClusterSnapshot, name: str) -> dict[str, RunningBroker]:
-    return {
-        address: broker
-        for address, broker in seen.brokers.items()
-        if isinstance(broker, RunningBroker) and broker.settings.get("brokerName") == name
-    }
-
-
-def _least(seen: ClusterSnapshot, name: str) -> int | None:
-    """Returns the highest minInSyncReplicas of the brokers that answer; None: none does."""
-    texts = [broker.settings.get("minInSyncReplicas", "") for broker in _running(seen, name).values()]
-    return max((int(text) for text in texts if text.isdigit()), default=None)
-
-
-def _cluster(seen: ClusterSnapshot, name: str) -> str:
-    for server in seen.answering.values():
-        if name in server.cluster.broker_addr_table:
-            return server.cluster.broker_addr_table[name].cluster
-    return ""

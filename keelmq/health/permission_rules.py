@@ -1,22 +1,22 @@
 """Judges whether masters take messages, and what the controllers may elect. Pure."""
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, warning
-from keelmq.health.group_summary import group_status
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
+from keelmq.remoting.codes import PERM_WRITE
 
-WRITE = 2
 UNCLEAN = "enableElectUncleanMaster"
 
 
-def permission_rules(seen: ClusterSnapshot) -> Iterator[Finding]:
+def permission_rules(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> Iterator[Finding]:
     """Yields masters that refuse messages, topics without write permission, and unclean elections."""
-    for name in seen.group_names:
-        yield from _master(seen, group_status(seen, name))
-    yield from _wiped(seen)
+    for status in statuses.values():
+        yield from _master(seen, status)
+        yield from _wiped(seen, status)
     yield from _unclean(seen)
 
 
@@ -27,7 +27,7 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
         return
     permission = broker.settings.get("brokerPermission", "")
     reason = broker.info.get("notWritable", "")
-    if permission.isdigit() and not int(permission) & WRITE:
+    if permission.isdigit() and not int(permission) & PERM_WRITE:
         text = f"brokerPermission={permission} is without write: producers are shown no queue of it"
         step = "give it back when the reason is over"
         line = commands.update_broker(address, "brokerPermission", "6")
@@ -38,18 +38,19 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
         yield failed("broker.writable", address, text, step, commands.watch(seen, status.broker_name))
 
 
-def _wiped(seen: ClusterSnapshot) -> Iterator[Finding]:
+def _wiped(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     """Topics whose write permission an operator removed (wipeWritePerm), seen at a topic that every broker
     has."""
-    for name in seen.group_names:
-        wiped = [at for at, each in seen.answering.items() if not each.permissions.get(name, WRITE) & WRITE]
-        master = seen.brokers.get(group_status(seen, name).master_address)
-        settings: Mapping[str, str] = master.settings if isinstance(master, RunningBroker) else {}
-        if wiped and settings.get("brokerPermission", "6") == "6":
-            text = f"{', '.join(wiped)}: its topics have no write permission (wipeWritePerm)"
-            step = "give it back when the maintenance is over"
-            line = f"mqadmin addWritePerm -n {commands.joined(wiped)} -b {name}"
-            yield warning("broker.writable", name, text, step, line)
+    name, master = status.broker_name, seen.brokers.get(status.master_address)
+    wiped = [
+        at for at, each in seen.answering.items() if not each.permissions.get(name, PERM_WRITE) & PERM_WRITE
+    ]
+    settings: Mapping[str, str] = master.settings if isinstance(master, RunningBroker) else {}
+    if wiped and settings.get("brokerPermission", "6") == "6":
+        text = f"{', '.join(wiped)}: its topics have no write permission (wipeWritePerm)"
+        step = "give it back when the maintenance is over"
+        line = f"mqadmin addWritePerm -n {commands.joined(wiped)} -b {quote(name)}"
+        yield warning("broker.writable", name, text, step, line)
 
 
 def _unclean(seen: ClusterSnapshot) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, warning
-from keelmq.health.group_summary import group_status, running
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus, ReplicaStatus
 
@@ -15,13 +14,16 @@ LAG_BYTES = 64 << 20
 """The same, where the time is not known."""
 
 
-def replication_rules(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """Yields what is wrong with the replication of each group."""
-    for name in seen.group_names:
-        status = group_status(seen, name)
+def replication_rules(
+    seen: ClusterSnapshot,
+    statuses: Mapping[str, GroupStatus],
+    brokers: Mapping[str, Mapping[str, RunningBroker]],
+) -> Iterator[Finding]:
+    """Yields what is wrong with the replication of each group. brokers: of running()."""
+    for name, status in statuses.items():
         for replica in status.replicas:
             yield from _replica(seen, status, replica)
-        yield from _masters(seen, status)
+        yield from _masters(seen, status, brokers.get(name, {}))
         yield from _epochs(seen, status)
 
 
@@ -48,11 +50,13 @@ def _lags(replica: ReplicaStatus) -> bool:
     return (replica.lag_bytes or 0) > LAG_BYTES
 
 
-def _masters(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
+def _masters(
+    seen: ClusterSnapshot, status: GroupStatus, brokers: Mapping[str, RunningBroker]
+) -> Iterator[Finding]:
     """A master that the controllers replaced, and that has not heard of it."""
     if not status.has_controllers:
         return
-    for address, broker in running(seen, status.broker_name).items():
+    for address, broker in brokers.items():
         is_other = address != status.master_address
         if is_other and broker.ha is not None and broker.ha.master and status.master_address:
             refuses = broker.info.get("notWritable", "")

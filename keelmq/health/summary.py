@@ -1,10 +1,11 @@
 """The state of a cluster on one screen: take_status() asks the servers, status_of() judges a snapshot."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keelmq.health.findings import Finding, Level, merged
-from keelmq.health.group_summary import group_status
+from keelmq.health.group_summary import group_statuses
 from keelmq.health.groups import groups
 from keelmq.health.memory import Memory
 from keelmq.health.reach import Reach, Silent
@@ -40,14 +41,16 @@ async def take_status(
 
 def status_of(seen: ClusterSnapshot) -> ClusterStatus:
     """Returns what a screen shows of a snapshot."""
-    problems = problems_of(merged([*verdict(seen), *groups(seen)]))
+    statuses = group_statuses(seen)
+    problems = problems_of(merged([*verdict(seen), *groups(seen, statuses)]))
+    by_subject = _by_subject(problems)
     return ClusterStatus(
         taken_ms=seen.taken_ms,
         took_ms=seen.took_ms,
         verdict=worst(problems),
         name_servers=[_name_server(at, each) for at, each in seen.name_servers.items()],
         controllers=list(_controllers(seen)),
-        groups=[_group(seen, name, problems) for name in seen.group_names],
+        groups=[_with_problems(each, problems, by_subject) for each in statuses.values()],
         problems=problems,
         brokers_not_asked=seen.not_asked,
     )
@@ -130,9 +133,20 @@ def _int(values: Mapping[str, Any], key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _group(seen: ClusterSnapshot, name: str, problems: Sequence[Problem]) -> GroupStatus:
-    """With the problems of this group and of its brokers."""
-    status = group_status(seen, name)
-    subjects = {name, *(each.address for each in status.replicas)}
-    own = [each for each in problems if subjects & set(each.subject.split(", "))]
+def _by_subject(problems: Sequence[Problem]) -> dict[str, list[int]]:
+    """Returns subject -> positions of its problems; a problem may have several subjects."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for position, each in enumerate(problems):
+        for subject in each.subject.split(", "):
+            found[subject].append(position)
+    return found
+
+
+def _with_problems(
+    status: GroupStatus, problems: Sequence[Problem], by_subject: Mapping[str, list[int]]
+) -> GroupStatus:
+    """Returns the group with its own problems and those of its brokers."""
+    subjects = {status.broker_name, *(each.address for each in status.replicas)}
+    positions = {position for each in subjects for position in by_subject.get(each, ())}
+    own = [problems[each] for each in sorted(positions)]
     return status.model_copy(update={"problems": own, "verdict": worst(own)})

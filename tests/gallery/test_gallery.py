@@ -21,7 +21,7 @@ from keelmq.health.status import Problem, Verdict
 from keelmq.health.summary import of_one_group, status_of
 from keelmq.remoting.operations.controller import PastElection
 from keelmq.runtime.config import ConfigError
-from tests.gallery.cluster import NAME, PLAIN_NAME, healthy
+from tests.gallery.cluster import BROKERS, NAME, PLAIN_NAME, broker, healthy, replicas
 from tests.gallery.faults import FAULTS
 from tests.gallery.table import DOCUMENT, MARK, rewritten
 from tests.unit.cli.doctor.test_doctor_cluster import healthy as doctors_healthy
@@ -112,6 +112,16 @@ def test_one_group_keeps_what_is_of_no_group() -> None:
     assert {each.subject for each in only.problems} == {FAULTS["controller_down"].subject}
     assert of_one_group(status_of(seen), "nobody").groups == []
     assert PLAIN_NAME in {each.subject for each in status_of(seen).problems}
+
+
+def test_what_the_master_needs_in_sync_counts_not_what_another_replica_would_need() -> None:
+    seen = healthy()
+    seen.sets = {NAME: replicas(out=(2, 3))}
+    seen.brokers[BROKERS[0]] = broker(0, minInSyncReplicas="1")
+    found = status_of(seen)
+    assert found.groups[0].min_in_sync == 1
+    (size,) = [each for each in found.problems if "replicas in sync" in each.text]
+    assert size.level is Verdict.WARNING and "1 of 3 replicas in sync, 1 needed" in size.text
 
 
 def test_settings_that_a_request_changes_are_those_of_the_broker() -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.command_line import OptionalNamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import auth as layouts
-from cli.mqadmin.shell import Action, DoesNotExist, OptionalNamesrvAddr, Output, command
+from cli.mqadmin.shell import Action, DoesNotExist, Output, command
 from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_target, showing
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode

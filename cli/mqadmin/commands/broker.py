@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import checked_addresses
+from cli.command_line import OptionalNamesrvAddr, checked_addresses
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.replica_settings import (
     Replicas,
@@ -15,7 +15,7 @@ from cli.mqadmin.replica_settings import (
     find_replicas,
     replicas_of,
 )
-from cli.mqadmin.shell import Action, OptionalNamesrvAddr, Output, command, explain
+from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,

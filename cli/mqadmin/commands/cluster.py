@@ -4,18 +4,9 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import (
-    REFUSED,
-    Action,
-    BrokerName,
-    ClusterName,
-    NamesrvAddr,
-    Output,
-    command,
-    dump,
-    explain,
-)
+from cli.mqadmin.shell import REFUSED, Action, BrokerName, ClusterName, Output, command, dump, explain
 from cli.mqadmin.targets import brokers_of, names_of_cluster
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.operations.broker import EpochEntryCache

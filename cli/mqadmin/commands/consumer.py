@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.layouts import group as layouts_group
 from cli.mqadmin.layouts.group import GroupRow
-from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
+from cli.mqadmin.shell import Action, Output, command, dump, explain
 from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.groups import QueueProgress

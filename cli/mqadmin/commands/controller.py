@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import OptionalNamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
@@ -17,7 +18,6 @@ from cli.mqadmin.shell import (
     BrokerName,
     ClusterName,
     ControllerAddress,
-    OptionalNamesrvAddr,
     Output,
     command,
     dump,

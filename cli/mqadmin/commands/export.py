@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.speed import counter_of, day_sum
 from cli.mqadmin.layouts.group import version_text
-from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, dump, explain
+from cli.mqadmin.shell import Action, Output, command, dump, explain
 from cli.mqadmin.targets import BrokerAddr, Cluster, brokers_of_cluster, check_target, find_target, on_each
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.cluster.routes import parse_addresses

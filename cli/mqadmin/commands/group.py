@@ -7,19 +7,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import (
-    Action,
-    DoesNotExist,
-    NamesrvAddr,
-    OptionalNamesrvAddr,
-    Output,
-    command,
-    dump,
-    per_server,
-)
+from cli.mqadmin.shell import Action, DoesNotExist, Output, command, dump, per_server
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,

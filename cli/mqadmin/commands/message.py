@@ -4,14 +4,24 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import Action, BrokerName, NamesrvAddr, Output, command
+from cli.mqadmin.shell import REFUSED, Action, BrokerName, Output, command, explain
 from cli.mqadmin.targets import route_explained
-from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, TraceHook
+from keelmq.client import (
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullError,
+    PullStatus,
+    SendError,
+    TraceHook,
+)
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX
-from keelmq.client.copies import copy_of_dead_letter
+from keelmq.client.copies import copy_of_dlq_message
 from keelmq.client.message import MessageExt, encode_properties
 from keelmq.remoting.codes import ResponseCode
 
@@ -74,9 +84,9 @@ def send_message(
 def resend_dead_letter(
     namesrv_addr: NamesrvAddr,
     group: Annotated[str, typer.Option("-g", "--group", help="Consumer group of the dead letters")],
-    letters: Annotated[
+    messages: Annotated[
         str,
-        typer.Option("-i", "--letters", help="brokerName:queueId:queueOffset in %DLQ%GROUP, with commas"),
+        typer.Option("-i", "--messages", help="brokerName:queueId:queueOffset in %DLQ%GROUP, with commas"),
     ],
     destination: Annotated[
         str,
@@ -88,15 +98,13 @@ def resend_dead_letter(
     """Send dead letters again, as new messages. The dead letters stay where they are. (ours)"""
     if destination not in ("group", "topic"):
         raise typer.BadParameter(f"-d/--destination is group or topic, not {destination!r}")
-    places = [_letter_place(each.strip()) for each in letters.split(",") if each.strip()]
+    places = [_place_of(each.strip()) for each in messages.split(",") if each.strip()]
+    if not places:
+        raise typer.BadParameter("-i/--messages names no message: brokerName:queueId:queueOffset")
 
     async def action(admin: AdminClient) -> Output:
-        timeout_ms, value, problems = (
-            admin.timeout_ms or SEND_TIMEOUT_MS,
-            list[dict[str, object]](),
-            list[str](),
-        )
-        topic = DLQ_PREFIX + group
+        timeout_ms, topic = admin.timeout_ms or SEND_TIMEOUT_MS, DLQ_PREFIX + group
+        value, problems, errors = list[dict[str, object]](), list[str](), list[PullError | SendError]()
         async with (
             route_explained(admin, namesrv_addr, topic),
             PullConsumer(namesrv_addr, credentials=admin.credentials) as consumer,
@@ -104,25 +112,30 @@ def resend_dead_letter(
         ):
             for broker, queue_id, offset in places:
                 place = f"{broker}:{queue_id}:{offset}"
-                pulled = await consumer.pull(MessageQueue(topic, broker, queue_id), offset, 1)
-                found = next((each for each in pulled.messages if each.queue_offset == offset), None)
-                if found is None:
-                    problems.append(f"{place}: there is no such dead letter")
-                    continue
                 try:
-                    copy = copy_of_dead_letter(found, group, to_topic=destination == "topic")
+                    pulled = await consumer.pull(MessageQueue(topic, broker, queue_id), offset, 1)
+                    found = next((each for each in pulled.messages if each.queue_offset == offset), None)
+                    if found is None:
+                        raise ValueError("there is no such dead letter")
+                    copy = copy_of_dlq_message(found, group, to_topic=destination == "topic")
+                    result = await producer.send(copy, timeout_ms=timeout_ms)
                 except ValueError as error:
                     problems.append(f"{place}: {error}")
-                    continue
-                result = await producer.send(copy, timeout_ms=timeout_ms)
-                value.append({"letter": place, "msgId": result.msg_id, "sendStatus": result.status.name})
-        text = "\n".join(f"resent {each['letter']} as {each['msgId']}" for each in value)
-        return Output(value, text, tuple(problems), exit_code=None if value else 1)
+                except (PullError, SendError) as error:  # the others' results are told all the same
+                    problems.append(f"{place}: {explain(error)}")
+                    errors.append(error)
+                else:
+                    sent = {"msgId": result.msg_id, "sendStatus": result.status.name}
+                    value.append({"message": place, **sent})
+            if len(errors) == len(places):
+                raise errors[0]
+        text = "\n".join(f"resent {each['message']} as {each['msgId']}" for each in value)
+        return Output(value, text, tuple(problems), exit_code=None if value else REFUSED)
 
     return action
 
 
-def _letter_place(text: str) -> tuple[str, int, int]:
+def _place_of(text: str) -> tuple[str, int, int]:
     broker, queue_id, offset = (["", *text.rsplit(":", 2)])[-3:]
     if not broker or not queue_id.isdecimal() or not offset.isdecimal():
         raise typer.BadParameter(f"{text!r} is not brokerName:queueId:queueOffset")

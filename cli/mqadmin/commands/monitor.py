@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.layouts.group import monitor_round
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.shell import Action, Output, command, explain
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.admin.places import ask_brokers

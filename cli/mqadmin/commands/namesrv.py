@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, NamesrvAddr, Output, command, per_server
+from cli.mqadmin.shell import REFUSED, Action, DoesNotExist, Output, command, per_server
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import PERM_WRITE, ResponseCode
 from keelmq.remoting.operations.namesrv_admin import GET_KV_CONFIG, KVConfigKey

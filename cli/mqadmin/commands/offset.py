@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import group as layouts_group
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.admin.places import ask_brokers, masters_of

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.message import message_value
 from cli.mqadmin.commands.offset import wall_time
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import message as layouts_message
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from cli.mqadmin.shell import Action, Output, command
 from cli.mqadmin.targets import route_explained
 from keelmq.client import MessageQueue, PullConsumer, PullStatus
 from keelmq.client.admin import AdminClient, AdminError

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.message import message_value
 from cli.mqadmin.commands.printing import checked_charset
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import message as layouts_message
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, explain
+from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import route_explained
 from keelmq.client import MessageQueue, Producer, PullConsumer
 from keelmq.client.admin import AdminClient, AdminError, gather_some

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic import HIDDEN
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.layouts.broker import StatsRow
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command, exit_code_of, explain
+from cli.mqadmin.shell import Action, Output, command, exit_code_of, explain
 from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
 from keelmq.client import Message, Producer, SendError, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import IN_PART, Action, NamesrvAddr, Output, command, dump, explain, per_server
+from cli.mqadmin.shell import IN_PART, Action, Output, command, dump, explain, per_server
 from cli.mqadmin.targets import brokers_of, names_of_cluster
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode

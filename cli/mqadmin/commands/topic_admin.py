@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.namesrv import delete_existing
 from cli.mqadmin.commands.topic import Topic
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import Action, NamesrvAddr, OptionalNamesrvAddr, Output, command, per_server
+from cli.mqadmin.shell import Action, Output, command, per_server
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,

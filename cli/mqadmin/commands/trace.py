@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.query import found_messages
 from cli.mqadmin.layouts import message as layouts_message
-from cli.mqadmin.shell import Action, NamesrvAddr, Output, command
+from cli.mqadmin.shell import Action, Output, command
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.admin.messages import LONG_MAX, QUERY_NUMS
 from keelmq.client.core.trace_rows import rows_of

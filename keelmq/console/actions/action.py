@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.console.data.servers import find_group
 from keelmq.health.status import ClusterStatus, GroupStatus
 from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.servers.http_answers import NotFound
@@ -71,12 +72,9 @@ class Acting:
 
     def group(self, cluster: str, broker_name: str) -> GroupStatus:
         """Returns a group of the newest status. Raises NotFound, with the groups that there are."""
-        groups = [] if self.status is None else self.status.groups
-        for each in groups:
-            if (each.cluster, each.broker_name) == (cluster, broker_name):
-                return each
-        known = ", ".join(f"{each.cluster}/{each.broker_name}" for each in groups[:10]) or "none"
-        raise NotFound(f"there is no group {cluster}/{broker_name} (known: {known})")
+        if self.status is None:
+            raise NotFound("no group is known yet; try again in some seconds")
+        return find_group(self.status, cluster, broker_name)
 
     @property
     def controller_list(self) -> str:
@@ -126,9 +124,9 @@ async def at_each(servers: Iterable[str], ask: Callable[[str], Awaitable[object]
     return await gather_some(outcome_of(each, ask(each)) for each in servers)
 
 
-def command_line(*parts: object) -> str:
+def command_line(*parts: object, value: str | None = None) -> str:
     """Returns a line for a terminal; parts are quoted where that is needed, and those that are None or empty
-    are left out together with the option before them."""
+    are left out together with the option before them. value: of the option at the end, which may be empty."""
     texts: list[str] = []
     for part in parts:
         if part is None or part == "":
@@ -136,4 +134,6 @@ def command_line(*parts: object) -> str:
                 texts.pop()
             continue
         texts.append(shlex.quote(str(part)))
+    if value is not None:
+        texts.append(shlex.quote(value))
     return " ".join(texts)

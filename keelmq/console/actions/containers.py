@@ -14,6 +14,7 @@ from keelmq.console.actions.action import (
     command_line,
     outcome_of,
 )
+from keelmq.console.data.servers import hosts_of
 from keelmq.remoting.client import split_address
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Role
@@ -46,13 +47,7 @@ def _checked(acting: Acting, container: str) -> str:
         host = split_address(container)[0]
     except ValueError as error:
         raise NotFound(str(error)) from None
-    status = acting.status
-    listed: list[str] = []
-    if status is not None:
-        listed += [each.address for each in status.name_servers]
-        listed += [each.address for each in status.controllers]
-        listed += [each.address for group in status.groups for each in group.replicas]
-    if host not in {split_address(each)[0] for each in listed if each}:
+    if acting.status is None or host not in hosts_of(acting.status):
         raise NotFound(f"{host} is no machine of this cluster: use mqadmin for its first broker")
     return container
 
@@ -91,12 +86,10 @@ async def _add(acting: Acting, asked: AddBroker) -> list[ServerOutcome]:
 
 async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
     server, warnings = _checked(acting, asked.container), []
-    status = acting.status
-    groups = [] if status is None else status.groups
-    group = next(
-        (each for each in groups if (each.cluster, each.broker_name) == (asked.cluster, asked.broker_name)),
-        None,
-    )
+    try:
+        group = acting.group(asked.cluster, asked.broker_name)
+    except NotFound:
+        group = None  # its broker may be quarantined, so that nobody lists it
     if group is not None and group.master_id == asked.broker_id:
         warnings.append("it is the master: it hands over to another replica first, if one is in sync")
     if group is not None and group.min_in_sync is not None:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from keelmq.client import Message, Producer, SendError
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX
-from keelmq.client.copies import copy_of_dead_letter, original_topic
+from keelmq.client.copies import copy_of_dlq_message, original_topic
 from keelmq.client.message import MessageExt, encode_properties
 from keelmq.client.producer.producer import SendErrorKind
 from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome, command_line
@@ -20,7 +20,7 @@ from keelmq.remoting.operation import Role
 
 BODY_CHARS_MAX: Final = 262_144
 SEND_TIMEOUT_MS: Final = 5_000
-LETTERS_MAX: Final = 100
+RESENT_MAX: Final = 100
 GROUP: Final = "KEELMQ_CONSOLE"
 """Producer group of the console."""
 BODY_IN_COMMAND_MAX: Final = 2_000
@@ -37,8 +37,8 @@ class SendMessage(Parameters):
     keys: str = Field(default="", max_length=1_024)
 
 
-class Letter(Parameters):
-    """Where a dead letter is, in its group's dead letter topic."""
+class DlqMessage(Parameters):
+    """Where a message is in the dead letter queue (%DLQ%) of its group."""
 
     broker_name: str = Field(min_length=1, max_length=256)
     queue_id: int = Field(ge=0, le=65_535)
@@ -55,7 +55,7 @@ class ResendDeadLetters(Parameters):
     gets them)."""
 
     group: str = Field(min_length=1, max_length=255)
-    letters: list[Letter] = Field(min_length=1, max_length=LETTERS_MAX)
+    messages: list[DlqMessage] = Field(min_length=1, max_length=RESENT_MAX)
     to: Literal["group", "topic"] = "group"
 
 
@@ -120,71 +120,70 @@ async def _sent(producer: Producer, message: Message, what: str) -> ServerOutcom
 # -- dead letters ------------------------------------------------------------------------------------------
 
 
-async def _found(acting: Acting, asked: ResendDeadLetters) -> list[tuple[Letter, MessageExt | str]]:
-    """Returns each letter, or why it cannot be read. One after the other: their bodies may be large."""
-    place = Place(acting.admin, acting.name_server_list)
-    topic, found = DLQ_PREFIX + asked.group, list[tuple[Letter, MessageExt | str]]()
-    for each in asked.letters:
-        try:
-            _, letter = await find(place, topic, each.broker_name, each.queue_id, each.queue_offset)
-            found.append((each, letter))
-        except (Missing, AdminError) as error:
-            found.append((each, str(error)))
+async def _read(acting: Acting, group: str, place: DlqMessage) -> MessageExt | str:
+    """Returns the message, or why it cannot be read."""
+    where = Place(acting.admin, acting.name_server_list)
+    try:
+        _, found = await find(
+            where, DLQ_PREFIX + group, place.broker_name, place.queue_id, place.queue_offset
+        )
+    except (Missing, AdminError) as error:
+        return str(error)
     return found
+
+
+def _copied(found: MessageExt | str, asked: ResendDeadLetters) -> Message | str:
+    """Returns the message to send, or why there is none."""
+    if isinstance(found, str):
+        return found
+    try:
+        return copy_of_dlq_message(found, asked.group, to_topic=asked.to == "topic")
+    except ValueError as error:
+        return str(error)
 
 
 async def _preview_resend(acting: Acting, asked: ResendDeadLetters) -> Preview:
     rows, topics, problems = [], set[str](), list[str]()
-    for each in asked.letters:
-        (_, letter), *_ = await _found(acting, asked.model_copy(update={"letters": [each]}))
-        problem = letter if isinstance(letter, str) else _problem(letter, asked)
-        topic = "" if isinstance(letter, str) else original_topic(letter)
-        rows.append({"letter": each.place, "topic": topic, "problem": problem})
-        topics |= {topic} if not problem else set()
-        problems += [f"{each.place}: {problem}"] if problem else []
-    count = len(asked.letters) - len(problems)
+    for each in asked.messages:
+        # One after the other: their bodies may be large.
+        found = await _read(acting, asked.group, each)
+        copy = _copied(found, asked)
+        topic = "" if isinstance(found, str) else original_topic(found)
+        if isinstance(copy, str):
+            problems.append(f"{each.place}: {copy}")
+        else:
+            topics.add(topic)
+        rows.append({"message": each.place, "topic": topic, "problem": copy if isinstance(copy, str) else ""})
+    count = len(asked.messages) - len(problems)
     whom = f"group {asked.group} only" if asked.to == "group" else "every group that consumes the topic"
     return Preview(
-        what=f"{count} of {len(asked.letters)} dead letters are sent again, as new messages of "
+        what=f"{count} of {len(asked.messages)} dead letters are sent again, as new messages of "
         f"{', '.join(sorted(topics)) or 'their topic'}, to {whom}. The dead letters stay where they are.",
         warnings=[
             *problems[:20],
             *([f"{len(problems) - 20} more cannot be sent"] if len(problems) > 20 else []),
-            "a letter that was sent again before is consumed twice: nothing marks it",
+            "a message that was sent again before is consumed twice: nothing marks it",
         ],
         command=command_line(
             "mqadmin", "resendDeadLetter", "-n", acting.name_server_list, "-g", asked.group,
-            "-i", _places(asked.letters), *(["-d", "topic"] if asked.to == "topic" else []),
+            "-i", _places(asked.messages), *(["-d", "topic"] if asked.to == "topic" else []),
         ),
         is_possible=count > 0,
-        details={"letters": rows},
+        details={"messages": rows},
     )  # fmt: skip
 
 
-def _problem(letter: MessageExt, asked: ResendDeadLetters) -> str:
-    try:
-        copy_of_dead_letter(letter, asked.group, to_topic=asked.to == "topic")
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _places(letters: Sequence[Letter]) -> str:
-    return ",".join(each.place for each in letters)
+def _places(messages: Sequence[DlqMessage]) -> str:
+    return ",".join(each.place for each in messages)
 
 
 async def _resend(acting: Acting, asked: ResendDeadLetters) -> list[ServerOutcome]:
     done = []
     async with Producer(acting.name_server_list, GROUP, client=acting.admin.client) as producer:
-        for each in asked.letters:
-            (_, letter), *_ = await _found(acting, asked.model_copy(update={"letters": [each]}))
-            if isinstance(letter, str):
-                done.append(ServerOutcome(server=each.place, outcome="refused", remark=letter))
-                continue
-            try:
-                copy = copy_of_dead_letter(letter, asked.group, to_topic=asked.to == "topic")
-            except ValueError as error:
-                done.append(ServerOutcome(server=each.place, outcome="refused", remark=str(error)))
+        for each in asked.messages:
+            copy = _copied(await _read(acting, asked.group, each), asked)
+            if isinstance(copy, str):
+                done.append(ServerOutcome(server=each.place, outcome="refused", remark=copy))
                 continue
             done.append(await _sent(producer, copy, each.place))
     return done
@@ -212,7 +211,7 @@ RESEND_DEAD_LETTERS: Final = Action(
     run=_resend,
     example={
         "group": "billing",
-        "letters": [{"brokerName": "broker-a", "queueId": 0, "queueOffset": 12}],
+        "messages": [{"brokerName": "broker-a", "queueId": 0, "queueOffset": 12}],
         "to": "group",
     },
 )

@@ -86,7 +86,7 @@ async def _preview_broker(acting: Acting, asked: BrokerSetting) -> Preview:
         servers=servers,
         warnings=warnings,
         command=command_line(
-            "mqadmin", "updateBrokerConfig", "-b", ";".join(servers), "-k", asked.key, "-v", asked.value
+            "mqadmin", "updateBrokerConfig", "-b", ";".join(servers), "-k", asked.key, "-v", value=asked.value
         ),
         details={"before": before},
     )
@@ -114,9 +114,15 @@ async def _preview_controller(acting: Acting, asked: Setting) -> Preview:
         servers=list(acting.controllers),
         warnings=warnings,
         command=command_line(
-            "mqadmin", "updateControllerConfig", "-a", acting.controller_list, "-k", asked.key, "-v"
-        )
-        + f" {asked.value or repr('')}",
+            "mqadmin",
+            "updateControllerConfig",
+            "-a",
+            acting.controller_list,
+            "-k",
+            asked.key,
+            "-v",
+            value=asked.value,
+        ),
         details={"before": before},
     )
 

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operation import Wire
-from keelmq.remoting.operations.route import ClusterInfo, TopicRouteData
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo, TopicRouteData
+from keelmq.remoting.servers.http_answers import some_of
 
 T = TypeVar("T")
 
@@ -44,11 +45,10 @@ class BrokerPlace:
 
 @dataclass(frozen=True)
 class Place:
-    """`admin`: signs as the visitor. `who`: the user in whose name it asks; "" for nobody."""
+    """`admin`: signs as the visitor."""
 
     admin: AdminClient
     name_servers: str
-    who: str = ""
 
 
 @dataclass
@@ -77,21 +77,19 @@ def problem_of(error: AdminError) -> ServerProblem:
 
 def brokers_in(info: ClusterInfo) -> list[BrokerPlace]:
     """Returns every broker name with the replica that is asked."""
-    return [
-        BrokerPlace(
-            each.cluster, name, each.broker_addrs[min(each.broker_addrs)], MASTER_ID in each.broker_addrs
-        )
-        for name, each in sorted(info.broker_addr_table.items())
-        if each.broker_addrs
-    ]
+    return [_place_of(each) for _, each in sorted(info.broker_addr_table.items()) if each.broker_addrs]
+
+
+def _place_of(broker: BrokerData) -> BrokerPlace:
+    addresses = broker.broker_addrs
+    return BrokerPlace(broker.cluster, broker.broker_name, addresses[min(addresses)], MASTER_ID in addresses)
 
 
 def masters_in(info: ClusterInfo, cluster: str) -> tuple[list[str], list[str]]:
     """Returns the masters' addresses in a cluster, and the names of its brokers without one. Raises
     Missing."""
     if cluster not in info.cluster_addr_table:
-        known = ", ".join(sorted(info.cluster_addr_table)[:10]) or "none"
-        raise Missing(f"there is no cluster {cluster} (known: {known})")
+        raise Missing(f"there is no cluster {cluster} {some_of(info.cluster_addr_table)}")
     names = sorted(info.cluster_addr_table[cluster])
     brokers = {name: info.broker_addr_table.get(name) for name in names}
     masters = [
@@ -137,12 +135,7 @@ async def ask_each(
 def brokers_of(route: TopicRouteData) -> list[BrokerPlace]:
     """Returns the brokers of a topic."""
     return [
-        BrokerPlace(
-            each.cluster,
-            each.broker_name,
-            each.broker_addrs[min(each.broker_addrs)],
-            MASTER_ID in each.broker_addrs,
-        )
+        _place_of(each)
         for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
         if each.broker_addrs
     ]

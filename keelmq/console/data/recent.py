@@ -36,10 +36,6 @@ class Recent(Generic[T]):
                 del self._kept[key]
             raise
 
-    def clear(self) -> None:
-        """Forgets everything: something was changed."""
-        self._kept.clear()
-
 
 async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()

@@ -52,7 +52,9 @@ class _Queue:
 
 
 @dataclass
-class _Budget:
+class Budget:
+    """What one page may still take."""
+
     deadline_ms: int
     bytes_left: int = READ_BYTES_MAX
 
@@ -73,7 +75,7 @@ async def by_time(
 ) -> SearchView:
     """Returns messages stored from begin_ms to end_ms (ms, both included). Raises Missing, BadCursor,
     AdminError."""
-    asked, budget = Asked(), _Budget(now_ms() + TIME_MS_MAX)
+    asked, budget = Asked(), Budget(now_ms() + TIME_MS_MAX)
     positions = _positions(cursor) if cursor else None
     queues = await _queues(place, asked, topic)
     await gather_some(
@@ -150,7 +152,7 @@ async def _limit(
     queue.taken_to = queue.end
 
 
-async def _read(place: Place, asked: Asked, queue: _Queue, budget: _Budget) -> None:
+async def _read(place: Place, asked: Asked, queue: _Queue, budget: Budget) -> None:
     """Reads the piece before `end`. A broker may return less than a piece; then it is asked again."""
     start = max(queue.begin, queue.end - PIECE)
     position, found = start, list[MessageRow]()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keelmq.health.findings import Finding, Level
+from keelmq.health.group_summary import group_statuses
 from keelmq.health.groups import groups
 from keelmq.health.reach import HttpAnswer, Silent
 from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker, clock_of, peers_of
@@ -96,7 +97,7 @@ def healthy() -> ClusterSnapshot:
 
 
 def judged(seen: ClusterSnapshot) -> list[Finding]:
-    return [*verdict(seen), *groups(seen)]
+    return [*verdict(seen), *groups(seen, group_statuses(seen))]
 
 
 def bad(seen: ClusterSnapshot) -> list[Finding]:

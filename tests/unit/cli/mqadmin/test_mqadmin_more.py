@@ -1,18 +1,22 @@
 """mqadmin: messages printed and sent again, modes, exports, the monitor; a real name server and broker."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from cli.mqadmin.commands.monitor import BLOCKED_MS, notices_of, undone_of
 from cli.mqadmin.shell import app
+from keelmq.client import Message, MessageQueue, Producer, SendError
 from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.copies import copy_of
-from keelmq.client.message import MessageExt
+from keelmq.client.message import RETRY_TOPIC, MessageExt
 from keelmq.client.message_id import encode_offset_message_id
+from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.queue_map import QueueKey
 from tests.support.admin_parts import DEAD
 from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value
@@ -120,6 +124,37 @@ def test_a_message_is_sent_again(world: World) -> None:
     assert line.startswith(f"prepare resend msg. originalMsgId={sent['offsetMsgId']} SendResult [")
     assert "give one of them" in usage(*here, "-g", GROUP, "-d", "10.0.0.9@1")
     assert "true or false" in usage(*here[:-1], "maybe")
+
+
+def test_dead_letters_are_sent_again_and_each_failure_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def store() -> None:
+        async with Producer(world.namesrv) as producer:
+            for number in range(3):
+                properties = {RETRY_TOPIC: "refused" if number == 1 else "dead-origin"}
+                letter = Message("%DLQ%dead", f"body {number}".encode(), properties=properties)
+                await producer.send(letter, queue=MessageQueue("%DLQ%dead", "broker-a", 0))
+
+    asyncio.run(store())
+    send = Producer.send
+
+    async def refusing(self: Producer, message: Message, **how: Any) -> Any:
+        if message.topic == "refused":
+            raise SendError(SendErrorKind.REFUSED, "not today", 1)
+        return await send(self, message, **how)
+
+    monkeypatch.setattr(Producer, "send", refusing)
+    here = ("resendDeadLetter", "-n", world.namesrv, "-g", "dead", "-d", "topic", "-i")
+    places = "broker-a:0:0, broker-a:0:1,broker-a:0:2,broker-a:0:99"
+    done = ran(*here, places, "--json", code=4)
+    assert [each["message"] for each in json.loads(done.stdout)] == ["broker-a:0:0", "broker-a:0:2"]
+    assert "broker-a:0:1: sendMessage" in done.stderr and "not today" in done.stderr
+    assert "broker-a:0:99: there is no such dead letter" in done.stderr
+    assert "broker-a:0:99" in ran(*here, "broker-a:0:99", code=1).stderr
+    assert "not today" in ran(*here, "broker-a:0:1", code=1).stderr
+    assert "names no message" in usage(*here, ",")
+    assert "is not brokerName:queueId:queueOffset" in usage(*here, "broker-a:0")
 
 
 def test_a_copy_leaves_out_what_brokers_wrote() -> None:

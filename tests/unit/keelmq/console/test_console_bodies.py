@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.client.copies import copy_of_dead_letter
+from keelmq.client.copies import copy_of_dlq_message
 from keelmq.client.message import COMPRESSED_FLAG, MessageExt, decode_messages, still_packed
 from keelmq.console.data import audit
 from keelmq.console.data.messages import body_of, row_of
@@ -79,15 +79,15 @@ def test_kinds_of_topics() -> None:
 
 
 def test_a_dead_letter_goes_to_its_group_or_its_topic() -> None:
-    letter = message(b"x", topic="%DLQ%g", properties={"RETRY_TOPIC": "orders", "KEYS": "k", "mine": "1"})
-    copy = copy_of_dead_letter(letter, "g", to_topic=False)
+    dead = message(b"x", topic="%DLQ%g", properties={"RETRY_TOPIC": "orders", "KEYS": "k", "mine": "1"})
+    copy = copy_of_dlq_message(dead, "g", to_topic=False)
     assert copy.topic == "%RETRY%g" and copy.properties["RETRY_TOPIC"] == "orders"
     assert copy.properties["mine"] == "1" and tuple(copy.keys) == ("k",)
-    copy = copy_of_dead_letter(letter, "g", to_topic=True)
+    copy = copy_of_dlq_message(dead, "g", to_topic=True)
     assert copy.topic == "orders" and "RETRY_TOPIC" not in copy.properties
-    for bad in (replace(letter, properties={}), replace(letter, sys_flag=0x101)):
+    for bad in (replace(dead, properties={}), replace(dead, sys_flag=0x101)):
         with pytest.raises(ValueError, match=r"which topic|compressed"):
-            copy_of_dead_letter(bad, "g", to_topic=False)
+            copy_of_dlq_message(bad, "g", to_topic=False)
 
 
 def test_the_audit_log_is_read_from_its_end(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ async def test_a_topic_is_made_changed_and_deleted(http: httpx.AsyncClient, brok
     assert plan["command"].startswith(
         f"mqadmin updateTopic -n {broker.namesrv_addr} -c DefaultCluster -t made"
     )
+    assert (await get(http, "topics", q="made"))["found"] == 0
     assert (await act(http, "updateTopic", **wanted))["done"]
+    assert (await get(http, "topics", q="made"))["found"] == 1  # not the list of before
     await until("the route", lambda: found(http, "topics/made"))
     fewer = await preview(http, "updateTopic", **{**wanted, "readQueues": 2, "perm": 4})
     assert any("stay unread" in each for each in fewer["warnings"])
@@ -264,18 +266,18 @@ async def test_dead_letters_are_listed_and_sent_again(http: httpx.AsyncClient, b
     consumer = PushConsumer(broker.namesrv_addr, group, consume, settings=settings).subscribe(topic)
     async with Producer(broker.namesrv_addr) as producer, consumer:
         await producer.send(Message(topic, b"one", keys="dead"))
-        letters = await until("a dead letter", lambda: dead_letters(http, group), 30)
-        (letter,) = letters
-        assert letter["preview"] == "one" and letter["originalTopic"] == topic
+        found = await until("a dead letter", lambda: dead_letters(http, group), 30)
+        (dead,) = found
+        assert dead["preview"] == "one" and dead["originalTopic"] == topic
         fails = False
-        place = {name: letter[name] for name in ("brokerName", "queueId", "queueOffset")}
-        plan = await preview(http, "resendDeadLetters", group=group, letters=[place])
+        place = {name: dead[name] for name in ("brokerName", "queueId", "queueOffset")}
+        plan = await preview(http, "resendDeadLetters", group=group, messages=[place])
         assert "1 of 1 dead letters" in plan["what"] and topic in plan["what"]
         assert f"mqadmin resendDeadLetter -n {broker.namesrv_addr} -g {group}" in plan["command"]
-        wrong = await preview(http, "resendDeadLetters", group=group, letters=[{**place, "queueOffset": 99}])
+        wrong = await preview(http, "resendDeadLetters", group=group, messages=[{**place, "queueOffset": 99}])
         assert not wrong["isPossible"]
         assert not received.is_set()
-        assert (await act(http, "resendDeadLetters", group=group, letters=[place]))["done"]
+        assert (await act(http, "resendDeadLetters", group=group, messages=[place]))["done"]
         await asyncio.wait_for(received.wait(), 20)
     assert (await http.get(f"{BASE}/dead-letters/nobody")).status_code == 404
 

@@ -1,9 +1,11 @@
 """When a console asks the cluster: not before somebody looks, at once after an election, and not too much."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from keelmq.console.console import CPU_SHARE_MAX, LOOKED_MS, Console
+from keelmq.console.cpu_clock import CpuClock
 from keelmq.console.examples import STATUS
 from tests.support.console_parts import FakePoller, sources, with_group
 
@@ -52,25 +54,41 @@ async def test_an_election_is_seen_before_the_next_poll_is_due() -> None:
 
 async def test_an_expensive_poll_is_followed_by_a_longer_pause() -> None:
     """One second of CPU, and a share of a fifth: the next one is due after five seconds."""
-    clock, cpu = [0], [0.0]
+    clock = [0]
     asked = FakePoller()
 
-    def cpu_s() -> float:
-        cpu[0] += 1.0
-        return cpu[0]
+    class OneSecondEach(CpuClock):
+        read_s = 0.0
 
-    console = Console(sources(poll_ms=100), asked, clock=lambda: clock[0], cpu_s=cpu_s)
+        def seconds(self) -> float:
+            self.read_s += 1.0
+            return self.read_s
+
+    console = Console(sources(poll_ms=100), asked, clock=lambda: clock[0], cpu=OneSecondEach())
     await console.current()
     due_ms = round(1_000 * (1 / CPU_SHARE_MAX - 1))
     clock[0] = due_ms - 1
-    console.poll_soon()
+    console.changed()
     for _ in range(50):
         await asyncio.sleep(0)
     assert asked.polls == 1
     clock[0] = due_ms
-    console.poll_soon()
+    console.changed()
     await until(lambda: asked.polls == 2, "the second poll")
     await console.stop()
+
+
+async def test_the_cpu_time_of_other_threads_counts() -> None:
+    def busy(seconds: float) -> str:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        return "done"
+
+    cpu = CpuClock()
+    before = cpu.seconds()
+    assert await cpu.in_thread(busy, 0.05) == "done"
+    assert cpu.seconds() - before >= 0.05
 
 
 async def test_nobody_looks_after_a_while() -> None:

@@ -61,7 +61,7 @@ export function DeadLetters({ parameters }: { parameters: Parameters }) {
       verb: "Send again",
       action: {
         name: "resendDeadLetters",
-        parameters: { group, to, letters: [...chosen.values()].map((row) => ({ brokerName: row.brokerName, queueId: row.queueId, queueOffset: row.queueOffset })) },
+        parameters: { group, to, messages: [...chosen.values()].map((row) => ({ brokerName: row.brokerName, queueId: row.queueId, queueOffset: row.queueOffset })) },
       },
       onDone: (done) => done.done && setChosen(new Map()),
     });
