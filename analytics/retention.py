@@ -43,27 +43,26 @@ def prune(
             return 0
         old = [each for each in manifests if each.hour_ts < from_ts and each.parts]
         if old:
-            rows = sum(part.rows for each in old for parts in each.parts.values() for part in parts)
+            rows = sum(each.rows for each in old)
             first, last = (_day_of(each.hour_ts) for each in (old[0], old[-1]))
             progress(
                 f"--keep-days {keep_days}: deleting {len(old)} hours, {rows:,} rows, of {first} to {last}; "
                 "totals and membership begin after them"
             )
-        keep_from(storage, from_ts)
         try:
+            keep_from(storage, from_ts)
             for path in _older(out, from_ts):
                 path.unlink() if path.is_file() else shutil.rmtree(path)
         except OSError as error:
             raise AnalyticsError(
-                f"cannot delete {error.filename}: {error.strerror or error}; the next run tries again"
+                f"cannot write or delete {error.filename}: {error.strerror or error}; the next run tries again"
             ) from error
     return from_ts
 
 
 def _wanted(manifests: Sequence[HourManifest], keep_days: int, now_ms: int) -> int:
     """Returns the first moment to be kept; 0: there is nothing yet."""
-    rows = {each.hour_ts: sum(part.rows for of in each.parts.values() for part in of) for each in manifests}
-    known = {hour: count for hour, count in rows.items() if count}
+    known = {each.hour_ts: each.rows for each in manifests if each.rows}
     right = known.keys() - outlier_hours(known, now_ms).keys()
     newest = max(right, default=0)
     return max(0, newest // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analytics.compaction.manifest import HourManifest, Part
+from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
 from analytics.rollup.outliers import outlier_hours
 
@@ -25,14 +25,14 @@ class Span:
     @property
     def rows(self) -> int:
         """Returns the number of compacted rows, of all tables."""
-        return sum(part.rows for each in self.hours for part in _parts(each))
+        return sum(each.rows for each in self.hours)
 
     @property
     def ends(self) -> dict[int, int]:
         """Returns up to when each hour has rows, exclusive; to its end if only a moment is missing."""
         found = {}
         for each in self.hours:
-            last = max((part.max_ts for part in _parts(each)), default=each.hour_ts)
+            last = max((part.max_ts for part in each.all_parts()), default=each.hour_ts)
             whole = each.hour_ts + HOUR_MS
             found[each.hour_ts] = whole if last >= whole - 2_000 else last + 1
         return found
@@ -46,21 +46,22 @@ def span_of(
     to_ts: int | None,
     progress: Callable[[str], None],
 ) -> Span:
-    """Returns the hours within [from_ts, to_ts), without those of wrong clocks. Raises AnalyticsError if none
-    is left."""
+    """Returns the hours within [from_ts, to_ts), without those of wrong clocks. With both bounds the user says
+    which hours are right, and all count. Raises AnalyticsError if none is left."""
     within = [
         each
         for each in manifests
         if (from_ts is None or each.hour_ts + HOUR_MS > from_ts) and (to_ts is None or each.hour_ts < to_ts)
     ]
-    rows = {each.hour_ts: sum(part.rows for part in _parts(each)) for each in within}
-    reasons = outlier_hours({hour: count for hour, count in rows.items() if count}, now_ms)
+    rows = {each.hour_ts: each.rows for each in within if each.rows}
+    is_bounded = from_ts is not None and to_ts is not None
+    reasons = {} if is_bounded else outlier_hours(rows, now_ms)
     for reason in sorted(set(reasons.values())):
         left_out = [hour for hour, why in reasons.items() if why == reason]
         count = sum(rows[hour] for hour in left_out)
         progress(f"left out: {count:,} rows of {len(left_out)} hours {reason} (wrong clocks)")
-    hours = [each for each in within if each.hour_ts not in reasons and rows[each.hour_ts]]
-    parts = [part for each in hours for part in _parts(each)]
+    hours = [each for each in within if each.hour_ts not in reasons and each.rows]
+    parts = [part for each in hours for part in each.all_parts()]
     if not parts:
         bad = sum(
             count for each in manifests for of in each.counts.values() for count in of.bad_lines.values()
@@ -82,7 +83,3 @@ def fine_window_ms(span: Span) -> int | None:
     if span.to_ts - span.from_ts > FINE_POINTS_MAX * FINE_MS[-1]:
         return None
     return next((each for each in FINE_MS if (span.to_ts - span.from_ts) / each <= FINE_POINTS_MAX), None)
-
-
-def _parts(manifest: HourManifest) -> list[Part]:
-    return [part for parts in manifest.parts.values() for part in parts]

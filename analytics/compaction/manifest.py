@@ -81,9 +81,18 @@ class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, Counts] = {}
     sources: list[Source] = []
 
+    def all_parts(self) -> list[Part]:
+        """Returns the parts of all tables."""
+        return [part for parts in self.parts.values() for part in parts]
+
     def paths(self) -> set[str]:
         """Returns the paths of all parts, below OUT."""
-        return {part.path for parts in self.parts.values() for part in parts}
+        return {part.path for part in self.all_parts()}
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, of all tables."""
+        return sum(part.rows for part in self.all_parts())
 
 
 def read_manifests(out: str) -> list[HourManifest]:

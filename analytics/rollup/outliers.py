@@ -1,11 +1,7 @@
-"""Which hours a run is about. Those that a wrong clock made are left out, so that they stretch nobody's time
-axis, and named."""
+"""Hours that a wrong clock made: they would stretch everybody's time axis."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal
-
-from analytics.compaction.manifest import HourManifest
 
 EARLIEST_TS = 1_420_070_400_000
 """2015-01-01."""
@@ -47,31 +43,3 @@ def _runs(hours: list[int]) -> list[list[int]]:
             runs.append([])
         runs[-1].append(hour_ts)
     return runs
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """`hours`: in ascending order. `left_out`: the hours of wrong clocks, their rows and why."""
-
-    hours: list[HourManifest]
-    left_out: dict[int, tuple[int, Reason]]
-
-
-def select_hours(
-    manifests: Sequence[HourManifest], now_ms: int, *, from_ts: int | None = None, to_ts: int | None = None
-) -> Selection:
-    """Returns the hours that overlap [from_ts, to_ts) and have rows. An hour that the user asks for by both
-    ends is never an outlier."""
-    rows = {each.hour_ts: sum(part.rows for of in each.parts.values() for part in of) for each in manifests}
-    asked = {
-        hour_ts: count
-        for hour_ts, count in rows.items()
-        if count and (from_ts is None or hour_ts + HOUR_MS > from_ts) and (to_ts is None or hour_ts < to_ts)
-    }
-    is_bounded = from_ts is not None and to_ts is not None
-    gone = {} if is_bounded else outlier_hours(asked, now_ms)
-    kept = asked.keys() - gone.keys()
-    return Selection(
-        sorted((each for each in manifests if each.hour_ts in kept), key=lambda each: each.hour_ts),
-        {hour_ts: (rows[hour_ts], reason) for hour_ts, reason in gone.items()},
-    )

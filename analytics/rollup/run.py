@@ -53,8 +53,7 @@ def roll_up(
     store.clean()
     stale = store.stale(manifests, windows)
     for batch in _batches(stale):
-        rows = sum(part.rows for each in batch for parts in each.parts.values() for part in parts)
-        progress(f"rolling up {len(batch)} hours, {rows:,} rows")
+        progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
         _roll_up_batch(spark, store, batch, windows, tables, ends or {})
         store.place(batch, tables, windows)
     return [each.hour_ts for each in stale]
@@ -64,12 +63,11 @@ def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
     batches: list[list[HourManifest]] = []
     rows = 0
     for each in manifests:
-        of_hour = sum(part.rows for parts in each.parts.values() for part in parts)
-        if not batches or rows + of_hour > BATCH_ROWS_MAX:
+        if not batches or rows + each.rows > BATCH_ROWS_MAX:
             batches.append([])
             rows = 0
         batches[-1].append(each)
-        rows += of_hour
+        rows += each.rows
     return batches
 
 

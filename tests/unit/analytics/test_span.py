@@ -46,6 +46,15 @@ def test_bounds() -> None:
     assert len(inside.hours) == 2, "an hour counts as a whole"
 
 
+def test_with_both_bounds_no_clock_is_wrong() -> None:
+    """Somebody who asks for those hours wants to see them; with one bound they are left out."""
+    wrong, right = hour(-300_000, rows=3), hour(0, rows=50_000)
+    between = {"from_ts": wrong.hour_ts, "to_ts": START + HOUR_MS}
+    assert span(wrong, right, **between).hours == [wrong, right]
+    assert span(wrong, right, **between).outliers == []
+    assert span(wrong, right, to_ts=START + HOUR_MS).hours == [right]
+
+
 def test_an_hour_reaches_as_far_as_its_rows() -> None:
     found = span(hour(0), hour(1, last_ms=HOUR_MS - 1_500), hour(2, last_ms=5_000))
     assert found.ends == {

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.compaction.manifest import HourManifest, Part
-from analytics.rollup.outliers import GAP_MS, HOUR_MS, outlier_hours, select_hours
+from analytics.rollup.outliers import GAP_MS, HOUR_MS, outlier_hours
 
 NOW_MS = 1_767_225_600_000
 DAY = range(NOW_MS - 24 * HOUR_MS, NOW_MS, HOUR_MS)
@@ -40,20 +39,3 @@ def test_most_rows_stay(hours: dict[int, int]) -> None:
     rows = {NOW_MS - number * HOUR_MS: count for number, count in hours.items()}
     gone = outlier_hours(rows, NOW_MS)
     assert sum(rows[each] for each in gone) < sum(rows.values()) * 0.5 or len(rows) > 500
-
-
-def manifest(hour_ts: int, rows: int) -> HourManifest:
-    part = Part(path="x", rows=rows, size_bytes=1, min_ts=hour_ts, max_ts=hour_ts)
-    return HourManifest(hour_ts=hour_ts, parts={"master_sample": [part]} if rows else {})
-
-
-def test_the_hours_of_a_run() -> None:
-    manifests = [manifest(ts, 10) for ts in (*reversed(DAY), 0)] + [manifest(DAY[0] - HOUR_MS, 0)]
-    everything = select_hours(manifests, NOW_MS)
-    assert [each.hour_ts for each in everything.hours] == list(DAY)
-    assert everything.left_out == {0: (10, "before 2015")}
-    some = select_hours(manifests, NOW_MS, from_ts=DAY[3] + 1, to_ts=DAY[5] + 1)
-    assert [each.hour_ts for each in some.hours] == [DAY[3], DAY[4], DAY[5]]
-    exact = select_hours(manifests, NOW_MS, from_ts=DAY[3], to_ts=DAY[5])
-    assert [each.hour_ts for each in exact.hours] == [DAY[3], DAY[4]]
-    assert [each.hour_ts for each in select_hours(manifests, NOW_MS, from_ts=0, to_ts=1).hours] == [0]
