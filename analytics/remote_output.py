@@ -51,7 +51,7 @@ def publish_pages(
             work = Path(name)
             for folder in (ROLLUP, run_folder(run_ts)):
                 copy_tree(system, f"{root}/{folder}", pa_fs.LocalFileSystem(), str(work / folder))
-            newest = max([wall_clock(), _generation(storage) + 1])
+            newest = max([wall_clock(), _generation(_current(storage)) + 1])
             write_pages(
                 work, inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=lambda: newest
             )
@@ -69,7 +69,7 @@ def read_index(url: str) -> Index:
     """Returns the index that current.json names. Raises AnalyticsError."""
     try:
         with open_storage(url) as storage:
-            packed = storage.read(f"{PAGES}/{_generation(storage)}/{INDEX}")
+            packed = storage.read(f"{PAGES}/{_generation(_current(storage))}/{INDEX}")
         return msgspec.json.decode(unpacked(packed), type=Index)
     except (OSError, ValueError) as error:  # msgspec's and a damaged gzip's are ValueErrors
         raise AnalyticsError(f"cannot read the pages of {url}: {error}") from error
@@ -87,10 +87,10 @@ class Fetch:
         done = Uploaded()
         system, root = file_system(self._url)
         with open_storage(self._url) as storage:
-            newest = _generation(storage)
-            if newest < 0:
-                raise AnalyticsError(f"{self._url} has no {CURRENT} yet; keelmq analytics run writes it")
-            content = storage.read(CURRENT)
+            content = _current(storage)
+        newest = _generation(content)
+        if newest < 0:
+            raise AnalyticsError(f"{self._url} has no {CURRENT} yet; keelmq analytics run writes it")
         to = self._target / PAGES / str(newest)
         if (self._target / CURRENT).exists() and (self._target / CURRENT).read_bytes() == content:
             done.files_there = 1
@@ -108,11 +108,19 @@ def _number(name: str) -> int:
     return int(name) if name.isdigit() else -1
 
 
-def _generation(storage: Storage) -> int:
+def _current(storage: Storage) -> bytes:
+    """Returns current.json; empty: there is none."""
+    try:
+        return storage.read(CURRENT)
+    except FileNotFoundError:
+        return b""
+
+
+def _generation(current: bytes) -> int:
     """Returns the generation that current.json names; -1: there is none, or it is damaged."""
     try:
-        return msgspec.json.decode(storage.read(CURRENT), type=Current).generation
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return msgspec.json.decode(current, type=Current).generation
+    except msgspec.MsgspecError:
         return -1
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from analytics import remote_output
 from analytics.compaction import storage
+from analytics.compaction.storage import RemoteStorage
 from analytics.errors import AnalyticsError
 from analytics.fleet.plan import Fleet, plan
 from analytics.fleet.rollup import write_rollups
 from analytics.remote_output import Fetch, is_url, publish_pages, read_index
 from analytics.rollup import store
 from analytics.rollup.store import RollupStore, spark_url
-from keelmq.web.page_files import GENERATIONS_KEPT
+from keelmq.web.page_files import CURRENT, GENERATIONS_KEPT
 from keelmq.web.page_reader import PageFiles, generations
 from tests.unit.analytics.s3 import s3_server
 
@@ -96,6 +97,29 @@ def test_a_fetch_that_fails_leaves_the_pages_before(
             publish_pages(out, run_ts, wall_clock=lambda: NOW + 2)
     assert PageFiles(seen).generation().index.generated_ts == NOW
     assert read_index(out).generated_ts == NOW + 1
+    Fetch(out, seen).once()
+    assert PageFiles(seen).generation().index.generated_ts == NOW + 1
+
+
+def test_pages_that_come_during_a_fetch_are_the_next_ones(
+    bucket: pa_fs.FileSystem, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied is what current.json of the copy names."""
+    run_ts, seen = put_rollups(bucket, tmp_path, out), tmp_path / "seen"
+    publish_pages(out, run_ts, wall_clock=lambda: NOW)
+    read, published = RemoteStorage.read, list[str]()
+
+    def read_then_publish(self: RemoteStorage, name: str) -> bytes:
+        content = read(self, name)
+        if name == CURRENT and not published:
+            published.append(name)
+            publish_pages(out, run_ts, wall_clock=lambda: NOW + 1)
+        return content
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteStorage, "read", read_then_publish)
+        Fetch(out, seen).once()
+    assert published and PageFiles(seen).generation().index.generated_ts == NOW
     Fetch(out, seen).once()
     assert PageFiles(seen).generation().index.generated_ts == NOW + 1
 
