@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F
 
@@ -33,8 +31,8 @@ from analytics.rollup.replicas import replica_lag_filled
 from analytics.rollup.run import paths_of, roll_up
 from analytics.rollup.store import RollupStore
 from analytics.rollup.tables import TABLES, union
-from analytics.session import spark_session
-from analytics.span import HOUR_MS, MINUTE_MS, Span, fine_window_ms, span_of
+from analytics.session import spark_in_one_line, spark_session
+from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
 from keelmq.runtime.clock import wall_ms
 
@@ -53,9 +51,6 @@ EMPTY = {
     "samples_out bigint, last_ack_offset bigint, last_ts bigint",
 }
 """What is used of a roll-up that no hour has."""
-
-SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
-"""ConnectionError: its Java process is gone, killed or out of memory."""
 
 Progress = Callable[[str], None]
 
@@ -122,6 +117,8 @@ class _Run:
 
     def __init__(self, spark: SparkSession, store: RollupStore, span: Span, progress: Progress) -> None:
         self._spark, self._store, self._span, self._progress = spark, store, span, progress
+        rolled = (store.read(each.hour_ts) for each in span.hours)
+        self._rolled_hours = [each for each in rolled if each is not None]
 
     def write(self, run_ts: int, not_read: Sequence[NotRead]) -> None:
         """Writes them into the folder of this run."""
@@ -146,15 +143,11 @@ class _Run:
             replica_lag_filled(
                 self._rolled("lag", window_ms), self._rolled("replica_lag", window_ms), window_ms
             ).withColumn("window", F.lit(window_ms))
-            for window_ms in self._windows()
+            for window_ms in self._rolled_hours[-1].windows
         ]
         _write_hours(union(filled), f"{aside}/{FILLED}")
         self._spark.catalog.clearCache()
         self._store.end_run(run_ts)
-
-    def _windows(self) -> list[int]:
-        first = self._store.read(self._span.hours[-1].hour_ts)
-        return first.windows if first is not None else [MINUTE_MS, HOUR_MS]
 
     def _compacted(self, table: Table) -> DataFrame:
         return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)
@@ -162,8 +155,8 @@ class _Run:
     def _rolled(self, name: str, window_ms: int) -> DataFrame:
         """Returns a roll-up table of the run's hours; of minutes and finer windows only the last days."""
         oldest = self._span.to_ts - MINUTES_KEPT_MS if window_ms < HOUR_MS else 0
-        hours = [each for each in self._span.hours if each.hour_ts + HOUR_MS > oldest]
-        paths = self._store.paths(name, window_ms, [each.hour_ts for each in hours])
+        hours = [each for each in self._rolled_hours if each.hour_ts + HOUR_MS > oldest]
+        paths = self._store.paths(name, window_ms, hours)
         if not paths:
             return no_rows(self._spark, _columns(EMPTY[name]))
         return self._spark.read.parquet(*map(as_pattern, paths))
@@ -214,19 +207,7 @@ def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ..
 @contextmanager
 def _one_line(out: str) -> Iterator[None]:
     try:
-        yield
-    except ConnectionError as error:
-        raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
-    except SPARK_ERRORS as error:
-        raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
+        with spark_in_one_line():
+            yield
     except OSError as error:
         raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error
-
-
-def spark_error(error: Exception) -> str:
-    """Returns one line of a Java stack trace: the error and its innermost cause."""
-    lines = str(error).strip().splitlines()
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        del lines[0]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return " <- ".join(dict.fromkeys([lines[0].lstrip(": "), *causes[-1:]]))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from analytics.errors import AnalyticsError
@@ -64,6 +64,9 @@ COMMON = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
 }
 
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+"""ConnectionError: its Java process is gone, killed or out of memory."""
+
 
 @contextmanager
 def spark_session(
@@ -100,6 +103,26 @@ def spark_session(
             yield spark
         finally:
             _stop(spark, progress)
+
+
+@contextmanager
+def spark_in_one_line() -> Iterator[None]:
+    """Raises AnalyticsError, one line, for each of SPARK_ERRORS."""
+    try:
+        yield
+    except ConnectionError as error:
+        raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
+    except SPARK_ERRORS as error:
+        raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
+
+
+def spark_error(error: Exception) -> str:
+    """Returns one line of a Java stack trace: the error and its innermost cause."""
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return " <- ".join(dict.fromkeys([lines[0].lstrip(": "), *causes[-1:]]))
 
 
 def is_submitted() -> bool:

@@ -1,23 +1,25 @@
-"""`keelmq analytics compact` and `run`, and `keelmq report`: from telemetry to Parquet tables and an HTML
-page."""
+"""`keelmq analytics` and `keelmq report`: from telemetry to Parquet tables, page files and one HTML page."""
 
 import json
-import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analytics.errors import AnalyticsError
+from analytics.stopping import stopped_by_signal
+from cli.command_line import refused
+from cli.fleet import generate
+
 if TYPE_CHECKING:
     from analytics.upload import Copy
     from keelmq.web.page_files import Index
-from cli.command_line import refused
-from cli.fleet import generate
 
 CURRENT = "current.json"
 ANALYTICS = "analytics"
@@ -26,6 +28,17 @@ FETCH = "./run keelmq analytics --help (in a checkout), or pip install 'keelmq[a
 FETCH_COMPACT = "pip install 'keelmq[compact]', or ./run keelmq analytics --help (in a checkout)"
 
 app = typer.Typer(no_args_is_help=True, help="Compute lag, SyncStateSet and fail-over tables with Spark.")
+
+
+@contextmanager
+def _one_line(install: str) -> Iterator[None]:
+    """Ends the program with one line if analytics fails, or lacks a package, which `install` brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise refused(f"{error.name} is not installed: {install}") from None
+    except AnalyticsError as error:
+        raise refused(str(error)) from None
 
 
 app.command("generate")(generate)
@@ -80,7 +93,8 @@ def run_command(
         master=master,
         conf=_settings(conf or []),
     )
-    index = _index(output)
+    with _one_line(FETCH):
+        index = _index(output)
     read = {row["record"]: row["rows"] for row in index.quality if row.get("rows")}
     if as_json:
         print(json.dumps({"pages": path, "groups": index.groups_total, "rows": read}))
@@ -110,22 +124,11 @@ def stream_command(
     ] = None,
 ) -> None:
     """Keep the tables and pages of the last minutes, some seconds old, until SIGTERM."""
-    from analytics.errors import AnalyticsError
-
-    try:
+    settings = _settings(conf or [])
+    with _one_line(FETCH):
         from analytics.stream.app import run_stream
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed: {FETCH}") from None
-    try:
-        run_stream(
-            str(source),
-            str(output),
-            trigger_s=every_s,
-            progress=_progress,
-            conf=_settings(conf or []),
-        )
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
+
+        run_stream(str(source), str(output), trigger_s=every_s, progress=_progress, conf=settings)
 
 
 @app.command("upload")
@@ -144,18 +147,12 @@ def upload_command(
     ] = None,
 ) -> None:
     """Copy a node's telemetry to where analytics reads it, also while its files grow."""
-    from analytics.errors import AnalyticsError
-
-    try:
+    with _one_line(FETCH_COMPACT):
         from analytics.compaction.storage import open_storage
         from analytics.upload import Upload
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed: pip install 'keelmq[compact]'") from None
-    try:
+
         with open_storage(output) as target:
             _keep_up(Upload(source, target), every_s)
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
 
 
 @app.command("fetch")
@@ -170,16 +167,10 @@ def fetch_command(
     ] = None,
 ) -> None:
     """Copy the newest pages from an object store to a directory, from where a name server shows them."""
-    from analytics.errors import AnalyticsError
-
-    try:
+    with _one_line(FETCH_COMPACT):
         from analytics.remote_output import Fetch
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed: pip install 'keelmq[compact]'") from None
-    try:
+
         _keep_up(Fetch(source, output), every_s)
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
 
 
 def _keep_up(copy: "Copy", every_s: float | None) -> None:
@@ -189,10 +180,8 @@ def _keep_up(copy: "Copy", every_s: float | None) -> None:
     stopped = threading.Event()
     if every_s is None:
         stopped.set()
-    else:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda *_: stopped.set())
-    keep_up(copy, every_ms=round((every_s or 0) * 1000), stopped=stopped, progress=_progress)
+    with stopped_by_signal(stopped):
+        keep_up(copy, every_ms=round((every_s or 0) * 1000), stopped=stopped, progress=_progress)
 
 
 @app.command("compact")
@@ -238,13 +227,9 @@ def _compacted(
     delete_sources: bool,
 ) -> dict[str, Any]:
     """Returns the counts of the hours that changed. If it fails, one line ends the program."""
-    try:
+    with _one_line(FETCH_COMPACT):
         from analytics.compaction import compactor, retention, scan
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed: {FETCH_COMPACT}") from None
-    from analytics.errors import AnalyticsError
 
-    try:
         sources = scan.find_sources(inputs)
         hours = compactor.compact(
             sources,
@@ -255,8 +240,6 @@ def _compacted(
             to_ts=span[1],
         )
         deleted = retention.delete_sources(sources, output, progress=_progress) if delete_sources else 0
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
     counts = [(kind, each) for hour in hours for kind, each in hour.counts.items()]
     return {
         "hours": len(hours),
@@ -337,16 +320,10 @@ def _settings(texts: list[str]) -> dict[str, str]:
 
 def compute(source: str, output: str, **options: Any) -> str:
     """Runs the Spark job; returns the path or URL of current.json. If it fails, one line ends the program."""
-    from analytics.errors import AnalyticsError
-
-    try:
+    with _one_line(FETCH):
         from analytics.job import run
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed: {FETCH}") from None
-    try:
+
         return run(source, output, progress=_progress, **options)
-    except AnalyticsError as error:
-        raise refused(str(error)) from None
 
 
 def _progress(text: str) -> None:

@@ -4,18 +4,16 @@ The checkpoint (OUT/live/checkpoint) says which bytes each batch has read. A pro
 from there: a batch that was not finished is read again and gives the same tables.
 """
 
-import contextlib
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from analytics.errors import AnalyticsError
-from analytics.session import spark_session
+from analytics.session import SPARK_ERRORS, spark_in_one_line, spark_session
+from analytics.stopping import stopped_by_signal
 from analytics.stream.live import KEPT_MS, LiveTables, Status
 from analytics.stream.minutes import minutes_of
 from analytics.stream.pages import LivePages
@@ -39,15 +37,10 @@ def run_stream(
     output: str,
     *,
     trigger_s: float = TRIGGER_S,
-    stopped: threading.Event | None = None,
     progress: Progress = lambda _: None,
-    master: str | None = None,
     conf: Mapping[str, str] | None = None,
-) -> Status:
-    """Runs until SIGTERM, SIGINT or `stopped`; returns the last status. Raises AnalyticsError.
-
-    `input`, `output`: local directories.
-    """
+) -> None:
+    """Runs until SIGTERM or SIGINT. Raises AnalyticsError. `input`, `output`: local directories."""
     for each in (input, output):
         if "://" in each:
             raise AnalyticsError(f"{each}: the stream follows files of a local or mounted directory")
@@ -56,12 +49,12 @@ def run_stream(
         raise AnalyticsError(f"{directory} is not a directory; give one with telemetry folders in it")
     live = out / "live"
     live.mkdir(parents=True, exist_ok=True)
-    stopped = stopped if stopped is not None else threading.Event()
+    stopped = threading.Event()
     with (
-        _stop_by_signal(stopped),
-        spark_session(
-            quick=False, master=master, conf={**STREAMING, **(conf or {})}, progress=progress
-        ) as spark,
+        spark_in_one_line(),
+        stopped_by_signal(stopped),
+        spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
+        stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
         tables, pages = LiveTables(spark, live, minutes_of), LivePages(out, every_ms=round(trigger_s * 1000))
         for minute, lag in tables.kept("lag"):
@@ -87,17 +80,17 @@ def run_stream(
             .start()
         )
         _wait(query, stopped)
-    return tables.status
 
 
 def _wait(query: StreamingQuery, stopped: threading.Event) -> None:
     try:
         while not stopped.is_set() and not query.awaitTermination(POLL_S):
             pass
-    except StreamingQueryException as error:
-        raise AnalyticsError(f"the stream ended: {error.getErrorClass()}: {error}".splitlines()[0]) from error
-    finally:
         query.stop()
+    except SPARK_ERRORS:
+        if not stopped.is_set():
+            raise
+        # the signal went to Java, too, as with systemd; the checkpoint knows where the stream was
 
 
 def _line(status: Status) -> str:
@@ -108,17 +101,3 @@ def _line(status: Status) -> str:
     return (
         f"batch {status.batch}: {status.rows} rows{bad}{late}; data was {behind_s:.1f} s old; {took_s:.1f} s"
     )
-
-
-@contextlib.contextmanager
-def _stop_by_signal(stopped: threading.Event) -> Iterator[None]:
-    """A test runs the stream in a thread, which may not set handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {each: signal.signal(each, lambda *_: stopped.set()) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

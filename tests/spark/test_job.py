@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import job, remote_output
+from analytics import job, remote_output, session
 from analytics.compaction import storage
 from analytics.job import AnalyticsError
 from analytics.rollup import store
@@ -143,10 +143,10 @@ def test_a_failed_run_leaves_the_old_pages(
 
 
 def test_an_error_in_a_task_is_one_line(spark: SparkSession) -> None:
-    with pytest.raises(job.SPARK_ERRORS) as raised:
+    with pytest.raises(session.SPARK_ERRORS) as raised:
         spark.range(3).select(F.assert_true(F.col("id") < 2, F.lit("too large"))).collect()
-    assert "too large" in job.spark_error(raised.value)
-    assert "\n" not in job.spark_error(raised.value)
+    assert "too large" in session.spark_error(raised.value)
+    assert "\n" not in session.spark_error(raised.value)
 
 
 def test_only_samples(run: Run, tmp_path: Path) -> None:
