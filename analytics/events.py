@@ -1,21 +1,17 @@
-"""All tables that are made of controllers' events, from the compacted tables: in one call per stage.
+"""The tables of a run that are made of controllers' events, from the whole history. Those of an hour are in
+analytics/rollup/events.py."""
 
-hour_tables() serves the roll-up: a row depends on the records of its hour alone. run_tables() sees the whole
-history. Both read small tables; only `samples` is large, and is read for min_in_sync_replicas once.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from analytics.availability import group_state, group_totals, minimum_changes
+from analytics.availability import group_totals, minimum_changes
 from analytics.event_log import group_history
 from analytics.failover import elections, failovers, with_ready
 from analytics.kept import kept
 from analytics.quality import data_quality, stale_role_changes
 from analytics.skew import clock_bounds, clock_pieces, clock_skew
-from analytics.sync_state_set import group_spans, membership, replica_state, sync_state_set_changes
+from analytics.sync_state_set import group_spans, membership, sync_state_set_changes
 
 
 @dataclass(frozen=True)
@@ -27,23 +23,6 @@ class EventFrames:
     send_gap: DataFrame
     clock_sample: DataFrame
     samples: DataFrame
-
-
-def hour_tables(
-    controller_event: DataFrame, samples: DataFrame, windows_ms: Sequence[int], *, from_ts: int, to_ts: int
-) -> dict[tuple[str, int], DataFrame]:
-    """Returns group_state and replica_state by (name, window_ms), of any number of whole hours.
-
-    [from_ts, to_ts): bounds of the run; a window must divide the hour.
-    """
-    history = kept(group_history(controller_event, from_ts=from_ts, to_ts=to_ts, by_hour=True))
-    spans = kept(group_spans(history, from_ts=from_ts, to_ts=to_ts))
-    minimum = kept(minimum_changes(samples, by_hour=True))
-    found = {}
-    for window_ms in windows_ms:
-        found["group_state", window_ms] = group_state(history, spans, minimum, window_ms)
-        found["replica_state", window_ms] = replica_state(history, spans, window_ms)
-    return found
 
 
 def run_tables(

@@ -55,7 +55,7 @@ def prune(
                 path.unlink() if path.is_file() else shutil.rmtree(path)
         except OSError as error:
             raise AnalyticsError(
-                f"cannot write or delete {error.filename}: {error.strerror or error}; the next run tries again"
+                f"cannot change {error.filename}: {error.strerror or error}; the next run tries again"
             ) from error
     return from_ts
 

@@ -46,8 +46,8 @@ def span_of(
     to_ts: int | None,
     progress: Callable[[str], None],
 ) -> Span:
-    """Returns the hours within [from_ts, to_ts), without those of wrong clocks. With both bounds the user says
-    which hours are right, and all count. Raises AnalyticsError if none is left."""
+    """Returns the hours within [from_ts, to_ts), without those of wrong clocks; with both bounds all of them,
+    because the user says which hours are right. Raises AnalyticsError if none is left."""
     within = [
         each
         for each in manifests

@@ -5,7 +5,6 @@ a whole, up to its last whole line; readers drop what they know already. Nothing
 at the target only the ".open" of a file that was closed since.
 """
 
-import os
 import random
 import shutil
 import tempfile
@@ -13,16 +12,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
+from analytics.compaction.columns import KINDS
+from analytics.compaction.scan import OPEN
 from analytics.compaction.storage import Storage
 from analytics.errors import AnalyticsError
-from keelmq.remoting.records import RECORDS, name_of
+from analytics.line_ends import last_line_end
 from keelmq.runtime.backoff import Backoff
 
-OPEN = ".open"
 CLOSED = ".jsonl"
-CHUNK_BYTES, BLOCK_BYTES = 4 << 20, 64 << 10
+CHUNK_BYTES = 4 << 20
 BACKOFF = Backoff(2_000, 60_000)
 
 
@@ -55,8 +55,8 @@ class Upload:
     def once(self) -> Uploaded:
         """Copies what is new or has grown. Raises OSError; what was copied until then is complete. Raises
         AnalyticsError if the source has no record folder."""
-        if not any((self._source / name_of(record)).is_dir() for record in RECORDS):
-            folders = ", ".join(f"{name_of(record)}/" for record in RECORDS)
+        if not any((self._source / kind).is_dir() for kind in KINDS):
+            folders = ", ".join(f"{kind}/" for kind in KINDS)
             raise AnalyticsError(
                 f"{self._source} is not a telemetry directory: it has none of {folders}; give "
                 "<storePathRootDir>/telemetry of a broker or <controllerStorePath>/telemetry of a controller"
@@ -103,14 +103,14 @@ class Upload:
                 except FileNotFoundError:
                     return None
                 if path.name.endswith(OPEN):
-                    target.truncate(_end_of_lines(target))
+                    target.truncate(last_line_end(target, 0, target.tell()))
             size = copy.stat().st_size
             self._target.move_in(copy, name)
         return size
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        for record in RECORDS:
-            for path in sorted((self._source / name_of(record)).glob("dt=*/hour=*/*.jsonl*")):
+        for kind in KINDS:
+            for path in sorted((self._source / kind).glob("dt=*/hour=*/*.jsonl*")):
                 if path.name.endswith((CLOSED, CLOSED + OPEN)):
                     yield str(path.relative_to(self._source)), path
 
@@ -139,19 +139,6 @@ def keep_up(copy: Copy, *, every_ms: int, stopped: threading.Event, progress: Ca
         if last:
             return
         stopped.wait(pause_ms / 1000)
-
-
-def _end_of_lines(file: BinaryIO) -> int:
-    """Returns the position after the last newline."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        block = max(0, end - BLOCK_BYTES)
-        file.seek(block)
-        at = file.read(end - block).rfind(b"\n")
-        if at >= 0:
-            return block + at + 1
-        end = block
-    return 0
 
 
 def _size(path: Path) -> int | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from analytics.compaction.manifest import COMPACTED, HourManifest, folder_of
 from analytics.compaction.scan import NotRead
-from analytics.compaction.storage import Storage, open_storage
+from analytics.compaction.storage import Storage
 
 BAD = f"{COMPACTED}/bad"
 NOT_READ = f"{COMPACTED}/not_read.json"
@@ -52,16 +52,6 @@ def write_not_read(storage: Storage, not_read: Sequence[NotRead]) -> Iterator[st
     yield from map(str, listed[:SHOWN_MAX])
     if len(listed) > SHOWN_MAX:
         yield f"... and {len(listed) - SHOWN_MAX} more: {NOT_READ}"
-
-
-def read_not_read(out: str) -> tuple[int, list[NotRead]]:
-    """Returns how many files the last compaction below `out` did not read, and the first NOT_READ_MAX."""
-    with open_storage(out) as storage:
-        try:
-            found = msgspec.json.decode(storage.read(NOT_READ), type=_NotReadFile)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return 0, []
-    return found.files, found.not_read
 
 
 def _write(storage: Storage, name: str, content: bytes) -> None:

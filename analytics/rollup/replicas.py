@@ -3,7 +3,6 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.rollup.masters import HOUR_MS
 from analytics.tables import GROUP
 from analytics.windows import at_of
 
@@ -83,18 +82,4 @@ def replica_lag_filled(lag: DataFrame, replicas: DataFrame, window_ms: int) -> D
         "last_ack_offset",
         "last_ts",
         "is_filled",
-    )
-
-
-def days_of(hours: DataFrame) -> DataFrame:
-    """Returns the table replica_lag of UTC days from that of hours."""
-    day_ms = 24 * HOUR_MS
-    day = (F.col("window_ts") - F.pmod("window_ts", F.lit(day_ms))).alias("window_ts")
-    return hours.groupBy(*GROUP, "broker_id", day).agg(
-        F.sum("samples").alias("samples"),
-        F.max("bytes_max").alias("bytes_max"),
-        F.max("ms_max").alias("ms_max"),
-        F.sum("samples_out").alias("samples_out"),
-        F.max_by("last_ack_offset", "last_ts").alias("last_ack_offset"),
-        F.max("last_ts").alias("last_ts"),
     )

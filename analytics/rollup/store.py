@@ -8,6 +8,7 @@ written last. A run that is killed in between leaves hours whose manifest names 
 computes them again. Compacted parts never change under their name.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -60,11 +61,10 @@ class RollupStore:
             return None
         return found if found.version == ROLLUP_VERSION else None
 
-    def paths(self, table: str, window_ms: int, hours: Iterable[int]) -> list[str]:
+    def paths(self, table: str, window_ms: int, hours: Iterable[RolledHour]) -> list[str]:
         """Returns the URLs of the files of a table's windows, hour by hour."""
         start = f"{ROLLUP}/{table}/window={window_ms}/"
-        rolled = [found for hour_ts in hours if (found := self.read(hour_ts)) is not None]
-        return [f"{self.url}/{name}" for each in rolled for name in each.files if name.startswith(start)]
+        return [f"{self.url}/{name}" for each in hours for name in each.files if name.startswith(start)]
 
     def stale(self, manifests: Iterable[HourManifest], windows: Sequence[int]) -> list[HourManifest]:
         """Returns the hours whose roll-ups are missing, or of other parts or fewer windows."""
@@ -86,11 +86,7 @@ class RollupStore:
         staged = self._staged(tables)
         for manifest in manifests:
             before = self.read(manifest.hour_ts)
-            files = {
-                f"{ROLLUP}/{table}/window={window}/{folder_of(hour_ts)}/{PART}": path
-                for (table, window, hour_ts), path in staged.items()
-                if hour_ts == manifest.hour_ts
-            }
+            files = staged.get(manifest.hour_ts, {})
             for name, path in sorted(files.items()):
                 self._move(path, name)
             for name in set(before.files if before else ()) - files.keys():
@@ -134,9 +130,9 @@ class RollupStore:
     def _renames(self) -> bool:
         return not isinstance(self._system, pa_fs.S3FileSystem | pa_fs.GcsFileSystem)
 
-    def _staged(self, tables: Iterable[str]) -> Mapping[tuple[str, int, int], str]:
-        """Returns the files that Spark wrote, by table, window and hour. Each hour is one file."""
-        found: dict[tuple[str, int, int], str] = {}
+    def _staged(self, tables: Iterable[str]) -> Mapping[int, Mapping[str, str]]:
+        """Returns the files that Spark wrote, by hour and by the name they get. Each hour is one file."""
+        found: defaultdict[int, dict[str, str]] = defaultdict(dict)
         for table in tables:
             folder = f"{self._path(STAGING)}/{table}"
             selector = pa_fs.FileSelector(folder, recursive=True, allow_not_found=True)
@@ -144,10 +140,11 @@ class RollupStore:
                 if not info.base_name.endswith(".parquet"):
                     continue
                 *_, window, hour, _ = info.path.split("/")
-                key = table, _value(window), _value(hour)
-                if key in found:
+                hour_ts = _value(hour)
+                name = f"{ROLLUP}/{table}/{window}/{folder_of(hour_ts)}/{PART}"
+                if name in found[hour_ts]:
                     raise AnalyticsError(f"{folder}: Spark wrote two files for one hour")
-                found[key] = info.path
+                found[hour_ts][name] = info.path
         return found
 
     def _path(self, name: str) -> str:
@@ -196,5 +193,5 @@ def _manifest(hour_ts: int) -> str:
 
 
 def _value(folder: str) -> int:
-    """Returns 60000 for "window=60000"."""
+    """Returns 60000 for "hour=60000"."""
     return int(folder.partition("=")[2])

@@ -9,17 +9,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keelmq.remoting.records import RECORDS, name_of
+from analytics.compaction.columns import KINDS
+from analytics.compaction.scan import OPEN, TELEMETRY
+from analytics.line_ends import BLOCK_BYTES, last_line_end
 from keelmq.runtime.clock import now_ms
 
 CLOSED = ".jsonl"
-OPEN = ".jsonl.open"
-TELEMETRY = "telemetry"
-BLOCK_BYTES = 64 << 10
 CHUNK_BYTES = 8 << 20
 FOLDERS_PERIOD_MS = 30_000
 """How often new nodes are looked for."""
-KINDS = tuple(name_of(record) for record in RECORDS)
 
 
 def telemetry_folders(directory: Path) -> list[Path]:
@@ -82,7 +80,7 @@ class GrowingFiles:
     def path_of(self, name: str) -> Path | None:
         """Returns the file of this name, growing or closed; None: it is gone."""
         closed = self._directory / name
-        for path in (closed, closed.with_name(closed.name.removesuffix(CLOSED) + OPEN), closed):
+        for path in (closed, closed.with_name(closed.name + OPEN), closed):
             if path.exists():  # the third look: it was renamed between the first two
                 return path
         return None
@@ -125,8 +123,8 @@ class GrowingFiles:
         except OSError:
             return  # not there, or deleted meanwhile
         for name in names:
-            if name.endswith((CLOSED, OPEN)):
-                closed = folder / name.removesuffix(".open")
+            if name.endswith((CLOSED, CLOSED + OPEN)):
+                closed = folder / name.removesuffix(OPEN)
                 yield str(closed.relative_to(self._directory)), folder / name
 
 
@@ -137,11 +135,4 @@ def _has_records(directory: Path) -> bool:
 def _end(path: Path, start: int, end: int) -> int:
     """Returns the position after the last newline in bytes [start, end); `start` if there is none."""
     with path.open("rb") as file:
-        while end > start:
-            block = max(start, end - BLOCK_BYTES)
-            file.seek(block)
-            at = file.read(end - block).rfind(b"\n")
-            if at >= 0:
-                return block + at + 1
-            end = block
-    return start
+        return last_line_end(file, start, end)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.events import EventFrames, hour_tables, run_tables
+from analytics.events import EventFrames, run_tables
 from analytics.quality import READ_SCHEMA
 from cli.lab.chaos.checkers import recoveries, sort
 from cli.lab.chaos.history import AnyEntry, Fault, Send
@@ -167,31 +167,3 @@ def test_data_quality(tables: dict[str, DataFrame]) -> None:
     assert (sound["epoch_gaps"], sound["logs"], sound.get("unknown_ms")) == (0, 1, None)
     assert rows["clock_sample", "sound"] == {"skew_max_ms": 3, "skew_unknown": 0}
     assert ("role_change", "sound") not in rows
-
-
-def test_hour_tables_have_the_names_of_the_roll_up(spark: SparkSession, tmp_path: Path) -> None:
-    frames = frames_of(spark, tmp_path, named(CASES))
-    found = hour_tables(
-        frames[ControllerEvent],
-        frames[HaSample],
-        (60_000, 3_600_000),
-        from_ts=START_TS,
-        to_ts=START_TS + 3_600_000,
-    )
-    group = {"cluster_name", "broker_name", "window_ts"}
-    state = {
-        "below_min_ms",
-        "unknown_ms",
-        "no_master_ms",
-        "shrinks",
-        "expands",
-        "flaps",
-        "elections",
-        "unclean_elections",
-    }
-    replica = {"broker_id", "master_ms", "in_sync_ms", "out_ms", "flaps"}
-    assert {key: set(frame.columns) for key, frame in found.items()} == {
-        (name, window_ms): group | columns
-        for name, columns in (("group_state", state), ("replica_state", replica))
-        for window_ms in (60_000, 3_600_000)
-    }

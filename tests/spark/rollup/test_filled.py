@@ -1,11 +1,9 @@
 """A replica that is down keeps its last acknowledgement."""
 
-from typing import Any
-
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.rollup.replicas import days_of, replica_lag_filled
+from analytics.rollup.replicas import replica_lag_filled
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -48,20 +46,3 @@ def test_later_windows_are_filled(spark: SparkSession) -> None:
         (3, 5, 10, 0, 0, False),
         (3, 6, 0, 0, 0, True),
     ]
-
-
-def test_days_are_sums_of_hours(spark: SparkSession) -> None:
-    hour, day = 3_600_000, 86_400_000
-    rows: list[tuple[Any, ...]] = [
-        (*GROUP, 2, day - hour, 1, 9, 9, 1, 1, day - 1),
-        (*GROUP, 2, day, 10, 5, 70, 1, 150, day + 5),
-        (*GROUP, 2, day + hour, 20, 50, 7, 2, 160, day + hour + 5),
-    ]
-    days = days_of(spark.createDataFrame(rows, REPLICA)).orderBy("window_ts").collect()
-    assert [
-        tuple(row.asDict()[name] for name in ("window_ts", "samples", "bytes_max", "ms_max")) for row in days
-    ] == [
-        (0, 1, 9, 9),
-        (day, 30, 50, 70),
-    ]
-    assert (days[1].samples_out, days[1].last_ack_offset, days[1].last_ts) == (3, 160, day + hour + 5)

@@ -22,7 +22,7 @@ from analytics.compaction.columns import KINDS
 from analytics.compaction.compactor import compact
 from analytics.compaction.lock import locked
 from analytics.compaction.manifest import HourManifest, read_manifests
-from analytics.compaction.reports import read_not_read
+from analytics.compaction.reports import NOT_READ
 from analytics.compaction.retention import delete_sources
 from analytics.compaction.scan import find_sources
 from analytics.compaction.storage import open_storage
@@ -313,16 +313,16 @@ def test_every_file_that_is_not_read_is_named(tmp_path: Path) -> None:
     (folder / "none-1.jsonl.gz").write_bytes(b"no gzip")
     lines: list[str] = []
     (manifest,) = run(root, tmp_path / "out", progress=lines.append)
-    count, named = read_not_read(str(tmp_path / "out"))
-    reasons = {Path(each.path).name: each.reason for each in named}
-    assert count == 5 and reasons == {
+    listed = json.loads((tmp_path / "out" / NOT_READ).read_bytes())
+    reasons = {Path(each["path"]).name: each["reason"] for each in listed["not_read"]}
+    assert listed["files"] == 5 and reasons == {
         "n.jsonl.bz2": "unknown suffix .bz2",
         "n.json": "unknown suffix .json",
         ".n.jsonl.tmp": "unknown suffix .tmp",
         "README": "unknown suffix README",
         "shoe_size": "no known kind of record",
     }
-    assert {str(each) for each in named} <= set(lines)
+    assert {f"not read: {each['path']}: {each['reason']}" for each in listed["not_read"]} <= set(lines)
     errors = {Path(each.path).name: each.error for each in manifest.sources if each.error}
     assert sorted(errors) == ["cut-1.jsonl.gz", "none-1.jsonl.gz"]
     assert manifest.counts["ha_sample"].rows == 2  # what could be read of the cut file counts
@@ -343,7 +343,8 @@ def test_an_unreadable_file_is_named_and_read_later(tmp_path: Path) -> None:
     path = Path(sources.files[0].path)
     path.rename(path.with_name("elsewhere"))
     assert compact(sources, str(tmp_path / "out")) == []
-    assert read_not_read(str(tmp_path / "out"))[1][0].reason == "No such file or directory"
+    listed = json.loads((tmp_path / "out" / NOT_READ).read_bytes())
+    assert listed["not_read"][0]["reason"] == "No such file or directory"
     path.with_name("elsewhere").rename(path)
     assert len(compact(sources, str(tmp_path / "out"))) == 1
 
@@ -352,6 +353,16 @@ def test_an_unreadable_file_is_named_and_read_later(tmp_path: Path) -> None:
 def test_no_input_is_one_clear_line(tmp_path: Path, given_root: str, text: str) -> None:
     with pytest.raises(AnalyticsError, match=text):
         find_sources([str(tmp_path / given_root)])
+
+
+def test_a_copy_taken_while_a_file_grew(tmp_path: Path) -> None:
+    """n-1.jsonl.open of a first copy stays beside n-1.jsonl of a second one: each sample counts once."""
+    samples = [sample(HOUR + 1_000 * second) for second in range(60)]
+    write(tmp_path / "in", samples)
+    write(tmp_path / "in", samples[:40], "n-1.jsonl.open")
+    (manifest,) = run(tmp_path / "in", tmp_path / "out")
+    assert manifest.rows == 60
+    assert (manifest.counts["ha_sample"].rows, manifest.counts["ha_sample"].duplicates) == (60, 40)
 
 
 def test_a_file_counts_once(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ def test_half_a_last_line() -> None:
         (b'"heartbeats":1', b'"heartbeats":9223372036854775808', "number_too_large"),
         (b'"heartbeats":1', b'"heartbeats":"1"', "undecodable"),
         (b"clock_sample", b"send_gap", "undecodable"),
+        (b"clock_sample", b"of_a_later_release", "undecodable"),
         (b'"record":"clock_sample",', b"", "undecodable"),
     ],
 )
