@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from analytics.java import cache_directory
 from cli.keelmq import app
 from tests.deploy.conftest import ROOT
 
@@ -41,6 +42,16 @@ def test_its_command_exists(path: Path) -> None:
     assert {word for word in words if word.startswith("-")} <= options
     writable = unit["Service"]["ReadWritePaths"].split()
     assert any(words[words.index("--output") + 1].startswith(path) for path in writable)
+
+
+@pytest.mark.parametrize("name", ["keelmq-analytics.service", "keelmq-analytics-stream.service"])
+def test_the_script_that_starts_java_can_be_written(name: str) -> None:
+    """ProtectSystem=strict leaves nothing writable but what the unit names."""
+    service = settings(ROOT / "deploy" / "systemd" / name)["Service"]
+    assert service["ProtectSystem"] == "strict"
+    variable, _, value = service.get("Environment", "").partition("=")
+    folder = cache_directory({variable: value, "HOME": "/home/keelmq"})
+    assert folder == Path("/var/cache", service["CacheDirectory"])
 
 
 def test_there_are_units() -> None:
