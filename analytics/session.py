@@ -64,6 +64,7 @@ COMMON = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
 }
 
+_TRACEBACK = "Traceback (most recent call last):"
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 """ConnectionError: its Java process is gone, killed or out of memory."""
 
@@ -117,8 +118,12 @@ def spark_in_one_line() -> Iterator[None]:
 
 
 def spark_error(error: Exception) -> str:
-    """Returns one line of a Java stack trace: the error and its innermost cause."""
+    """Returns one line of a stack trace: the error and its innermost cause. That of Python code which Java
+    called stands below a "Traceback", as the first line that is not indented."""
     lines = str(error).strip().splitlines()
+    if lines[0].endswith(_TRACEBACK):
+        cause = next((line for line in lines[1:] if line and not line[0].isspace()), "")
+        return f"{lines[0].removesuffix(_TRACEBACK).rstrip(' :')}: {cause}"
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

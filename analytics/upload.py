@@ -18,10 +18,9 @@ from analytics.compaction.columns import KINDS
 from analytics.compaction.scan import OPEN
 from analytics.compaction.storage import Storage
 from analytics.errors import AnalyticsError
-from analytics.line_ends import last_line_end
+from analytics.stream.files import CLOSED, last_line_end
 from keelmq.runtime.backoff import Backoff
 
-CLOSED = ".jsonl"
 CHUNK_BYTES = 4 << 20
 BACKOFF = Backoff(2_000, 60_000)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analytics.errors import AnalyticsError
-from analytics.stopping import stopped_by_signal
 from cli.command_line import refused
 from cli.fleet import generate
+from keelmq.runtime.program import stopped_by_signal
 
 if TYPE_CHECKING:
     from analytics.upload import Copy

@@ -13,12 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from analytics.errors import AnalyticsError
 from analytics.session import SPARK_ERRORS, spark_in_one_line, spark_session
-from analytics.stopping import stopped_by_signal
 from analytics.stream.live import KEPT_MS, LiveTables, Status
 from analytics.stream.minutes import minutes_of
 from analytics.stream.pages import LivePages
 from analytics.stream.source import NAME, TelemetrySource
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.program import stopped_by_signal
 
 TRIGGER_S = 5
 POLL_S = 1

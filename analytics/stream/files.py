@@ -8,13 +8,14 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from analytics.compaction.columns import KINDS
 from analytics.compaction.scan import OPEN, TELEMETRY
-from analytics.line_ends import BLOCK_BYTES, last_line_end
 from keelmq.runtime.clock import now_ms
 
 CLOSED = ".jsonl"
+BLOCK_BYTES = 64 << 10
 CHUNK_BYTES = 8 << 20
 FOLDERS_PERIOD_MS = 30_000
 """How often new nodes are looked for."""
@@ -132,7 +133,18 @@ def _has_records(directory: Path) -> bool:
     return any((directory / kind).is_dir() for kind in KINDS)
 
 
-def _end(path: Path, start: int, end: int) -> int:
+def last_line_end(file: BinaryIO, start: int, end: int) -> int:
     """Returns the position after the last newline in bytes [start, end); `start` if there is none."""
+    while end > start:
+        block = max(start, end - BLOCK_BYTES)
+        file.seek(block)
+        at = file.read(end - block).rfind(b"\n")
+        if at >= 0:
+            return block + at + 1
+        end = block
+    return start
+
+
+def _end(path: Path, start: int, end: int) -> int:
     with path.open("rb") as file:
         return last_line_end(file, start, end)

@@ -3,13 +3,15 @@ error lines."""
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import importlib.metadata
 import logging
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -140,6 +142,19 @@ def stop_events(count: int) -> list[asyncio.Event]:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     return events
+
+
+@contextlib.contextmanager
+def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
+    """Sets `stopped` at SIGTERM or SIGINT, without an event loop; puts back the handlers that were there. For
+    the main thread."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say_ready(line: str) -> None:

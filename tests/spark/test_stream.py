@@ -138,10 +138,14 @@ def test_late_doubled_and_damaged_lines(spark: "SparkSession", files: Files, tmp
 def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, fail: str) -> None:
     from pyspark.errors import StreamingQueryException
 
+    from analytics.session import spark_error
+
     crashed, smooth = tmp_path / "crashed", tmp_path / "smooth"
     files.append(*(sample(second) for second in range(1200, 1230)))
-    with pytest.raises(StreamingQueryException):
+    with pytest.raises(StreamingQueryException) as raised:
         follow(spark, files, crashed, fail=fail)
+    text = spark_error(raised.value)
+    assert text.startswith("[STREAM_FAILED] ") and text.endswith(": RuntimeError: crash") and "\n" not in text
     files.append(*(sample(second) for second in range(1230, 1270)))  # not in the batch that is repeated
     tables = follow(spark, files, crashed)
     assert found(tables, "masters") == {("b", 20): 30}, "the same bytes again"
