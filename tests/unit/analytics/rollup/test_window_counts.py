@@ -101,3 +101,22 @@ def test_a_groups_hour_is_never_cut(rows: list[Row], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lag, "WINDOWS_MAX", windows_max)
         assert answers(list(lag.merge_hours(batches))) == answers([whole])
+
+
+def test_a_sample_covers_the_next_second_of_its_own_group_only() -> None:
+    """Also in the next window; the group that follows in the arrays begins where this one ends."""
+    rows = [sample(1, second, 0, is_stale=False, us=None) for second in (9, 10)]
+    rows.append(sample(2, 21, 0, is_stale=False, us=None))
+    counts = WindowCounts.of_samples(batch_of([*rows, sample(1, 19, 0, is_stale=False, us=None)]), BASE_MS)
+    found = {
+        (row["gid"], row["at"]): row["covered_ms"] for row in lag_rows(counts, BASE_MS, BASE_MS).to_pylist()
+    }
+    assert found == {(1, 0): 1_000, (1, 1): 3_000, (2, 2): 2_000}
+
+
+@pytest.mark.parametrize("lags", [(800, 801), (801, 800)])
+def test_the_worst_of_a_bucket(lags: tuple[int, int]) -> None:
+    """Both are in one bucket, whose worst value is the highest, not the first."""
+    rows = [sample(1, second, each, is_stale=False, us=None) for second, each in enumerate(lags)]
+    (hour,) = lag_rows(WindowCounts.of_samples(batch_of(rows), BASE_MS), HOUR_MS, BASE_MS).to_pylist()
+    assert (hour["bytes_p99"], hour["bytes_max"]) == (801, 801)
