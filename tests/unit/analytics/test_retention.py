@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from analytics.compaction.kept import kept_from
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.retention import delete_sources
 from analytics.compaction.scan import find_sources
+from analytics.compaction.storage import LocalStorage
 from analytics.retention import prune
 from keelmq.remoting.records import ClockSample
 from tests.unit.analytics.compaction.model import HOUR, run, write
@@ -102,7 +104,7 @@ def test_sources_with_lines_of_deleted_days_can_be_deleted(tmp_path: Path) -> No
 
 
 def test_killed_at_each_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No manifest names what is gone, and the next run ends where one that was not killed does."""
+    """No manifest names what is gone, no deleted day comes back, and the next run ends where it should."""
     _, whole = history(tmp_path / "whole")
     pruned(whole, 2)
     for at in range(20):
@@ -111,6 +113,7 @@ def test_killed_at_each_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             return
         for manifest in read_manifests(str(out)):
             assert all((out / path).exists() for path in manifest.paths())
+        assert kept_from(LocalStorage(out)) > HOUR, "before anything is deleted"
         pruned(out, 2)
         assert {each for each in names(out) if "/dt=" in each} == {
             each for each in names(whole) if "/dt=" in each
