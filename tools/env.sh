@@ -3,6 +3,11 @@
 
 UV="$ROOT/.tools/bin/uv"
 
+# With PYTHONDONTWRITEBYTECODE every process would compile all modules again, and every pytest worker all tests. The
+# compiled files are in .tools, so that none is beside the sources.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$ROOT/.tools/pycache"
+
 say() { printf '%s\n' "keelmq set-up: $*" >&2; }
 
 # True if the group was ever installed in this checkout.

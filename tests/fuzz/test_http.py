@@ -16,6 +16,7 @@ def test_every_answer_is_as_the_openapi_says() -> None:
     assert {200, 400, 409, 422} <= report.statuses.keys(), report.line()
 
 
+@pytest.mark.slow
 def test_a_broken_handler_and_an_undocumented_status_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test the tester."""
     bind = OperationTable.bind

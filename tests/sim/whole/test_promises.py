@@ -655,6 +655,7 @@ async def planned_switches(world: WholeGroup) -> None:
     await world.conclude()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S10")
 def test_s10_a_planned_switch_fails_no_send() -> None:
     """S10. Off: a slave does not hand on what comes to it."""
