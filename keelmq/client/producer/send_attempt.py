@@ -65,8 +65,10 @@ class PendingSend:
     remark: str = "no attempt was made"
 
     def fail(self, kind: SendErrorKind, remark: str) -> None:
-        """Records why the latest attempt failed."""
-        self.problem, self.remark = kind, remark
+        """Records why the latest attempt failed. CLOSED stays: an attempt that ends after close() does not
+        replace it."""
+        if self.problem is not SendErrorKind.CLOSED:
+            self.problem, self.remark = kind, remark
 
     def sends_again(self, code: int) -> bool:
         """Returns whether another attempt may succeed after this code, and counts it."""

@@ -5,6 +5,7 @@ import pytest
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind
+from keelmq.client.producer.send_attempt import PendingSend
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,14 @@ def test_groups_without_a_master_are_named_with_their_slaves() -> None:
     assert text.count("slaves") == 5, "the text is bounded"
     nobody = TopicRoute("t", ordered_queues=queues[:1], addresses={"b0": {}})
     assert nobody.why_not_writable("b0") == "group b0 of topic t has no master now (no replica is registered)"
+
+
+def test_an_attempt_that_fails_after_close_does_not_replace_closed() -> None:
+    """Between close() and the cancelled task's next step, the attempt under way can end with "no route"."""
+    send = PendingSend("t", b"", 0, 0, "", "key", 0)
+    send.fail(SendErrorKind.CLOSED, "the producer was closed")
+    send.fail(SendErrorKind.NO_ROUTE, "no name server answered")
+    error = send.error()
+    assert (error.kind, error.remark) == (SendErrorKind.CLOSED, "the producer was closed")
+    send.uncertain += 1
+    assert send.error().kind is SendErrorKind.UNKNOWN, "what may be stored is said before all else"
