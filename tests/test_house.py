@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.support import private_names
 from tests.support.imports import (
     PACKAGES,
@@ -418,6 +420,7 @@ on purpose, need theirs."""
 KNOWN_PRIVATE_LINES_MAX = 39
 
 
+@pytest.mark.slow
 def test_tests_use_public_names() -> None:
     """What only a test may do is in tests/support/reach_in.py; the rest is seen from outside."""
     uses = list(private_names.uses())

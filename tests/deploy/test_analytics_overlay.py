@@ -55,6 +55,7 @@ def beside(stateful_set: Object) -> Object:
     return result
 
 
+@pytest.mark.slow
 def test_each_node_copies_what_it_writes(objects: Objects, tmp_path: Path) -> None:
     for each in objects.stateful_sets:
         options, found = options_of(beside(each)), configs(objects, each, tmp_path)

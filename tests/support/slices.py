@@ -16,7 +16,8 @@ SHARE = 4
 
 
 def first(count: int, cases: Iterable[object]) -> list[object]:
-    """For parametrize: the first `count` of the cases as they are, the others marked slow."""
+    """For parametrize: the first `count` of the cases as they are, the others marked slow. A tuple holds the
+    values of several arguments."""
     return [case if number < count else _slow(case) for number, case in enumerate(cases)]
 
 
@@ -24,7 +25,8 @@ def _slow(case: object) -> ParameterSet:
     mark = pytest.mark.slow
     if isinstance(case, ParameterSet):
         return pytest.param(*case.values, marks=[*case.marks, mark], id=case.id)
-    return pytest.param(case, marks=mark)
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=mark)
 
 
 def share(count: int) -> int:

@@ -66,6 +66,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert one.users.known == other.users.known
 
 
+@pytest.mark.slow
 def test_the_worlds_have_attacks_in_them() -> None:
     """A quiet attacker proves nothing."""
     worlds = [ran(seed) for seed in [*FAST, RARE, *found_seeds("secure")]]

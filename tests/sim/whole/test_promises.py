@@ -724,6 +724,7 @@ def masters_go_on() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_a_master_that_begins_anew_has_lost_its_term() -> None:
     """S1, S5; docs/adr/0016. Nothing is flushed before it is acknowledged, and still nothing is lost: the
     others have it. Off: the master goes on in its term."""

@@ -41,6 +41,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert one.judge.acked == other.judge.acked
 
 
+@pytest.mark.slow
 def test_the_worlds_have_faults_in_them() -> None:
     """A quiet simulator proves nothing."""
     worlds = [ran(seed) for seed in range(1, 6)]

@@ -13,7 +13,6 @@ from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker_admin import UPDATE_BROKER_CONFIG
-from tests.support.slices import first
 from tests.unit.broker.app.test_broker_app import client
 from tests.unit.broker.controller_mode.test_durability_group import (
     SITUATIONS,
@@ -68,9 +67,10 @@ async def use(client: RemotingClient, group: Group, settings: Settings) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "situations"),
-    first(1, [pytest.param(STEPS[:4], FEW, id="few"), pytest.param(STEPS, HANGING, id="all")]),
+    [pytest.param(STEPS[:4], FEW, id="few"), pytest.param(STEPS, HANGING, id="all")],
 )
 async def test_producers_get_the_answers_of_the_new_settings(
     tmp_path: Path, client: RemotingClient, steps: tuple[Settings, ...], situations: tuple[Situation, ...]

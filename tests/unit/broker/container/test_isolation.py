@@ -242,6 +242,7 @@ async def test_metrics_of_the_others_stay(
     assert len(roles) == 1
 
 
+@pytest.mark.slow
 async def test_a_stop_that_hangs_is_bounded(
     tmp_path: Path, start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,7 +24,6 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from tests.support.reach_in import link_of, sync_by
-from tests.support.slices import first
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import members, server
 
 pytestmark = pytest.mark.timeout(120)
@@ -216,7 +215,8 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("all_ack", "sync_flush"), first(1, WAYS))
+@pytest.mark.slow
+@pytest.mark.parametrize(("all_ack", "sync_flush"), WAYS)
 async def test_what_a_producer_is_answered(
     tmp_path: Path,
     all_ack: bool,

@@ -55,6 +55,7 @@ async def test_a_fail_over_in_the_middle_of_transactions(tmp_path: Path) -> None
         assert group.bodies("Tx") == [b"committed", b"decided late", b"asked"]
 
 
+@pytest.mark.slow
 async def test_a_fail_over_in_the_middle_of_timers(tmp_path: Path) -> None:
     """Some went out before it, some are due while nobody is master, some later; one was taken back. Each
     comes once, in the order of their times."""

@@ -42,6 +42,7 @@ async def ack(group: Trio, message: Message) -> None:
     assert isinstance(outcome, Ok), outcome
 
 
+@pytest.mark.slow
 async def test_a_fail_over_in_the_middle_of_pops(tmp_path: Path) -> None:
     async with trio(tmp_path) as group:
         for number in range(MESSAGES):

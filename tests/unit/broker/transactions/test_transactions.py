@@ -414,6 +414,7 @@ def test_a_patient_one_is_asked_in_time_however_often_it_moved_on(
     assert [decode(each.body).body for each in scene.questions()] == [b"patient"]
 
 
+@pytest.mark.slow
 def test_many_patient_ones_are_not_copied_for_each_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_the_report(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_report_of_two_groups_begins_with_the_fleet(tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=alert(1)>"
     report = tmp_path / "report.html"
@@ -194,6 +195,7 @@ def test_a_fleet_shows_groups_incidents_and_what_is_unknown(tmp_path: Path) -> N
         assert "1–10 of 10" in Text(second).pieces
 
 
+@pytest.mark.slow
 def test_a_part_of_a_groups_time_is_in_the_address(tmp_path: Path) -> None:
     with listener(write_example(tmp_path / "out", with_groups(FLEET[:2]))) as address:
         place = "#group=KeelCluster%2Fbroker-01&from=1795257640000&to=1795257646000&replica=2"
@@ -202,6 +204,7 @@ def test_a_part_of_a_groups_time_is_in_the_address(tmp_path: Path) -> None:
     assert "replica 2 ✕" in text
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     data = example()
     data["groups"][0]["totals"]["below_min_ms"] = None
@@ -211,6 +214,7 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert "not known whether the SyncStateSet was below minInSyncReplicas" in document
 
 
+@pytest.mark.slow
 def test_old_data_is_said_to_be_stale(tmp_path: Path) -> None:
     with listener(write_example(tmp_path / "out", interval_ms=60_000, generated_ts=1_000_000)) as address:
         text = Text(drawn(address, tmp_path / "profile")).pieces

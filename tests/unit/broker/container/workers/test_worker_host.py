@@ -435,6 +435,7 @@ async def test_a_stop_that_failed_is_told(stage: Stage) -> None:
     assert stage.processes[0].returncode is not None
 
 
+@pytest.mark.slow
 async def test_a_close_in_the_middle_of_everything(stage: Stage) -> None:
     """No process is left, and no request hangs."""
     host = stage.host()

@@ -207,6 +207,7 @@ def one_cut_of_a_follower(root: Path, after: int, seed: int) -> bool:
     return was_cut
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("survival", first(1, range(SURVIVALS)))
 def test_a_cut_at_every_operation_of_a_follower(tmp_path: Path, survival: int) -> None:
