@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,16 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _active[0].change(grows=event in ("open", "os.mkdir"))
 
 
-sys.addaudithook(_hook)
+@cache
+def _install_hook() -> None:
+    """Once, and not at import: every process that collects the tests would have the hook to its end."""
+    sys.addaudithook(_hook)
 
 
 @contextmanager
 def fault(root: Path, at: int, error: type[BaseException]) -> Iterator[Fault]:
     """Audit hooks see what Python does with files, and the patched functions what pyarrow and fsync do."""
+    _install_hook()
     found = Fault(str(root), at, error)
     write_table = pq.ParquetWriter.write_table
 
