@@ -179,7 +179,7 @@ class Namesrv:
             for plugin in self.plugins:
                 await plugin.start()
             if self._http is not None:
-                await self._http.serve()
+                self._tasks.start("HTTP server", self._http.serve)
             self._tasks.start("certificates of our ports", self.tls.run)
             self._tasks.start("accounts", self.security.run)
         except BaseException as error:
