@@ -199,6 +199,7 @@ class Namesrv:
             self._timer.cancel()
             self._timer = None
         steps = StopSteps("mqnamesrv" if self.has_route_service else "mqcontroller")
+        steps.add("background tasks", self._tasks.stop)  # one of them may be about to start the HTTP server
         if self._console is not None:
             steps.add("the console", self._console.stop)
         if self._http is not None:
@@ -207,7 +208,6 @@ class Namesrv:
             steps.add("listenPort", self._server.close)
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
-        steps.add("background tasks", self._tasks.stop)
         if self.audit is not None:
             steps.add("the audit log", self.audit.close)
         steps.add("notifications", self._notifier.close)
