@@ -179,7 +179,7 @@ class Namesrv:
             for plugin in self.plugins:
                 await plugin.start()
             if self._http is not None:
-                await self._http.serve()
+                self._tasks.start("HTTP server", self._http.serve)
             self._tasks.start("certificates of our ports", self.tls.run)
             self._tasks.start("accounts", self.security.run)
         except BaseException as error:
@@ -199,6 +199,7 @@ class Namesrv:
             self._timer.cancel()
             self._timer = None
         steps = StopSteps("mqnamesrv" if self.has_route_service else "mqcontroller")
+        steps.add("background tasks", self._tasks.stop)  # one of them may be about to start the HTTP server
         if self._console is not None:
             steps.add("the console", self._console.stop)
         if self._http is not None:
@@ -207,7 +208,6 @@ class Namesrv:
             steps.add("listenPort", self._server.close)
         for plugin in reversed(self.plugins):
             steps.add(plugin.name, plugin.stop)
-        steps.add("background tasks", self._tasks.stop)
         if self.audit is not None:
             steps.add("the audit log", self.audit.close)
         steps.add("notifications", self._notifier.close)

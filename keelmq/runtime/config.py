@@ -77,6 +77,8 @@ class Config(BaseModel):
         validate_default=True,
         # A traceback shows the text of the error, which would have a secret in it.
         hide_input_in_errors=True,
+        # A program's model has a dozen bases, which are never validated by themselves.
+        defer_build=True,
     )
 
     DEFAULTS: ClassVar[tuple[str, ...]] = ()

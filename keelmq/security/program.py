@@ -4,7 +4,7 @@ files of accounts."""
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.config import ConfigError
@@ -16,10 +16,12 @@ from keelmq.security.core.member_proof import MemberProofs
 from keelmq.security.core.migration import migrate
 from keelmq.security.core.plain_acl import BadPlainAcl, PlainAcl
 from keelmq.security.core.users import InvalidUser, User
-from keelmq.security.plain_acl_files import PlainAclFiles
 from keelmq.security.server_access import ServerAccess
 from keelmq.security.signer import Signer, optional_signer
 from keelmq.security.user_store import WithMember
+
+if TYPE_CHECKING:
+    from keelmq.security.plain_acl_files import PlainAclFiles
 
 POLL_S: Final = 1.0
 """A change of a file counts after this time at most."""
@@ -44,8 +46,8 @@ class ProgramSecurity:
         self._changed: Callable[[], None] | None = None
         self.member = config.member_credentials
         """What this program signs its own requests with."""
-        self._plain_files: PlainAclFiles | None = None
-        plain = _load(self._files(config)) if config.acl_enable else None
+        self._plain_files = _plain_files(config) if config.acl_enable else None
+        plain = None if self._plain_files is None else _load(self._plain_files)
         self.access: ServerAccess | None = None
         if config.security_on:
             proofs = MemberProofs(uptime=now_ms, not_before_ms=clock())
@@ -86,11 +88,6 @@ class ProgramSecurity:
             if self._poll_users is not None:
                 await self._poll_users()
 
-    def _files(self, config: SecurityConfig) -> PlainAclFiles:
-        directory = config.plain_acl_path
-        self._plain_files = PlainAclFiles(directory / "plain_acl.yml", directory / "acl")
-        return self._plain_files
-
     def _set_plain(self, plain: PlainAcl) -> None:
         if self.access is not None:
             self.access.control.set_plain(plain)
@@ -104,16 +101,23 @@ def first_users(config: SecurityConfig) -> list[tuple[User, Acl | None]]:
     init_user = config.init_user
     found: list[tuple[User, Acl | None]] = [] if init_user is None else [(init_user, None)]
     if config.migrate_auth_from_v1_enabled:
-        directory = config.plain_acl_path
-        plain = _load(PlainAclFiles(directory / "plain_acl.yml", directory / "acl"))
+        plain = _load(_plain_files(config))
         try:
             found += migrate(plain, {user.username for user, _ in found})
         except (InvalidUser, InvalidAcl) as error:
-            raise ConfigError(f"migrateAuthFromV1Enabled: {directory}: {error}") from None
+            raise ConfigError(f"migrateAuthFromV1Enabled: {config.plain_acl_path}: {error}") from None
     return found
 
 
-def _load(files: PlainAclFiles) -> PlainAcl:
+def _plain_files(config: SecurityConfig) -> "PlainAclFiles":
+    # Imports PyYAML, which only programs with such files need.
+    from keelmq.security.plain_acl_files import PlainAclFiles
+
+    directory = config.plain_acl_path
+    return PlainAclFiles(directory / "plain_acl.yml", directory / "acl")
+
+
+def _load(files: "PlainAclFiles") -> PlainAcl:
     try:
         return files.load()
     except (BadPlainAcl, OSError) as error:

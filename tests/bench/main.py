@@ -19,6 +19,7 @@ SUITES = (
     "failover",
     "telemetry",
     "controller",
+    "start",
     "idle",
     "memory",
     "container",

@@ -52,6 +52,39 @@ def c_echo() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def bare_python() -> Iterator[Server]:
+    """An interpreter with asyncio and nothing else, which waits for a signal."""
+    code = "import asyncio, signal; print('ready', flush=True); signal.pause()"
+    with _process("bare Python", [sys.executable, "-c", code]) as (process, _):
+        yield Server("bare Python", process.pid, 0)
+
+
+@contextlib.contextmanager
+def lone_controller(directory: Path, more: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A name server with the controller plugin, the only member of its group."""
+    port = free_port()
+    settings = {
+        "bindAddress": "127.0.0.1",
+        "listenPort": str(port),
+        "httpPort": "-1",
+        "kvConfigPath": str(directory / "kvConfig.json"),
+        "enableControllerInNamesrv": "true",
+        "controllerDLegerGroup": "bench",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{free_port()}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": str(directory / "controller"),
+        **(more or {}),
+    }
+    directory.mkdir(exist_ok=True)
+    path = directory / "namesrv.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with _process("name server", [sys.executable, "-m", "namesrv", "-c", str(path)]) as (process, line):
+        if not line.startswith("ready:"):
+            raise BenchError(f"the name server says {line!r} instead of ready")
+        yield Server("name server", process.pid, port)
+
+
+@contextlib.contextmanager
 def lone_broker(directory: Path, more: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A master without controller, name server and slave: every send is answered when it is in the log."""
     port = free_port()

@@ -12,11 +12,14 @@ from keelmq.remoting.servers.http_settings import HttpPolicy
 
 Samples = dict[str, list[tuple[Mapping[str, str], float]]]
 
+LOADED_S = 30
+"""Within this an HTTP server is loaded, on a loaded machine too."""
+
 
 async def ask(base: tuple[str, int] | None, path: str, **headers: str) -> httpx.Response:
-    """GET from a running server."""
+    """GET from a running server, which may still load its HTTP server."""
     assert base is not None, "no HTTP door"
-    async with httpx.AsyncClient(base_url=f"http://{base[0]}:{base[1]}") as http:
+    async with httpx.AsyncClient(base_url=f"http://{base[0]}:{base[1]}", timeout=LOADED_S) as http:
         return await http.get(
             path, headers={name.replace("_", "-"): value for name, value in headers.items()}
         )

@@ -1,22 +1,22 @@
 """Metrics as tables, and a scrape of them for prometheus_client.
 
 A program declares its metrics (name, meaning, labels) once; the scrape and docs/metrics.md both come from
-that table. Values are read from existing state at the scrape, so the data path does no extra work.
+that table. Values are read from existing state at the scrape, so the data path does no extra work. This
+module does not import prometheus_client: programs need it at their first scrape (families.py).
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.utils import floatToGoString
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from keelmq.remoting.peer_limits import REASONS
 from keelmq.runtime.histogram import Histogram
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+if TYPE_CHECKING:
+    from keelmq.remoting.servers.families import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,15 @@ class Table:
     metrics: tuple[Metric, ...]
 
 
+class Series(NamedTuple):
+    """One series of a metric. labels: all values, the table's first. buckets: of a histogram, (upper bound,
+    count up to it), the last one without a bound; value is the sum then."""
+
+    labels: tuple[str, ...]
+    value: float
+    buckets: Sequence[tuple[float, int]] = ()
+
+
 SERIES_MAX = 50_000
 """Series of one metric in one scrape, if nothing else is said."""
 
@@ -72,21 +81,17 @@ class Scrape:
 
     def __init__(self, table: Table, labels: Sequence[str], limit: int = SERIES_MAX) -> None:
         """`labels`: the values of table.labels. limit: series of one metric, without one for all others."""
-        self.limit, self._count = limit, Counter[str]()
+        self.limit = limit
         self.left_out: Counter[str] = Counter()
         """Series beyond the limit, by metric; left_out_of() adds to it."""
         assert len(labels) == len(table.labels), table.title
-        self._table, self._labels = table, list(labels)
+        self._table, self._labels = table, tuple(labels)
         self._metrics = {metric.name: metric for metric in table.metrics}
-        self._families: dict[str, Family] = {}
+        self._series: dict[str, list[Series]] = {}
 
     def add(self, name: str, value: float, *labels: str) -> None:
         """Adds the value of a counter or gauge. `labels`: the values of the metric's own labels."""
-        family = self._family(name, labels)
-        assert not isinstance(family, HistogramMetricFamily), name
-        if self._is_beyond_limit(name):
-            return
-        family.add_metric([*self._labels, *labels], value)
+        self._add(name, Series((*self._labels, *labels), value))
 
     def add_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
         """Adds the present counts of a histogram."""
@@ -97,44 +102,36 @@ class Scrape:
     ) -> None:
         """Adds a histogram from its parts, as Histogram has them: one count per bucket, and one more for
         values above all bounds."""
-        family = self._family(name, labels)
-        assert isinstance(family, HistogramMetricFamily), name
-        if self._is_beyond_limit(name):
-            return
-        edges = [*map(floatToGoString, bounds), "+Inf"]
-        buckets = list(zip(edges, accumulate(counts), strict=True))
-        family.add_metric([*self._labels, *labels], buckets, total)
+        buckets = list(zip((*bounds, math.inf), accumulate(counts), strict=True))
+        self._add(name, Series((*self._labels, *labels), total, buckets))
 
-    def _is_beyond_limit(self, name: str) -> bool:
-        self._count[name] += 1
-        if self._count[name] <= self.limit + 1:
-            return False
-        self.left_out[name] += 1
-        return True
+    def _add(self, name: str, series: Series) -> None:
+        metric = self._metrics[name]
+        assert len(series.labels) == len(self._labels) + len(metric.labels), name
+        assert bool(series.buckets) == metric.is_histogram, name
+        found = self._series.setdefault(name, [])
+        if len(found) <= self.limit:
+            found.append(series)
+        else:
+            self.left_out[name] += 1
 
     def add_left_out(self) -> None:
         """Adds OVERFLOW, as the last one."""
         for name, count in sorted(self.left_out.items()):
             self.add(OVERFLOW.name, count, name)
 
-    def _family(self, name: str, labels: Sequence[str]) -> Family:
-        metric = self._metrics[name]
-        assert len(labels) == len(metric.labels), name
-        family = self._families.get(name)
-        if family is None:
-            names = (*self._table.labels, *metric.labels)
-            family = self._families[name] = _MAKERS[metric.kind](name, metric.meaning, labels=names)
-        return family
+    def __iter__(self) -> "Iterator[Family]":
+        # prometheus_client loads Python's HTTP server and client: 2 MB that only a scrape needs.
+        from keelmq.remoting.servers.families import histogram_family, simple_family
 
-    def __iter__(self) -> Iterator[Family]:
-        return iter(self._families.values())
-
-
-_MAKERS: Mapping[str, Callable[..., Family]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-}
+        for name, series in self._series.items():
+            metric = self._metrics[name]
+            labels = (*self._table.labels, *metric.labels)
+            if metric.is_histogram:
+                yield histogram_family(name, metric.meaning, labels, series)
+            else:
+                rows = ((each.labels, each.value) for each in series)
+                yield simple_family(metric.kind, name, metric.meaning, labels, rows)
 
 
 class ScrapeCollector:
@@ -146,7 +143,7 @@ class ScrapeCollector:
     ) -> None:
         self._scrapes, self._more_labels = scrapes, more_labels or {}
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> "Iterator[Family]":
         """Yields the families of all scrapes."""
         more = self._more_labels
         for scrape in self._scrapes():

@@ -13,6 +13,10 @@ import traceback
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
+# In front of pysyncobj, which would load cryptography.
+import namesrv.plugins.controller.raft.without_encryption  # noqa: F401
+
+# isort: split
 import pysyncobj.journal
 import pysyncobj.pickle
 import pysyncobj.serializer

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.http import metrics
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from tests.support.controller_fakes import config as controller_config
-from tests.support.http_parts import ask, samples, shapes, value
+from tests.support.http_parts import LOADED_S, ask, samples, shapes, value
 from tests.support.page_parts import write_example
 from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
     GROUP,
@@ -211,6 +212,40 @@ async def test_the_http_port_of_a_standalone_controller(
     choice = PluginChoice(ControllerPlugin, (controller,))
     Namesrv(config(**keys), [choice], route_service=route_service)._bind_http()
     assert bound == ([] if wanted is None else [wanted])
+
+
+async def test_a_name_server_is_ready_before_its_http_server_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests wait in the backlog meanwhile."""
+    is_ready, make_app = threading.Event(), Namesrv.http_app
+
+    def late(server: Namesrv) -> object:
+        assert is_ready.wait(LOADED_S)
+        return make_app(server)
+
+    monkeypatch.setattr(Namesrv, "http_app", late)
+    async with Namesrv(config()) as server:
+        asked = asyncio.create_task(ask(server.http_address, "/readyz"))
+        is_ready.set()
+        assert (await asked).status_code == 200
+
+
+async def test_a_name_server_stops_while_its_http_server_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped, loading = threading.Event(), threading.Event()
+
+    def late(_: Namesrv) -> object:
+        loading.set()
+        assert stopped.wait(LOADED_S)
+        return object()
+
+    monkeypatch.setattr(Namesrv, "http_app", late)
+    async with Namesrv(config()):
+        assert await asyncio.to_thread(loading.wait, LOADED_S)
+    stopped.set()
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 async def test_a_follower_knows_the_leaders_http_address(tmp_path: Path) -> None:
