@@ -163,16 +163,15 @@ def _ext_fields(
         while at < end:
             byte = raw[at]
             text[total] = byte
-            if plain[byte]:
-                at += 1
-            elif byte == _BACKSLASH:
+            if not plain[byte]:
+                if byte != _BACKSLASH:
+                    break
                 byte = _escaped(raw, at + 1, end)
                 if byte == _BAD:
                     return _BAD
-                at += 6 if raw[at + 1] == _U else 2
+                at += 5 if raw[at + 1] == _U else 1
                 text[total] = byte
-            else:
-                break
+            at += 1
             total += 1
     return at
 
