@@ -2,32 +2,34 @@
 cimport cython
 
 cdef bint _IS_COMPILED
-cdef int _BAD, _DIGITS_MAX, _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _U, _OPEN, _CLOSE, _SPACE, _DELETE
-cdef int _LINE_FEED
-cdef Py_ssize_t _HEADER_BYTES_MAX, _EXT_FIELDS_BYTES, _LETTERS_COUNT
-cdef bytes _EXT_FIELDS, _LETTERS, _MEANT
+cdef int _BAD, _DIGITS_MAX, _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _U, _OPEN, _CLOSE, _EQUALS
+cdef Py_ssize_t _HEADER_BYTES_MAX, _EXT_FIELDS_BYTES, _LETTERS_COUNT, _DIGEST_BYTES, _PADDED_BYTES, _SIGNATURE_BYTES
+cdef bytes _EXT_FIELDS, _LETTERS, _MEANT, _PLAIN
 
 @cython.locals(
-    names=tuple, runs=tuple, resources=tuple, signature=Py_ssize_t, count=Py_ssize_t, runs_count=Py_ssize_t, same=tuple,
-    key=object, room=bytearray, starts=bytearray, text="unsigned char *", place="unsigned char *", inner=object, outer=object,
+    between=bytes, runs=tuple, resources=tuple, signature=Py_ssize_t, count=Py_ssize_t, runs_count=Py_ssize_t, same=tuple,
+    key=object, room=bytearray, starts=bytearray, text="unsigned char *", place="unsigned char *", digest_of=object,
     index=Py_ssize_t, frame=tuple, header=bytes, body=bytes, size=Py_ssize_t, begun=Py_ssize_t, at=Py_ssize_t,
-    run=Py_ssize_t, inside=object, outside=object, decided=list
+    run=Py_ssize_t, decided=list, left=Py_ssize_t, all_digests=bytearray, all_given=bytearray,
+    digests="unsigned char *", given="unsigned char *", admitted=Py_ssize_t, digest=bytes
 )
 cdef Py_ssize_t _count(list frames, Py_ssize_t begin, tuple form, dict keys, object trusted) except -1
 
+@cython.locals(expected=bytearray, target="unsigned char *", index=Py_ssize_t, one=slice)
+cdef Py_ssize_t _right(bytearray digests, bytearray given, Py_ssize_t count) except -1
+
 @cython.locals(raw="const unsigned char *", at=Py_ssize_t, is_read=bint, name_at=Py_ssize_t)
 cdef bint _read(
-    bytes header, Py_ssize_t end, tuple names, Py_ssize_t count, unsigned char *text, unsigned char *place
+    bytes header, Py_ssize_t end, bytes between, Py_ssize_t count, unsigned char *text, unsigned char *place
 ) except -1
 
 @cython.locals(
-    quote=int, backslash=int, space=int, delete=int, total=Py_ssize_t, index=Py_ssize_t, name=bytes, length=Py_ssize_t,
-    byte=int
+    plain="const unsigned char *", total=Py_ssize_t, before=Py_ssize_t, length=Py_ssize_t, index=Py_ssize_t, byte=int
 )
 cdef Py_ssize_t _ext_fields(
-    const unsigned char *raw, Py_ssize_t at, Py_ssize_t end, tuple names, Py_ssize_t count, unsigned char *text,
+    const unsigned char *raw, Py_ssize_t at, Py_ssize_t end, const unsigned char *between, Py_ssize_t count, unsigned char *text,
     unsigned char *place
-) except -2
+) noexcept
 
 @cython.locals(
     high=int, low=int, index=Py_ssize_t, letters="const unsigned char *", meant="const unsigned char *"
@@ -36,6 +38,7 @@ cdef inline int _escaped(const unsigned char *raw, Py_ssize_t at, Py_ssize_t end
 
 cdef inline int _hex(int byte) noexcept
 
+@cython.locals(plain="const unsigned char *")
 cdef inline Py_ssize_t _skip_text(const unsigned char *raw, Py_ssize_t at, Py_ssize_t end) noexcept
 
 @cython.locals(begin=Py_ssize_t)
@@ -55,5 +58,5 @@ cdef inline Py_ssize_t _copy(
 
 @cython.locals(index=Py_ssize_t)
 cdef inline bint _is_at(
-    const unsigned char *raw, Py_ssize_t at, const unsigned char *name, Py_ssize_t count
+    const unsigned char *raw, Py_ssize_t at, const unsigned char *other, Py_ssize_t begin, Py_ssize_t count
 ) noexcept

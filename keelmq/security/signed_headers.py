@@ -16,6 +16,7 @@ from typing import Any, Final
 from keelmq.remoting.frame import Frame
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 from keelmq.security.core.known_requests import SentForm
+from keelmq.security.prepared_hmac import PreparedHmac
 
 _IS_COMPILED: Final = is_compiled(__file__)
 _EXT_FIELDS: Final = b"extFields"
@@ -25,8 +26,13 @@ _HEADER_BYTES_MAX: Final = 65_535
 """Positions are kept in two bytes."""
 _DIGITS_MAX: Final = 18
 _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _U = b'",-09:\\u'
-_OPEN, _CLOSE = b"{}"
-_SPACE, _DELETE, _LINE_FEED = 0x20, 0x7F, 0x0A
+_OPEN, _CLOSE, _EQUALS = b"{}="
+_PLAIN: Final = bytes(0x20 <= each <= 0x7F and chr(each) not in '"\\' for each in range(256))
+"""Of each byte: whether it is ASCII and stands for itself in a text."""
+_DIGEST_BYTES: Final = 20
+_PADDED_BYTES: Final = 21
+"""A digest and a zero byte: base64 has four characters for three bytes."""
+_SIGNATURE_BYTES: Final = 28
 _LETTERS: Final = b'"\\/bfnrt'
 """What stands behind a backslash, and in _MEANT: the character that it means."""
 _MEANT: Final = b'"\\/\b\f\n\r\t'
@@ -47,56 +53,73 @@ def count_signed(frames: list[Frame], begin: int, form: SentForm, keys: dict[Any
 
 
 def _count(frames: list[Frame], begin: int, form: SentForm, keys: dict[Any, Any], trusted: Any) -> int:
-    names, runs, resources, signature = form
-    count, runs_count = len(names), len(runs)
+    between, count, runs, resources, signature = form
+    runs_count = len(runs)
     same: tuple[bytes, ...] = ()
     key: Any = None
+    digest_of: Any = None
     room, starts = bytearray(), bytearray(2 * count + 2)
     text, place = room, starts
-    inner: Any = None
-    outer: Any = None
+    left = len(frames) - begin if trusted is None else 0
+    all_digests, all_given = bytearray(_PADDED_BYTES * left), bytearray(_SIGNATURE_BYTES * left)
+    digests, given = all_digests, all_given
+    admitted = 0
     for index in range(begin, len(frames)):
         frame = frames[index]
         header, body = frame[1], frame[2]
         size = len(header)
         if size > _HEADER_BYTES_MAX:
-            return index - begin
-        # The values; the signed ones in their order, and the body; the signature and a line feed.
-        if len(room) < 2 * size + len(body) + 1:
-            room = bytearray(2 * size + len(body) + 1)
+            break
+        # The values, and then the signed ones in their order, and the body.
+        if len(room) < 2 * size + len(body):
+            room = bytearray(2 * size + len(body))
             text = room
-        if not _read(header, size, names, count, text, place):
-            return index - begin
+        if not _read(header, size, between, count, text, place):
+            break
         if key is None or not _is_same(text, place, resources, same):
             same = tuple([_value(text, place, number) for number in resources])
             decided = [value.decode() for value in same]
             key = keys.get(decided[0] if len(decided) == 1 else tuple(decided))
             if key is None:
-                return index - begin
-            inner, outer = key.begun
-        if trusted is not None:
-            if key is not trusted:
-                return index - begin
-            continue
-        begun = at = _start(place, count)
-        for run in range(0, runs_count, 2):
-            at = _copy(text, at, text, _start(place, runs[run]), _start(place, runs[run + 1]))
-        at = _copy(text, at, body, 0, len(body))
-        inside = inner.copy()
-        inside.update(text[begun:at])
-        outside = outer.copy()
-        outside.update(inside.digest())
-        begun = at
-        at = _copy(text, at, text, _start(place, signature), _start(place, signature + 1))
-        text[at] = _LINE_FEED  # as b2a_base64() ends a line; its other form costs more
-        if not compare_digest(b2a_base64(outside.digest()), text[begun : at + 1]):
-            return index - begin
-    return len(frames) - begin
+                break
+            if key.prepared is None:
+                key.prepared = PreparedHmac(key.blocks)
+            digest_of = key.prepared.digest
+        if trusted is None:
+            at = _start(place, signature)
+            if _start(place, signature + 1) - at != _SIGNATURE_BYTES:
+                break
+            _copy(given, _SIGNATURE_BYTES * admitted, text, at, at + _SIGNATURE_BYTES)
+            begun = at = _start(place, count)
+            for run in range(0, runs_count, 2):
+                at = _copy(text, at, text, _start(place, runs[run]), _start(place, runs[run + 1]))
+            at = _copy(text, at, body, 0, len(body))
+            digest = digest_of(text[begun:at])
+            _copy(digests, _PADDED_BYTES * admitted, digest, 0, _DIGEST_BYTES)
+        elif key is not trusted:
+            break
+        admitted += 1
+    return admitted if trusted is not None else _right(all_digests, all_given, admitted)
 
 
-def _read(
-    header: bytes, end: int, names: tuple[bytes, ...], count: int, text: bytearray, place: bytearray
-) -> bool:
+def _right(digests: bytearray, given: bytearray, count: int) -> int:
+    """Returns how many of the signatures are those of the digests, from the first one on. All are compared at
+    once, in constant time; one by one only if one of them is wrong."""
+    # base64 of 20 bytes and a zero byte is that of the 20 bytes, but for the last character, which is "A".
+    expected = bytearray(b2a_base64(digests[: _PADDED_BYTES * count], newline=False))
+    target = expected
+    for index in range(count):
+        target[_SIGNATURE_BYTES * (index + 1) - 1] = _EQUALS
+    if compare_digest(expected, given[: _SIGNATURE_BYTES * count]):
+        return count
+    for index in range(count):
+        one = slice(_SIGNATURE_BYTES * index, _SIGNATURE_BYTES * (index + 1))
+        if not compare_digest(expected[one], given[one]):
+            return index
+    return count
+
+
+def _read(header: bytes, end: int, between: bytes, count: int, text: bytearray, place: bytearray) -> bool:
     """Writes the values of the ext fields to `text`, one after the other, and to `place` where each begins
     and the last one ends. Returns whether the header has the expected form."""
     raw, at, is_read = header, 1, False
@@ -107,10 +130,10 @@ def _read(
         at = _skip_text(raw, at, end)
         if at == _BAD or at >= end or raw[at] != _COLON:
             return False
-        if at - 1 - name_at == _EXT_FIELDS_BYTES and _is_at(raw, name_at, _EXT_FIELDS, _EXT_FIELDS_BYTES):
+        if at - 1 - name_at == _EXT_FIELDS_BYTES and _is_at(raw, name_at, _EXT_FIELDS, 0, _EXT_FIELDS_BYTES):
             if is_read:
                 return False
-            at, is_read = _ext_fields(raw, at + 1, end, names, count, text, place), True
+            at, is_read = _ext_fields(raw, at + 1, end, between, count, text, place), True
         else:
             at = _skip_value(raw, at + 1, end)
         if at == _BAD or at >= end:
@@ -123,42 +146,34 @@ def _read(
 
 
 def _ext_fields(
-    raw: bytes, at: int, end: int, names: tuple[bytes, ...], count: int, text: bytearray, place: bytearray
+    raw: bytes, at: int, end: int, between: bytes, count: int, text: bytearray, place: bytearray
 ) -> int:
-    """Reads the object at `at`. Returns where it ends; _BAD: it is not as expected."""
-    # The compiler cannot keep globals in registers while it writes to `text`.
-    quote, backslash, space, delete = _QUOTE, _BACKSLASH, _SPACE, _DELETE
-    total = 0
-    for index in range(count):
-        name = names[index]
-        length = len(name)
-        # A separator, the name in quotes, a colon, a quote.
-        if end - at < length + 5 or raw[at] != (_COMMA if index else _OPEN):
+    """Reads the object at `at`. between: of SentForm. Returns where it ends; _BAD: it is not as expected."""
+    plain, total, before = _PLAIN, 0, 0
+    for index in range(count + 1):
+        length = between[before]
+        before += 1
+        if end - at < length or not _is_at(raw, at, between, before, length):
             return _BAD
-        if raw[at + 1] != quote or not _is_at(raw, at + 2, name, length):
-            return _BAD
-        at += length + 2
-        if raw[at] != quote or raw[at + 1] != _COLON or raw[at + 2] != quote:
-            return _BAD
-        at += 3
+        before += length
+        at += length
         place[2 * index], place[2 * index + 1] = total >> 8, total & 0xFF
+        if index == count:
+            break
         while at < end:
             byte = raw[at]
-            if byte == quote:
-                break
-            at += 1
-            if byte == backslash:
-                byte = _escaped(raw, at, end)
+            text[total] = byte
+            if not plain[byte]:
+                if byte != _BACKSLASH:
+                    break
+                byte = _escaped(raw, at + 1, end)
                 if byte == _BAD:
                     return _BAD
-                at += 5 if raw[at] == _U else 1
-            elif byte < space or byte > delete:
-                return _BAD
-            text[total] = byte
+                at += 5 if raw[at + 1] == _U else 1
+                text[total] = byte
+            at += 1
             total += 1
-        at += 1
-    place[2 * count], place[2 * count + 1] = total >> 8, total & 0xFF
-    return at + 1 if at < end and raw[at] == _CLOSE else _BAD
+    return at
 
 
 def _escaped(raw: bytes, at: int, end: int) -> int:
@@ -189,12 +204,11 @@ def _skip_text(raw: bytes, at: int, end: int) -> int:
     """Returns where a text without escapes ends; _BAD: there is none."""
     if at >= end or raw[at] != _QUOTE:
         return _BAD
+    plain = _PLAIN
     at += 1
-    while at < end and raw[at] != _QUOTE:
-        if raw[at] == _BACKSLASH or raw[at] < _SPACE or raw[at] > _DELETE:
-            return _BAD
+    while at < end and plain[raw[at]]:
         at += 1
-    return at + 1 if at < end else _BAD
+    return at + 1 if at < end and raw[at] == _QUOTE else _BAD
 
 
 def _skip_value(raw: bytes, at: int, end: int) -> int:
@@ -218,7 +232,7 @@ def _is_same(text: bytearray, place: bytearray, resources: tuple[int, ...], same
         at = _start(place, number)
         length = _start(place, number + 1) - at
         value = same[index]
-        if length != len(value) or not _is_at(text, at, value, length):
+        if length != len(value) or not _is_at(text, at, value, 0, length):
             return False
     return True
 
@@ -239,9 +253,9 @@ def _copy(target: bytearray, at: int, source: bytes | bytearray, begin: int, end
     return at
 
 
-def _is_at(raw: bytes | bytearray, at: int, name: bytes, count: int) -> bool:
+def _is_at(raw: bytes | bytearray, at: int, other: bytes, begin: int, count: int) -> bool:
     for index in range(count):  # noqa: SIM110 - a loop in C
-        if raw[at + index] != name[index]:
+        if raw[at + index] != other[begin + index]:
             return False
     return True
 

@@ -16,7 +16,7 @@ from keelmq.remoting.frame import Frame
 from keelmq.security import server_access
 from keelmq.security.core.access import AccessControl, Granted
 from keelmq.security.core.access_settings import AccessSettings
-from keelmq.security.core.known_requests import KnownKind, KnownRequests
+from keelmq.security.core.known_requests import TEXT_BYTES_MAX, KnownKind, KnownRequests
 from keelmq.security.core.plain_acl import PlainAcl, parse_plain_acl
 from keelmq.security.core.signature import SecretKey, signed
 from keelmq.security.core.users import User, UserStatus
@@ -213,6 +213,29 @@ def test_each_character_of_a_signature_counts(count: Any, at: int) -> None:
     assert count([wrong], 0, kind.form, kind.keys, None) == 0
 
 
+@both_ways
+def test_a_signature_has_its_28_characters_and_no_more(count: Any) -> None:
+    fields = {**FIELDS, "i": "=", "AccessKey": "alice"}
+    right = signed("alice", SECRETS["alice"], fields, b"body")["Signature"]
+    frames = {}
+    for sent_one in (right, right + "=", right + "A", right[:-1], right[:-1] + "A", ""):
+        # The value behind the signature begins with what a shorter one lacks.
+        frames[sent_one] = frame_of({"Signature": sent_one, "i": "=", **fields})
+    kind = known_kind(frames[right])
+    admitted = [each for each, frame in frames.items() if count([frame], 0, kind.form, kind.keys, None)]
+    assert admitted == [right]
+
+
+@both_ways
+@pytest.mark.parametrize("wrong", [0, 1, 19, 63])
+def test_requests_before_a_wrong_signature_are_admitted(count: Any, wrong: int) -> None:
+    kind, frames = known_kind(), [good(b"%d" % number) for number in range(64)]
+    assert count(frames, 0, kind.form, kind.keys, None) == 64
+    frames[wrong] = (*frames[wrong][:2], b"another body", 0)
+    assert count(frames, 0, kind.form, kind.keys, None) == wrong
+    assert count(frames, 1, kind.form, kind.keys, None) == (wrong - 1 if wrong else 63)
+
+
 EXT = b'"extFields":{'
 
 
@@ -284,9 +307,16 @@ def test_long_values_and_long_bodies(count: Any, length: int) -> None:
     assert count(frames, 0, kind.form, kind.keys, None) == 4
 
 
-@pytest.mark.parametrize("name", ["\u00e9", "\U00010000"])
-def test_names_that_are_not_ascii_have_no_form(name: str) -> None:
+@pytest.mark.parametrize("name", ["\u00e9", "\U00010000", "x" * 250])
+def test_names_that_are_not_ascii_or_too_long_have_no_form(name: str) -> None:
     assert known_kind(good(**{name: "x"})).form is None
+
+
+@both_ways
+def test_the_longest_name_that_has_a_form(count: Any) -> None:
+    name = "x" * (TEXT_BYTES_MAX - len('","":"'))
+    kind = known_kind(good(**{name: "x"}))
+    assert count([good(**{name: "y"}), good()], 0, kind.form, kind.keys, None) == 1
 
 
 # -- the whole check ----------------------------------------------------------------------------------------

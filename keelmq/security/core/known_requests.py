@@ -36,11 +36,14 @@ SUBJECT_CHARS_MAX: Final = 4_096
 """Requests with longer names are checked as a whole: a thousand of a frame's size would fill the memory."""
 DECODERS_MAX: Final = 256
 """Lists of field names; more begin anew."""
+TEXT_BYTES_MAX: Final = 255
+"""A text of SentForm; with a longer name there is no form."""
 
-SentForm: TypeAlias = tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...], int]
-"""How a client sends the ext fields of a request: their names; the runs of values in the order in which they
-are signed, as the place of the first one and the place behind the last one, in turn; the places of the values
-that were decided about; the place of the signature. Places count from 0 in the order of the names."""
+SentForm: TypeAlias = tuple[bytes, int, tuple[int, ...], tuple[int, ...], int]
+"""How a client sends the ext fields of a request: JSON text before each value and behind the last one, each
+after a byte with its length; how many values; the runs of values in the order in which they are signed, as
+the place of the first one and the place behind the last one, in turn; the places of the values that were
+decided about; the place of the signature. Places count from 0 in the order of the names."""
 
 _NAME: Final = re.compile(r'[^\x00-\x1f"\\\ud800-\udfff]+')
 _values_of: Final = msgspec.structs.astuple
@@ -101,7 +104,7 @@ class KnownKind:
     def __init__(self, names: tuple[str, ...], resources: tuple[str, ...], *, sent: tuple[str, ...]) -> None:
         self.names = names
         self.form = _form_of(names, resources, sent)
-        """None: the names are not ASCII."""
+        """None: a name is not ASCII, or too long."""
         self._decode = _decoder_of(names)
         # The user is always among them.
         self._subject_of: Callable[[tuple[str, ...]], str | tuple[str, ...]] = itemgetter(
@@ -156,7 +159,11 @@ def _form_of(names: tuple[str, ...], resources: tuple[str, ...], sent: tuple[str
         else:
             runs += (place, place + 1)
     decided = tuple(sent.index(name) for name in names[:-1] if name in resources)
-    return tuple(name.encode() for name in sent), tuple(runs), decided, sent.index(SIGNATURE)
+    texts = [text.encode() for text in ('{"' + '":"\0","'.join(sent) + '":"\0"}').split("\0")]
+    if max(map(len, texts)) > TEXT_BYTES_MAX:
+        return None
+    between = b"".join([len(text).to_bytes() + text for text in texts])
+    return between, len(sent), tuple(runs), decided, sent.index(SIGNATURE)
 
 
 def remembered_decoders() -> int:
