@@ -3,7 +3,7 @@
 Imported only when HTTP is enabled: importing FastAPI takes longer than the rest of the start.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from keelmq.console.pages import is_built
 from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable, Role
+from keelmq.remoting.operations.health import NAMESRV_EXAMPLE, NamesrvHealth
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import add_operations, new_app
@@ -48,7 +49,7 @@ def make_app(
     settings: Sequence[Settings],
     plugin_routers: Iterable[Any],
     plugin_scrapes: Iterable[Callable[[], Iterable[Any]]],
-    health: Callable[[], Mapping[str, object]],
+    health: Callable[[], NamesrvHealth],
     analytics_output_dir: Path | None,
     console: ConsoleService | None = None,
 ) -> FastAPI:
@@ -75,7 +76,7 @@ def make_app(
         for plugin in plugin_scrapes:
             yield from plugin()
 
-    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
+    add_health(app, health=health, example=NAMESRV_EXAMPLE, collectors=[ScrapeCollector(scrapes)])
     if console is not None:
         console.add_to(app)
     app.include_router(dashboard_router(has_console=console is not None and is_built()))

@@ -1,0 +1,103 @@
+"""What a program tells about itself: whether it can get traffic, why not, and what it knows of its own parts.
+
+/readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
+"""
+
+from typing import Any, Self
+
+from pydantic import Field
+
+from keelmq.remoting.operation import Wire
+
+
+class Reason(Wire):
+    """One check that failed."""
+
+    reason: str = Field(description="what is wrong, without addresses, paths and texts of errors")
+    detail: str = Field(default="", description="where, and the error itself; empty: the reason says it all")
+
+    def __str__(self) -> str:
+        """Returns both, for people who may see them."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class Health(Wire):
+    """The state of one program."""
+
+    ready: bool = Field(description="whether it can get traffic, as /readyz answers")
+    reasons: list[Reason] = Field(default=[], description="why it is not ready, one for each failing check")
+
+    @classmethod
+    def of(cls, reasons: list[Reason], **facts: object) -> Self:
+        """Returns the health of a program that is ready unless there is a reason against it."""
+        return cls.model_validate({**facts, "ready": not reasons, "reasons": reasons})
+
+
+class BrokerHealth(Health):
+    """The state of one broker."""
+
+    role: str = Field(description="master, slave or none; does not affect `ready`")
+    broker_name: str
+    broker_id: int = Field(description="the permanent one, with controllers")
+    master_epoch: int
+    writable: bool = Field(description="whether producers should send here")
+    not_writable: str = Field(description="why not; empty: they may")
+    registered_with: list[str] = Field(description="name servers that list this broker")
+
+
+class RouteCounts(Wire):
+    """How much a name server knows."""
+
+    topics: int
+    groups: int
+    brokers: int
+
+
+class NamesrvHealth(Health):
+    """The state of a name server, a controller, or both in one process."""
+
+    routes: RouteCounts
+    plugins: dict[str, dict[str, Any]] = Field(
+        description="name of the plugin -> what it tells; of a controller: its log, elections and telemetry"
+    )
+
+
+class ContainerHealth(Health):
+    """The state of a container, without its brokers' own: see the operation containerStatus."""
+
+    brokers: dict[str, int] = Field(description="state -> how many brokers are in it")
+
+
+BROKER_EXAMPLE = BrokerHealth(
+    ready=False,
+    reasons=[Reason(reason="the master refuses messages", detail="in-sync replicas not enough: 1 of 2")],
+    role="master",
+    broker_name="broker-a",
+    broker_id=1,
+    master_epoch=3,
+    writable=False,
+    not_writable="in-sync replicas not enough: 1 of 2",
+    registered_with=["10.0.0.1:9876"],
+)
+NAMESRV_EXAMPLE = NamesrvHealth(
+    ready=True,
+    routes=RouteCounts(topics=12, groups=3, brokers=9),
+    plugins={
+        "controller": {
+            "ready": True,
+            "reasons": [],
+            "address": "10.0.0.1:9878",
+            "active": True,
+            "leader": "n0",
+            "groups": 3,
+            "elections": 4,
+            "failedElections": 0,
+            "withoutLiveMaster": {},
+            "settings": {},
+            "settingsFault": None,
+            "raft": {"running": True, "role": "leader", "term": 4, "commitIndex": 128, "lastApplied": 128},
+            "telemetry": {"written": 96, "dropped": 0, "fault": ""},
+        }
+    },
+)
+CONTAINER_EXAMPLE = ContainerHealth(ready=True, brokers={"serving": 3})
