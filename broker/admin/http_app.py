@@ -11,7 +11,7 @@ from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from keelmq.remoting.config_store import Settings
 from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
-from keelmq.remoting.operations.health import BROKER_EXAMPLE, BrokerHealth
+from keelmq.remoting.operations.health import BrokerHealth, Reason
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
@@ -22,6 +22,17 @@ from keelmq.web.api_docs import add_docs
 
 _SLAVE = HaConnectionRuntimeInfo(
     addr="10.0.0.2:40002", slave_ack_offset=1024, diff=1024, broker_id=2, eta_millis=1_000
+)
+BROKER_EXAMPLE = BrokerHealth(
+    ready=False,
+    reasons=[Reason(reason="the master refuses messages", detail="in-sync replicas not enough: 1 of 2")],
+    role="master",
+    broker_name="broker-a",
+    broker_id=1,
+    master_epoch=3,
+    writable=False,
+    not_writable="in-sync replicas not enough: 1 of 2",
+    registered_with=["10.0.0.1:9876"],
 )
 CHANGES = (
     "The broker stores a change in its -c file, or in configStorePath (25). It is for this broker alone: "

@@ -12,13 +12,15 @@ from prometheus_client.registry import Collector
 
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.container import ContainerStatus, InnerBroker
-from keelmq.remoting.operations.health import CONTAINER_EXAMPLE, ContainerHealth, Health, Reason
+from keelmq.remoting.operations.health import ContainerHealth, Health, Reason
 from keelmq.remoting.servers.health import READINESS, Ready, add_health, readiness_of
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, refused_as_statuses
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
+
+CONTAINER_EXAMPLE = ContainerHealth(ready=True, brokers={"serving": 3})
 
 
 @dataclass(slots=True, eq=False)

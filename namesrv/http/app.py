@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from keelmq.console.pages import is_built
 from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable, Role
-from keelmq.remoting.operations.health import NAMESRV_EXAMPLE, NamesrvHealth
+from keelmq.remoting.operations.health import NamesrvHealth, RouteCounts
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import add_operations, new_app
@@ -36,6 +36,27 @@ class RouteService:
     scrape: Callable[[], Scrape]
 
 
+NAMESRV_EXAMPLE = NamesrvHealth(
+    ready=True,
+    routes=RouteCounts(topics=12, groups=3, brokers=9),
+    plugins={
+        "controller": {
+            "ready": True,
+            "reasons": [],
+            "address": "10.0.0.1:9878",
+            "active": True,
+            "leader": "n0",
+            "groups": 3,
+            "elections": 4,
+            "failedElections": 0,
+            "withoutLiveMaster": {},
+            "settings": {},
+            "settingsFault": None,
+            "raft": {"running": True, "role": "leader", "term": 4, "commitIndex": 128, "lastApplied": 128},
+            "telemetry": {"written": 96, "dropped": 0, "fault": ""},
+        }
+    },
+)
 CHANGES = (
     "Keys of one program. The name server stores a change in its file (318); a change of the "
     "controller is replicated to all controllers (1009), and null resets a key to their files' value."

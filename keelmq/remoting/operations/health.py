@@ -1,17 +1,20 @@
 """What a program tells about itself: whether it can get traffic, why not, and what it knows of its own parts.
 
 /readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
+The models are built when they are first used, since a program without HTTP uses none of them.
 """
 
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from keelmq.remoting.operation import Wire
 
 
 class Reason(Wire):
     """One check that failed."""
+
+    model_config = ConfigDict(defer_build=True)
 
     reason: str = Field(description="what is wrong, without addresses, paths and texts of errors")
     detail: str = Field(default="", description="where, and the error itself; empty: the reason says it all")
@@ -23,6 +26,8 @@ class Reason(Wire):
 
 class Health(Wire):
     """The state of one program."""
+
+    model_config = ConfigDict(defer_build=True)
 
     ready: bool = Field(description="whether it can get traffic, as /readyz answers")
     reasons: list[Reason] = Field(default=[], description="why it is not ready, one for each failing check")
@@ -48,6 +53,8 @@ class BrokerHealth(Health):
 class RouteCounts(Wire):
     """How much a name server knows."""
 
+    model_config = ConfigDict(defer_build=True)
+
     topics: int
     groups: int
     brokers: int
@@ -66,38 +73,3 @@ class ContainerHealth(Health):
     """The state of a container, without its brokers' own: see the operation containerStatus."""
 
     brokers: dict[str, int] = Field(description="state -> how many brokers are in it")
-
-
-BROKER_EXAMPLE = BrokerHealth(
-    ready=False,
-    reasons=[Reason(reason="the master refuses messages", detail="in-sync replicas not enough: 1 of 2")],
-    role="master",
-    broker_name="broker-a",
-    broker_id=1,
-    master_epoch=3,
-    writable=False,
-    not_writable="in-sync replicas not enough: 1 of 2",
-    registered_with=["10.0.0.1:9876"],
-)
-NAMESRV_EXAMPLE = NamesrvHealth(
-    ready=True,
-    routes=RouteCounts(topics=12, groups=3, brokers=9),
-    plugins={
-        "controller": {
-            "ready": True,
-            "reasons": [],
-            "address": "10.0.0.1:9878",
-            "active": True,
-            "leader": "n0",
-            "groups": 3,
-            "elections": 4,
-            "failedElections": 0,
-            "withoutLiveMaster": {},
-            "settings": {},
-            "settingsFault": None,
-            "raft": {"running": True, "role": "leader", "term": 4, "commitIndex": 128, "lastApplied": 128},
-            "telemetry": {"written": 96, "dropped": 0, "fault": ""},
-        }
-    },
-)
-CONTAINER_EXAMPLE = ContainerHealth(ready=True, brokers={"serving": 3})

@@ -7,7 +7,8 @@ import fastapi
 import httpx
 import pytest
 
-from keelmq.remoting.operations.health import BROKER_EXAMPLE, Health, Reason
+from broker.admin.http_app import BROKER_EXAMPLE
+from keelmq.remoting.operations.health import Health, Reason
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE, add_health
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_late import LateHttp
