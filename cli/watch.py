@@ -14,9 +14,9 @@ INTERRUPTED = 130
 WATCHED = frozenset(
     {
         "brokerConsumeStats", "brokerStatus", "clusterList", "clusterRT", "consumerConnection",
-        "consumerProgress", "consumerStatus", "getBrokerConfig", "getBrokerEpoch",
+        "consumerProgress", "consumerStatus", "getAcl", "getBrokerConfig", "getBrokerEpoch",
         "getConsumerConfig", "getControllerConfig", "getControllerMetaData", "getElections",
-        "getNamesrvConfig", "getSyncStateSet", "haStatus", "listAcl", "listUser", "producer",
+        "getNamesrvConfig", "getSyncStateSet", "getUser", "haStatus", "listAcl", "listUser", "producer",
         "producerConnection", "queryCq", "statsAll", "topicClusterList", "topicList", "topicRoute",
         "topicStatus",
     }

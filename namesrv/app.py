@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from keelmq.remoting.config_store import ConfigStore
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.health import NamesrvHealth, Reason
 from keelmq.remoting.operations.namesrv_admin import UPDATE_NAMESRV_CONFIG
 from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.http_late import LateHttp
@@ -223,23 +224,19 @@ class Namesrv:
     ) -> None:
         await stop_after(self.stop, error)
 
-    def health(self) -> dict[str, object]:
-        """Returns readiness for /readyz. Not ready: before the start, while routes are refused
+    def health(self) -> NamesrvHealth:
+        """Returns the health of the process. Not ready: before the start, while routes are refused
         (needWaitForService), and while a plugin is not ready."""
         plugins = {plugin.name: plugin.health() for plugin in self.plugins}
-        reasons = [] if self._started else ["starting or stopping"]
+        reasons = [] if self._started else [Reason(reason="starting or stopping")]
         wait_ms = self.queries.serve_from_ms - self._clock()
         if self.has_route_service and wait_ms > 0:
-            reasons.append(f"routes are not served for another {wait_ms} ms (needWaitForService)")
+            text = f"routes are not served for another {wait_ms} ms (needWaitForService)"
+            reasons.append(Reason(reason=text))
         for name, each in plugins.items():
             if not each.get("ready", True):
-                reasons += [f"{name}: {reason}" for reason in reasons_of(each)]
-        return {
-            "ready": not reasons,
-            "reasons": reasons,
-            "routes": dict(self.routes.counts()),
-            "plugins": plugins,
-        }
+                reasons += [Reason(reason=f"{name}: {reason}") for reason in reasons_of(each)]
+        return NamesrvHealth.of(reasons, routes=self.routes.counts(), plugins=plugins)
 
     def scan(self) -> None:
         """Unregisters the brokers that became inactive, and notifies the plugins."""

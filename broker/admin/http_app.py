@@ -11,6 +11,7 @@ from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from keelmq.remoting.config_store import Settings
 from keelmq.remoting.operation import Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
+from keelmq.remoting.operations.health import BrokerHealth, Reason
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
@@ -22,6 +23,17 @@ from keelmq.web.api_docs import add_docs
 _SLAVE = HaConnectionRuntimeInfo(
     addr="10.0.0.2:40002", slave_ack_offset=1024, diff=1024, broker_id=2, eta_millis=1_000
 )
+BROKER_EXAMPLE = BrokerHealth(
+    ready=False,
+    reasons=[Reason(reason="the master refuses messages", detail="in-sync replicas not enough: 1 of 2")],
+    role="master",
+    broker_name="broker-a",
+    broker_id=1,
+    master_epoch=3,
+    writable=False,
+    not_writable="in-sync replicas not enough: 1 of 2",
+    registered_with=["10.0.0.1:9876"],
+)
 CHANGES = (
     "The broker stores a change in its -c file, or in configStorePath (25). It is for this broker alone: "
     "mqadmin updateBrokerConfig --group changes all replicas."
@@ -32,19 +44,20 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 
 def make_app(
     *,
-    health: Callable[[], Mapping[str, object]],
+    health: Callable[[], BrokerHealth],
     scrapes: Callable[[], Iterable[Scrape]],
     ha_status: Callable[[], HaRuntimeInfo | None],
     settings: Settings,
     prepare: Callable[[], Awaitable[None]],
     more_labels: Mapping[str, str],
 ) -> FastAPI:
-    """Returns the application. health: the answer of /readyz. scrapes: the metrics. ha_status: None if this
-    broker neither serves slaves nor is one. settings: those that /v1/config shows and changes. prepare:
+    """Returns the application. health: the answer of /v1/health. scrapes: the metrics. ha_status: None if
+    this broker neither serves slaves nor is one. settings: those that /v1/config shows and changes. prepare:
     awaited before the metrics are read. more_labels: of all metrics (metricsLabel)."""
     app = new_app("KeelMQ broker")
     add_docs(app, openapi_extra=needs(Role.READ))
-    add_health(app, health=health, collectors=[ScrapeCollector(scrapes, more_labels)], prepare=prepare)
+    collector = ScrapeCollector(scrapes, more_labels)
+    add_health(app, health=health, example=BROKER_EXAMPLE, collectors=[collector], prepare=prepare)
     app.include_router(config_router([settings], note=CHANGES))
 
     @app.get(
@@ -66,19 +79,16 @@ def make_app(
 
 def health_of(
     readiness: BrokerReadiness, *, broker_name: str, broker_id: int, master_epoch: int
-) -> dict[str, object]:
-    """Returns the answer of /readyz. `role` is for role services and people and does not affect `ready`.
-    `notWritable`: why producers should not send here; empty: they may. broker_id: the permanent one."""
-    reasons = not_ready(readiness)
+) -> BrokerHealth:
+    """Returns the answer of /v1/health. broker_id: the permanent one."""
     unwritable = not_writable(readiness.refusal, permits_write=readiness.permits_write)
-    return {
-        "ready": not reasons,
-        "reasons": reasons,
-        "role": readiness.role,
-        "brokerName": broker_name,
-        "brokerId": broker_id,
-        "masterEpoch": master_epoch,
-        "writable": not unwritable,
-        "notWritable": unwritable,
-        "registeredWith": list(readiness.registered),
-    }
+    return BrokerHealth.of(
+        not_ready(readiness),
+        role=readiness.role,
+        broker_name=broker_name,
+        broker_id=broker_id,
+        master_epoch=master_epoch,
+        writable=not unwritable,
+        not_writable=unwritable,
+        registered_with=list(readiness.registered),
+    )

@@ -7,7 +7,6 @@ message before it is master: at once without controller mode, else when the cont
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -28,6 +27,7 @@ from broker.core.durability import guarantees
 from broker.core.readiness import BrokerReadiness, RoleName
 from broker.core.role import Role
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.health import BrokerHealth
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
@@ -215,7 +215,7 @@ class Broker(BrokerParts):
             )
             self._prom.bind()
 
-    def _health(self) -> Mapping[str, object]:
+    def _health(self) -> BrokerHealth:
         """Imports FastAPI."""
         from broker.admin.http_app import health_of
 

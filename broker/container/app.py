@@ -27,6 +27,7 @@ from broker.naming.vip_port import open_fast_port
 from keelmq.remoting.config_store import ConfigStore, Given
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.container import BrokerState
+from keelmq.remoting.operations.health import ContainerHealth, Reason
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.tcp import TcpServer
@@ -241,11 +242,11 @@ class ContainerServer:
         ]
         return ", ".join(filter(None, parts))
 
-    def health(self) -> dict[str, object]:
-        """Returns readiness for /readyz: of the container. A broker that is not ready has a page of its own,
-        and does not take the others out of service."""
-        reasons = [] if self._is_serving else ["starting or stopping"]
-        return {"ready": not reasons, "reasons": reasons, "brokers": self.container.states()}
+    def health(self) -> ContainerHealth:
+        """Returns the health of the container. A broker that is not ready has a /readyz of its own, and does
+        not take the others out of service."""
+        reasons = [] if self._is_serving else [Reason(reason="starting or stopping")]
+        return ContainerHealth.of(reasons, brokers=self.container.states())
 
     async def _tell_processes(self, settings: Mapping[str, str]) -> list[str]:
         """Returns what prevents processes from taking over the changed keys."""

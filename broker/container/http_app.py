@@ -3,22 +3,24 @@
 Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.container import ContainerStatus, InnerBroker
-from keelmq.remoting.servers.health import Readiness, add_health
-from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, refused_as_statuses
+from keelmq.remoting.operations.health import ContainerHealth, Health, Reason
+from keelmq.remoting.servers.health import READINESS, Ready, add_health, readiness_of
+from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, refused_as_statuses
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
+
+CONTAINER_EXAMPLE = ContainerHealth(ready=True, brokers={"serving": 3})
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +37,11 @@ class Collected(Collector):
 def make_app(
     *,
     table: OperationTable,
-    health: Callable[[], Mapping[str, object]],
+    health: Callable[[], ContainerHealth],
     families: Callable[[], Awaitable[Iterable[Family]]],
     status: Callable[[], Awaitable[ContainerStatus]],
 ) -> FastAPI:
-    """Returns the application. health: of /readyz, the container's own."""
+    """Returns the application. health: of /v1/health, the container's own."""
     app = new_app("KeelMQ broker container")
     add_docs(app, openapi_extra=needs(Role.READ))
     add_operations(app, table, role_of)
@@ -48,18 +50,14 @@ def make_app(
     async def prepare() -> None:
         collected.families = list(await families())
 
-    add_health(app, health=health, collectors=[collected], prepare=prepare)
+    add_health(app, health=health, example=CONTAINER_EXAMPLE, collectors=[collected], prepare=prepare)
 
     @app.get(
         "/readyz/{canonical_name}",
         summary="can this broker of the container get traffic?",
         tags=["health"],
-        response_model=Readiness,
-        responses={
-            **answer_of(Readiness(ready=True, reasons=[])),
-            503: {"model": Readiness, "description": "not ready; the reasons say why"},
-            **NOT_HERE,
-        },
+        response_model=Ready,
+        responses={**READINESS, **NOT_HERE},
         openapi_extra=needs(None),
     )
     @refused_as_statuses
@@ -69,19 +67,16 @@ def make_app(
         if broker is None:
             # Without the names that there are: everybody may ask.
             raise NotFound("there is no such broker in this container: see `keelmq container list`")
-        reasons = [] if broker.is_ready else [broker.reason or f"it is {broker.state}"]
-        answer = {
-            "ready": broker.is_ready,
-            "reasons": reasons,
-            "state": broker.state,
-            "role": broker.role,
-            "brokerName": broker.broker_name,
-            "brokerId": broker.broker_id,
-            "masterEpoch": broker.master_epoch,
-        }
-        return JSONResponse(answer, 200 if broker.is_ready else 503)
+        return readiness_of(Health.of(_reasons_of(broker)))
 
     return app
+
+
+def _reasons_of(broker: InnerBroker) -> list[Reason]:
+    """Returns why it is not ready, without `broker.reason`: everybody may ask."""
+    if broker.is_ready:
+        return []
+    return [Reason(reason=each) for each in broker.not_ready or [f"the broker is {broker.state}"]]
 
 
 def _names(broker: InnerBroker) -> tuple[str, str]:

@@ -8,6 +8,8 @@ broker/admission/rules.py, for sends as well.
 from dataclasses import dataclass
 from typing import Literal
 
+from keelmq.remoting.operations.health import Reason
+
 RoleName = Literal["master", "slave", "none"]
 
 
@@ -40,25 +42,25 @@ def not_writable(refusal: str, *, permits_write: bool) -> str:
     return "brokerPermission is without write: routes show producers no queue of this broker"
 
 
-def not_ready(readiness: BrokerReadiness) -> list[str]:
+def not_ready(readiness: BrokerReadiness) -> list[Reason]:
     """Returns the reasons why the broker is not ready; empty: it is."""
     if not readiness.serving:
-        return ["the broker is starting or stopping"]
+        return [Reason(reason="the broker is starting or stopping")]
     reasons = []
     if readiness.ha_fault:
-        reasons.append(f"replication is stopped: {readiness.ha_fault}")
+        reasons.append(Reason(reason="replication is stopped", detail=readiness.ha_fault))
     elif readiness.role_fault:
-        reasons.append(readiness.role_fault)
+        reasons.append(Reason(reason="cannot take its role", detail=readiness.role_fault))
     elif readiness.role == "none":
-        reasons.append(
-            "no role yet: the controllers have not said who is master, or a role change is in progress"
-        )
+        detail = "the controllers have not said who is master, or a role change is in progress"
+        reasons.append(Reason(reason="no role yet", detail=detail))
     if not readiness.name_servers:
-        reasons.append("namesrvAddr is empty: no client can find this broker")
+        reasons.append(Reason(reason="namesrvAddr is empty", detail="no client can find this broker"))
     elif not readiness.registered:
-        reasons.append(f"not registered with any name server of {';'.join(readiness.name_servers)}")
+        detail = f"none of {';'.join(readiness.name_servers)} lists it"
+        reasons.append(Reason(reason="not registered with any name server", detail=detail))
     if readiness.disk_fault:
-        reasons.append(f"the store cannot write: {readiness.disk_fault}")
+        reasons.append(Reason(reason="the store cannot write", detail=readiness.disk_fault))
     elif readiness.role == "master" and readiness.refusal:
-        reasons.append(f"the master refuses messages: {readiness.refusal}")
+        reasons.append(Reason(reason="the master refuses messages", detail=readiness.refusal))
     return reasons

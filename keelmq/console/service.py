@@ -35,6 +35,7 @@ from keelmq.console.poller import ClusterPoller
 from keelmq.console.sources import ConsoleSources
 from keelmq.console.verifiers import ClusterVerifier, PortVerifier
 from keelmq.remoting.operation import Audit, Role
+from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import needs
@@ -105,7 +106,7 @@ def standalone_app(service: ConsoleService) -> FastAPI:
     app = new_app("KeelMQ console")
     add_docs(app, openapi_extra=needs(Role.READ))
     service.add_to(app)
-    add_health(app, health=lambda: {"ready": True, "reasons": []}, collectors=[])
+    add_health(app, health=lambda: Health(ready=True), example=Health(ready=True))
 
     @app.get("/", include_in_schema=False, openapi_extra=needs(None))
     async def root() -> RedirectResponse:

@@ -129,7 +129,9 @@ def _in_sync(seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> 
     size = f"{len(alive)} of {len(replicas)} replicas in sync"
     if wanted is not None:
         size += f", {wanted} needed (minInSyncReplicas)"
-    catching_up = any(each.alive for each in info.not_in_sync_replicas) and info.master_address
+    stopped = {each.address for each in status.replicas if each.role == "slave" and each.problem}
+    behind = [each for each in info.not_in_sync_replicas if each.alive and each.broker_address not in stopped]
+    catching_up = behind and info.master_address
     line = commands.watch_replication(info.master_address or "") if catching_up else commands.START_BROKER
     if wanted is not None and len(alive) < wanted:
         step = "start the missing replicas; every message is refused until they have caught up"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from keelmq.client.admin import AdminClient, AdminError
@@ -67,7 +68,7 @@ class ClusterSnapshot:
     name_servers: dict[str, NameServer | Silent] = field(default_factory=dict)
     controllers: dict[str, ControllerMetadata | Silent] = field(default_factory=dict)
     brokers: dict[str, RunningBroker | Silent] = field(default_factory=dict)
-    health: dict[str, HttpAnswer | Silent] = field(default_factory=dict)  # /readyz, by HTTP address
+    health: dict[str, HttpAnswer | Silent] = field(default_factory=dict)  # /v1/health, by HTTP address
     http_servers: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> TCP address, from files
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
@@ -122,7 +123,7 @@ class ClusterSnapshot:
 
     @property
     def plugins(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """(HTTP address, the controller's part of the answer) of each /readyz of a controller."""
+        """(HTTP address, the controller's part of the answer) of each /v1/health of a controller."""
         found: list[tuple[str, Mapping[str, Any]]] = []
         for http_address, answer in self.health.items():
             value = answer.json() if isinstance(answer, HttpAnswer) else None
@@ -153,7 +154,7 @@ async def take_snapshot(
     )
     if not name_servers:
         http_addresses += [_http_address_of(seen, address) for address in controllers]
-    await _all(seen.health, filter(None, http_addresses), lambda each: reach.get(each, "/readyz"))
+    await _all(seen.health, filter(None, http_addresses), lambda each: _health(reach, each))
     listed = list(dict.fromkeys(_broker_addresses(seen)))
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
@@ -164,7 +165,7 @@ async def take_snapshot(
     answered = any(isinstance(each, ControllerMetadata) for each in seen.controllers.values())
     await _all(seen.controllers, [] if answered else _of_brokers(seen), _ask_metadata(reach))
     await _all(seen.controllers, _peers(seen), _ask_metadata(reach))
-    await _all(seen.health, _said_http(seen), lambda each: reach.get(each, "/readyz"))
+    await _all(seen.health, _said_http(seen), lambda each: _health(reach, each))
     await asyncio.gather(
         _ask_leader(seen, reach),
         _resolve(seen, reach),
@@ -221,6 +222,13 @@ async def _controller(reach: Reach, server: str, memory: Memory) -> Mapping[str,
         return await reach.ask(server, lambda admin, address: admin.controller_config(address))
 
     return await memory.recall(("controller", server), ask)
+
+
+async def _health(reach: Reach, http_address: str) -> HttpAnswer:
+    """Returns the answer of /v1/health. Of a program that refuses it, or has none, that of /readyz: an older
+    KeelMQ tells everything there, a newer one whether it is ready."""
+    answer = await reach.get(http_address, "/v1/health", as_user=True)
+    return answer if answer.status == HTTPStatus.OK else await reach.get(http_address, "/readyz")
 
 
 def _ask_metadata(reach: Reach) -> Callable[[str], Awaitable[ControllerMetadata]]:
@@ -311,7 +319,7 @@ def _http_address_of(seen: ClusterSnapshot, controller: str) -> str | None:
 
 
 def _said_http(seen: ClusterSnapshot) -> list[str]:
-    """Returns the HTTP addresses of controllers whose /readyz was not found elsewhere, as they say."""
+    """Returns the HTTP addresses of controllers whose /v1/health was not found elsewhere, as they say."""
     found = {str(plugin.get("address", "")) for _, plugin in seen.plugins}
     views = [(at, view) for at, view in seen.controllers.items() if isinstance(view, ControllerMetadata)]
     return [view.http_address for at, view in views if at not in found and view.http_address]

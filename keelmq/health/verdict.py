@@ -22,6 +22,10 @@ DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
+NOT_SHOWN = (
+    "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "
+    "is sent only to this machine, or over TLS)"
+)
 
 
 def verdict(seen: ClusterSnapshot) -> list[Finding]:
@@ -204,16 +208,25 @@ def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
         if isinstance(answer, Silent) and seen.is_up(seen.http_servers.get(http_address, "")):
             step = "its file has this httpPort, and the program runs: it may have started with another file"
             yield warning("controller.raft", http_address, f"HTTP: {answer}", step)
-        elif isinstance(answer, HttpAnswer) and answer.status == 503:
-            value = answer.json()
-            reasons = value.get("reasons", ()) if isinstance(value, dict) else ()
-            step = f"{AGAIN}; its log says more"
-            text = f"not ready: {'; '.join(map(str, reasons))}"
-            yield failed("controller.raft", http_address, text, step, commands.watch(seen))
+        elif isinstance(answer, HttpAnswer) and isinstance(value := answer.json(), dict):
+            if value.get("ready") is False:
+                step = f"{AGAIN}; its log says more"
+                text = f"not ready: {'; '.join(_reasons(value))}"
+                yield failed("controller.raft", http_address, text, step, commands.watch(seen))
+            if value.get("ready") is not None and "plugins" not in value:
+                yield ok("controller.raft", http_address, NOT_SHOWN)
     plugins = [(str(plugin.get("address", http_address)), plugin) for http_address, plugin in seen.plugins]
     committed = max((_raft_number(plugin, "commitIndex") for _, plugin in plugins), default=0)
     for address, plugin in plugins:
         yield from _member(seen, address, plugin, committed, members=len(plugins))
+
+
+def _reasons(health: Mapping[str, Any]) -> Iterator[str]:
+    """Yields why a program is not ready: of /v1/health with the details, of /readyz without."""
+    reasons = health.get("reasons")
+    for each in reasons if isinstance(reasons, list) else ():
+        parts = (each.get("reason"), each.get("detail")) if isinstance(each, dict) else (each,)
+        yield ": ".join(str(part) for part in parts if part)
 
 
 def _member(

@@ -81,7 +81,12 @@ class ContextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "log_context"}
+OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "log_context",
+    "color_message",  # uvicorn's, the message again
+}
 
 
 class JsonFormatter(logging.Formatter):

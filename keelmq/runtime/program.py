@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
-from keelmq.runtime.log_context import ContextFormatter, JsonFormatter
+from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, is_log_json
 
 DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"
@@ -174,6 +174,10 @@ def settle_collector() -> None:
 
 
 def refuse(program: str, error: Exception) -> int:
-    """Prints the error as one line to stderr; returns the exit code."""
-    sys.stderr.write(f"{program}: {'; '.join(str(error).splitlines())}\n")
+    """Prints the error as one line to stderr, in a JSON log as an event of it; returns the exit code."""
+    text = "; ".join(str(error).splitlines())
+    if is_log_json():
+        logging.getLogger(program).critical(text)
+    else:
+        sys.stderr.write(f"{program}: {text}\n")
     return 1

@@ -276,7 +276,7 @@ class RouteTable:
         return self._live.get((cluster_name, broker_addr))
 
     def counts(self) -> Mapping[str, int]:
-        """Returns the numbers of topics, groups and brokers, for /readyz and metrics."""
+        """Returns the numbers of topics, groups and brokers, for /v1/health and metrics."""
         return {"topics": len(self._topics), "groups": len(self._groups), "brokers": len(self._live)}
 
     def check_invariants(self) -> None:

@@ -3,7 +3,7 @@
 Imported only when HTTP is enabled: importing FastAPI takes longer than the rest of the start.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from keelmq.console.pages import is_built
 from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable, Role
+from keelmq.remoting.operations.health import NamesrvHealth, RouteCounts
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import add_operations, new_app
@@ -35,6 +36,27 @@ class RouteService:
     scrape: Callable[[], Scrape]
 
 
+NAMESRV_EXAMPLE = NamesrvHealth(
+    ready=True,
+    routes=RouteCounts(topics=12, groups=3, brokers=9),
+    plugins={
+        "controller": {
+            "ready": True,
+            "reasons": [],
+            "address": "10.0.0.1:9878",
+            "active": True,
+            "leader": "n0",
+            "groups": 3,
+            "elections": 4,
+            "failedElections": 0,
+            "withoutLiveMaster": {},
+            "settings": {},
+            "settingsFault": None,
+            "raft": {"running": True, "role": "leader", "term": 4, "commitIndex": 128, "lastApplied": 128},
+            "telemetry": {"written": 96, "dropped": 0, "fault": ""},
+        }
+    },
+)
 CHANGES = (
     "Keys of one program. The name server stores a change in its file (318); a change of the "
     "controller is replicated to all controllers (1009), and null resets a key to their files' value."
@@ -48,7 +70,7 @@ def make_app(
     settings: Sequence[Settings],
     plugin_routers: Iterable[Any],
     plugin_scrapes: Iterable[Callable[[], Iterable[Any]]],
-    health: Callable[[], Mapping[str, object]],
+    health: Callable[[], NamesrvHealth],
     analytics_output_dir: Path | None,
     console: ConsoleService | None = None,
 ) -> FastAPI:
@@ -75,7 +97,7 @@ def make_app(
         for plugin in plugin_scrapes:
             yield from plugin()
 
-    add_health(app, health=health, collectors=[ScrapeCollector(scrapes)])
+    add_health(app, health=health, example=NAMESRV_EXAMPLE, collectors=[ScrapeCollector(scrapes)])
     if console is not None:
         console.add_to(app)
     app.include_router(dashboard_router(has_console=console is not None and is_built()))

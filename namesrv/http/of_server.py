@@ -2,13 +2,13 @@
 enabled: it needs FastAPI.
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from fastapi import FastAPI
 
 from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable
+from keelmq.remoting.operations.health import NamesrvHealth
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.write_buffers import WriteBuffers
@@ -57,7 +57,7 @@ class Served(Protocol):
     @property
     def connection_count(self) -> int: ...
 
-    def health(self) -> Mapping[str, object]: ...
+    def health(self) -> NamesrvHealth: ...
 
 
 def app_of(server: Served, console: ConsoleService | None) -> FastAPI:

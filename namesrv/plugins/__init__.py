@@ -177,8 +177,8 @@ class Plugin(Protocol):
         ...
 
     def health(self) -> dict[str, object]:
-        """Returns the plugin's part of /readyz. "ready" false: the process is not ready; "reasons" say
-        why."""
+        """Returns the plugin's part of /v1/health, with keys in camelCase. "ready" false: the process is not
+        ready; "reasons" say why, briefly: /readyz shows them to everybody."""
         ...
 
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 from typing import Any, Final
 
 from tests.attacks.attacker import Attacker
@@ -52,6 +53,14 @@ for server in ("namesrv", "controller", "broker"):
     http_request(f"http/{server}", f"reads {path} of the {server}", server, "GET", path, asset=SETTINGS)
 
 http_request("http/groups", "reads who is the master", "controller", "GET", "/v1/groups", asset=CONTROL)
+http_request(
+    "http/health",
+    "reads the state of the controller's log and its members",
+    "controller",
+    "GET",
+    "/v1/health",
+    asset=CONTROL,
+)
 http_request("http/routes", "reads all routes", "namesrv", "GET", "/v1/routes", asset="topics and groups")
 http_request(
     "http/state",
@@ -312,6 +321,24 @@ async def rebound(attacker: Attacker, method: str, **options: Any) -> Answer:
     scheme = "https" if attacker.stage.is_closed else "http"
     headers = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin", **basic(ADMIN)}
     return await attacker.http("namesrv", method, "/v1/config", headers=headers, **options)
+
+
+@attack(
+    "http/readyz",
+    "reads addresses, members or the state of parts from /readyz, which is open to everybody",
+    asset=CONTROL,
+    success="an answer has more than whether it is ready, and short reasons",
+    open=False,
+)
+async def readyz(attacker: Attacker) -> Outcome:
+    told = Answer(0)
+    for server in ("namesrv", "controller", "broker"):
+        told = await attacker.http(server, "GET", "/readyz")
+        shown = json.loads(told.body)
+        others = shown.keys() - {"ready", "reasons", "title", "status", "detail"}
+        if others or re.search(r":\d|/", " ".join(shown["reasons"])):
+            return Outcome(True, f"{server}: {told.body.decode()}"[:160])
+    return Outcome(False, str(told))
 
 
 @attack(

@@ -76,8 +76,9 @@ async def test_a_fail_over_seen_over_http(tmp_path: Path) -> None:
         assert value(after, "rocketmq_broker_epoch") > value(before, "rocketmq_broker_epoch")
         await agreed(servers, transfer_target)
         running.cluster.start_program(master)
-        back = await servers.ready(master, 200)
-        assert back["role"] == "slave" and not back["writable"]
+        await servers.ready(master, 200)
+        back = await servers.get(master, "/v1/health")
+        assert back is not None and back.json()["role"] == "slave" and not back.json()["writable"]
         await running.all_in_sync()
         assert value(await servers.scraped(master), "rocketmq_broker_role") == 0
         await everything_documented(servers)
@@ -182,15 +183,12 @@ async def test_a_broker_is_ready_when_it_has_a_role_and_a_name_server(tmp_path: 
                 return await cluster.until(f"/readyz {status}", look, timeout_s=START_TIMEOUT_S)
 
             alone = await answer(503)
-            assert alone["role"] == "none"
-            assert [reason.partition(":")[0] for reason in alone["reasons"]] == [
-                "no role yet",
-                "not registered with any name server of 127.0.0.1",
-            ]
+            assert alone["reasons"] == ["no role yet", "not registered with any name server"]
             assert (await http.get(f"http://{broker.http_address}/livez")).status_code == 200
             cluster.start_program(server)
-            ready = await answer(200)
-            assert ready["role"] == "master" and ready["registeredWith"] == [server.address]
+            assert await answer(200) == {"ready": True, "reasons": []}
+            told = (await http.get(f"http://{broker.http_address}/v1/health")).json()
+            assert told["role"] == "master" and told["registeredWith"] == [server.address]
             cluster.kill(server)
             lost = await answer(503)
             assert [reason.partition(" ")[0] for reason in lost["reasons"]] == ["not"]

@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cli.lab.cluster import Cluster
+from cli.lab.cluster import Cluster, Place, Program
 from cli.status.command import TIMEOUT_DEFAULT_MS, code_of
 from keelmq.health.reach import Reach
 from keelmq.health.summary import take_status
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 KEELMQ = [sys.executable, "-m", "cli.keelmq"]
 MQADMIN = [sys.executable, "-m", "cli.mqadmin.main"]
 END_S = 30.0
+DISK_BYTES = 128 << 20
 
 Found = dict[str, Any]
 
@@ -110,6 +112,82 @@ async def test_faults_of_real_processes(tmp_path: Path) -> None:
                 await cluster.kill_and_wait(program)
         code, found = await status(cluster)
         assert code == 3 and found["verdict"] == "failed" and found["groups"] == []
+
+
+class SmallDisk(Place):
+    """The store of broker-2 is on a disk of its own, which only it and its root directory in /proc show."""
+
+    def command(self, program: Program) -> list[str]:
+        """Returns the command line that mounts the disk and runs the program."""
+        command = super().command(program)
+        if program.name != "broker-2":
+            return command
+        store = Path(program.settings["storePathRootDir"])
+        store.mkdir(exist_ok=True)
+        mount = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs "$0" && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, str(store), *command]
+
+
+def can_mount() -> bool:
+    """Whether a process here may have a disk of its own."""
+    line = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(line, capture_output=True).returncode == 0
+
+
+async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
+    """A full disk (where one can be mounted), a replica with a damaged epoch file that does not know all
+    controllers either, a master below minInSyncReplicas, and no replica that may be elected."""
+    has_disk = can_mount()
+    place = SmallDisk() if has_disk else None
+    async with Harness(tmp_path, broker_settings=SAFE, place=place) as running:
+        cluster = running.cluster
+        await until_well(cluster)
+        if has_disk:
+            await _fill_the_disk(cluster, cluster.brokers[2])
+
+        master = await running.master()
+        broken, other = (program for program in cluster.brokers if program is not master)
+        if broken is cluster.brokers[2]:
+            broken, other = other, broken  # its disk ends with the process
+        await asyncio.to_thread(cluster.stop_program, broken)
+        (Path(broken.settings["storePathRootDir"]) / "epochFileCheckpoint").write_bytes(b"")
+        broken.settings["controllerAddr"] = cluster.controller_addr.rpartition(";")[0]
+        broken.write()
+        cluster.start_program(broken)
+        problem = await until(cluster, "group.epochs", f"at {broken.address} copies nothing")
+        assert problem["command"] == "keelmq repair --store DIR" and problem["level"] == "failed"
+        problem = await until(cluster, "broker.settings", "controllerAddr of this broker lacks")
+        assert problem["subject"] == broken.address
+        *flags, addresses = shlex.split(problem["command"])
+        assert flags == ["mqbroker", "-c", "FILE", "--set"]
+        known = addresses.removeprefix("controllerAddr=").split(";")
+        assert sorted(known) == sorted(cluster.controller_addr.split(";"))
+
+        await cluster.kill_and_wait(other)
+        problem = await until(cluster, "group.in-sync", "1 of 3 replicas in sync, 2 needed")
+        assert (problem["command"], problem["level"]) == ("mqbroker -c FILE", "failed")
+        problem = await until(cluster, "broker.writable", "in-sync replicas not enough")
+        assert problem["subject"] == master.address
+        assert problem["command"].endswith(f"--group {cluster.broker_name} --watch 2")
+
+        await cluster.kill_and_wait(master)
+        problem = await until(cluster, "group.master", f"at {master.address} is dead")
+        assert f"({master.address})" in problem["nextStep"], "the only one that has every message"
+        assert problem["command"].startswith("mqadmin electMaster -a ")
+        assert problem["command"].endswith("--dry-run")
+
+
+async def _fill_the_disk(cluster: Cluster, broker: Program) -> None:
+    store = Path(f"/proc/{broker.pid}/root{broker.settings['storePathRootDir']}")
+    disk, filler = os.statvfs(store), store / "filler"
+    free = disk.f_bavail * disk.f_frsize
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - disk.f_blocks * disk.f_frsize // 50)
+    problem = await until(cluster, "broker.disk", "98% full")
+    assert (problem["subject"], problem["level"]) == (broker.address, "failed")
+    assert problem["command"] == f"mqadmin deleteExpiredCommitLog -b {broker.address}"
+    filler.unlink()
+    await until_well(cluster)
 
 
 async def _mqadmin(*args: str) -> None:

@@ -15,6 +15,7 @@ from broker.app.broker import DRAIN_MS
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
 from broker.container.inner_config import load_inner
+from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import load_config, parse_settings, secret_keys
@@ -235,7 +236,7 @@ def test_replicas_are_on_different_nodes(rendered: dict[str, Objects], overlay: 
 
 def test_probes(objects: Objects, tmp_path: Path) -> None:
     app = FastAPI()
-    add_health(app, health=lambda: {"ready": True}, collectors=())
+    add_health(app, health=lambda: Health(ready=True), example=Health(ready=True))
     paths = {getattr(route, "path", "") for route in app.routes}
     for each in objects.stateful_sets:
         is_tls_only = server_tls(configs(objects, each, tmp_path)[0]).http.mode == "enforcing"

@@ -36,7 +36,7 @@ from tests.support.controller_fakes import FakeReplicator, config
 from tests.support.ports import free_port
 
 READINESS = 503
-"""Documented, and no error: the program says that it should get no traffic."""
+"""Documented, and no bug: the program says that it should get no traffic."""
 
 
 def no_server_error(_context: Any, response: Any, case: Any) -> None:

@@ -176,6 +176,19 @@ def below_minimum(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "one replica is down and another copies nothing: sends are refused",
+    "failed",
+    "group.in-sync",
+    NAME,
+    "1 of 3 replicas in sync, 2 needed",
+    "mqbroker -c FILE",
+)
+def down_and_stopped(seen: ClusterSnapshot) -> None:
+    seen.sets = {NAME: replicas(dead=(3,), out=(2, 3))}
+    seen.brokers[BROKERS[1]] = broker(1, ha=HaRuntimeInfo(master=False, fault="no epoch in common"))
+
+
+@fault(
     "the disk of a store is full",
     "failed",
     "broker.disk",

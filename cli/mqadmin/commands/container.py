@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from cli.command_line import checked_addresses
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import container as layouts
-from cli.mqadmin.shell import Action, Output, command, dump
+from cli.mqadmin.shell import REFUSED, Action, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.health.findings import plural
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.container import ContainerStatus
 
@@ -90,6 +92,7 @@ def add_broker(
 
 
 @command("removeBroker")
+@asks_first
 def remove_broker(
     container_addr: ContainerAddr,
     identity: Annotated[
@@ -100,11 +103,16 @@ def remove_broker(
             help="clusterName:brokerName:brokerId; -1 in controller mode, or the id that it has there",
         ),
     ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: show the brokers of this name, and their roles")
+    ] = False,
 ) -> Action:
     """Remove a broker from a container. It stops, a master hands over first, and its files stay."""
     cluster, name, broker_id = parse_identity(identity)
 
     async def action(admin: AdminClient) -> Output:
+        if dry_run:
+            return await _would_remove(admin, container_addr, cluster, name)
         progress = ProgressLines("mqadmin", container_addr)
         try:
             await admin.remove_broker(container_addr, cluster, name, broker_id, progress)
@@ -119,6 +127,21 @@ def remove_broker(
         return Output(value, f"remove broker from {container_addr} success")
 
     return action
+
+
+async def _would_remove(admin: AdminClient, address: str, cluster: str, name: str) -> Output:
+    """Shows the brokers of a name at a container: in controller mode its id may be given as -1."""
+    brokers = (await admin.container_status(address)).brokers
+    found = [each for each in brokers if (each.broker_cluster_name, each.broker_name) == (cluster, name)]
+    lines = [
+        f"would remove {each.canonical_name}: {each.role}, {each.state}, "
+        f"{plural(each.connections, 'connection')}; its files stay in {each.store_path}"
+        for each in found
+    ]
+    if not found:
+        problem = f"{address} has no broker {name} of {cluster}"
+        return Output([], "", problems=(problem,), exit_code=REFUSED)
+    return Output([dump(each) for each in found], "\n".join(lines))
 
 
 async def with_names(admin: AdminClient, error: AdminError) -> AdminError:

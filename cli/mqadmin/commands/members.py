@@ -6,9 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.command_line import checked_addresses
+from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import Action, ControllerAddress, Output, command, dump
+from cli.mqadmin.shell import REFUSED, Action, ControllerAddress, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.health.findings import plural
+from keelmq.health.snapshot import peers_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Operation
 from keelmq.remoting.operations.controller import (
@@ -45,9 +48,35 @@ def add_controller(
 
 
 @command("removeController")
-def remove_controller(controller_addr: ControllerAddress, controller_id: ControllerId) -> Action:
+@asks_first
+def remove_controller(
+    controller_addr: ControllerAddress,
+    controller_id: ControllerId,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: show which controllers would be left")
+    ] = False,
+) -> Action:
     """Remove a controller, dead or alive, but not the leader. Stop it afterwards."""
+    if dry_run:
+        return lambda admin: _would_remove(admin, controller_addr, controller_id)
     return _change(REMOVE_CONTROLLER, controller_addr, ControllerIdRequest(controller_id=controller_id))
+
+
+async def _would_remove(admin: AdminClient, controller_addr: str, controller_id: str) -> Output:
+    metadata = await admin.controller_metadata(controller_addr)
+    members = peers_of(metadata)
+    left = sorted(members.keys() - {controller_id})
+    value = {"controllerId": controller_id, "isMember": controller_id in members, "left": left}
+    if controller_id not in members:
+        problem = f"{controller_id} is no member: {', '.join(left)} are"
+        return Output(value, "", problems=(problem,), exit_code=REFUSED)
+    if controller_id == metadata.controller_leader_id:
+        problem = f"{controller_id} leads: mqadmin transferLeader first"
+        return Output(value, "", problems=(problem,), exit_code=REFUSED)
+    text = (
+        f"would remove {controller_id} at {members[controller_id]}: {plural(len(left), 'controller')} left "
+    )
+    return Output(value, f"{text}({', '.join(left)}), {len(left) // 2 + 1} must run")
 
 
 @command("transferLeader")

@@ -34,10 +34,24 @@ def update_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key, 
 
 
 @command("deleteKvConfig")
-def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) -> Action:
+@asks_first
+def delete_kv_config(
+    namesrv_addr: NamesrvAddr,
+    namespace: Namespace,
+    key: Key,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the entry")] = False,
+) -> Action:
     """Delete an entry of the KV configuration, at every name server."""
 
     async def action(admin: AdminClient) -> Output:
+        if dry_run:
+            found = await admin.each(namesrv_addr, lambda each: existing(admin, each, namespace, key))
+            lines = [
+                f"would delete {key} of {namespace} at {each.address}: {each.answer}"
+                for each in found
+                if each.answer is not None
+            ]
+            return per_server(found, "\n".join(lines), lambda each: {"value": each.answer})
         said = await admin.each(namesrv_addr, lambda each: delete_existing(admin, each, namespace, key))
         text = layouts.if_any(said, "delete kv config from namespace success.")
         return per_server(said, text, done="deleted")
@@ -48,14 +62,20 @@ def delete_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key) 
 async def delete_existing(admin: AdminClient, address: str, namespace: str, key: str) -> None:
     """Deletes an entry of the KV configuration at one name server. Raises DoesNotExist if it has no such
     entry, because it would answer the deletion with success."""
+    await existing(admin, address, namespace, key)
+    await admin.delete_kv_config(address, namespace, key)
+
+
+async def existing(admin: AdminClient, address: str, namespace: str, key: str) -> str:
+    """Returns the value of an entry of the KV configuration. Raises DoesNotExist."""
     try:
-        await admin.ask(address, GET_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
+        answer = await admin.ask(address, GET_KV_CONFIG, KVConfigKey(namespace=namespace, key=key))
     except AdminError as error:
         if error.code != ResponseCode.QUERY_NOT_FOUND:
             raise
         remark = f"namespace {namespace} has no key {key}: nothing was deleted"
         raise DoesNotExist("deleteKVConfig", address, remark, error.code) from None
-    await admin.delete_kv_config(address, namespace, key)
+    return answer.header.value or ""
 
 
 @command("wipeWritePerm")

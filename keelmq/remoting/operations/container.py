@@ -51,9 +51,9 @@ class RestartWorkerRequest(Wire):
 class InnerBroker(Wire):
     """One broker of a container. broker_id: as applied, of a master its permanent id in controller mode, else
     0; -1: none yet. state: see BrokerState; reason: why it is quarantined or not ready, else empty. role:
-    "master", "slave" or "none". worker: number of its process, 0 if there is only one. The addresses are
-    host:port, empty if the port is not open. Bytes: of the whole store (log, queues, index), and what it may
-    use of its disk; 0: no quota."""
+    "master", "slave" or "none". not_ready: the short reasons of `reason`, of a broker that serves. worker:
+    number of its process, 0 if there is only one. The addresses are host:port, empty if the port is not open.
+    Bytes: of the whole store (log, queues, index), and what it may use of its disk; 0: no quota."""
 
     broker_cluster_name: str
     broker_name: str
@@ -74,6 +74,7 @@ class InnerBroker(Wire):
     quota_bytes: int = 0
     connections: int = 0
     is_ready: bool = False
+    not_ready: list[str] = Field(default_factory=list)
 
 
 class Worker(Wire):

@@ -1,14 +1,17 @@
-"""/livez, /readyz and /metrics: one implementation for all programs.
+"""/livez, /readyz, /v1/health and /metrics: one implementation for all programs.
 
-    /livez    200 if the event loop responds; independent of peers and roles, which a restart would not repair
-    /readyz   503 with reasons while the program should get no traffic (its role decides what it depends on)
-    /metrics  Prometheus text; OpenMetrics if the request accepts it
+    /livez      200 if the event loop responds; independent of peers and roles, which a restart would not
+                repair
+    /readyz     503 with short reasons while the program should get no traffic (its role decides what it
+                depends on); everybody may ask, so addresses, paths and the state of parts are not in it
+    /v1/health  all that the program tells about itself; 200 also if it is not ready
+    /metrics    Prometheus text; OpenMetrics if the request accepts it
 
 Imports FastAPI: see http_late.py.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
@@ -17,15 +20,16 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from keelmq.remoting.operation import Role
-from keelmq.remoting.servers.http_answers import answer_of
+from keelmq.remoting.operations.health import Health
+from keelmq.remoting.servers.http_answers import Answers, Problem, answer_of, as_json, problem
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import METRICS, PROM_HEALTHY, needs
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
 
-Health = Callable[[], Mapping[str, object]]
+GetHealth = Callable[[], Health]
 Prepare = Callable[[], Awaitable[None]]
 
 LIBRARY_TABLE = Table(
@@ -50,13 +54,35 @@ class Alive(BaseModel):
     alive: bool = True
 
 
-class Readiness(BaseModel):
-    """Whether the program can get traffic, and if not, why; a program adds other fields."""
+class Ready(BaseModel):
+    """The body of /readyz, of a program that is ready."""
 
-    model_config = ConfigDict(extra="allow")
+    ready: bool = True
+    reasons: list[str] = []
 
-    ready: bool
+
+class NotReady(Problem):
+    """The body of /readyz, of a program that is not: a problem (RFC 9457) with a short reason for each
+    failing check, and all of them in `detail`."""
+
+    ready: bool = False
     reasons: list[str]
+
+
+READINESS: Answers = {
+    **answer_of(Ready()),
+    503: {"model": NotReady, "description": "not ready; the reasons say why"},
+}
+"""The answers of /readyz."""
+
+
+def readiness_of(health: Health) -> JSONResponse:
+    """Returns the answer of /readyz."""
+    if health.ready:
+        return JSONResponse(Ready().model_dump())
+    reasons = [each.reason for each in health.reasons]
+    detail = f"not ready: {'; '.join(reasons)}"
+    return problem(503, detail, more={"ready": False, "reasons": reasons})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +99,14 @@ class CollectedFamilies(Collector):
 def add_health(
     app: FastAPI,
     *,
-    health: Health,
+    health: GetHealth,
+    example: Health,
     collectors: Sequence[Collector] = (),
     prepare: Prepare | None = None,
 ) -> None:
-    """Adds the three routes. `health` returns "ready", "reasons", and any other fields of /readyz. It and the
-    collectors are called in the event loop, so they may read the program's state. prepare: awaited before
-    they are, where values come from other processes."""
+    """Adds the four routes. `health` and the collectors are called in the event loop, so they may read the
+    program's state. example: of what `health` returns. prepare: awaited before they are, where values come
+    from other processes."""
     registry = metrics_registry(health, collectors)
 
     @app.get(
@@ -96,16 +123,22 @@ def add_health(
         "/readyz",
         summary="can this program get traffic?",
         tags=["health"],
-        response_model=Readiness,
-        responses={
-            **answer_of(Readiness(ready=True, reasons=[])),
-            503: {"model": Readiness, "description": "not ready; the reasons say why"},
-        },
+        response_model=Ready,
+        responses=READINESS,
         openapi_extra=needs(None),
     )
     async def readyz() -> JSONResponse:
-        answer = health()
-        return JSONResponse(dict(answer), 200 if answer["ready"] else 503)
+        return readiness_of(health())
+
+    @app.get(
+        "/v1/health",
+        summary="what the program tells about itself, ready or not",
+        tags=["health"],
+        responses=answer_of(example),
+        openapi_extra=needs(Role.READ),
+    )
+    async def get_health() -> Response:
+        return as_json(health())
 
     @app.get(
         METRICS,
@@ -129,7 +162,7 @@ async def metrics_of(registry: CollectorRegistry, request: Request, prepare: Pre
     return Response(text, headers={"content-type": content_type})
 
 
-def prom_app(title: str, *, health: Health, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
+def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
     """Returns the application of RocketMQ's exporter port (metricsExporterType=PROM): /, /metrics and
     /-/healthy."""
     app = new_app(title)
@@ -147,12 +180,12 @@ def prom_app(title: str, *, health: Health, collectors: Sequence[Collector], pre
     return app
 
 
-def metrics_registry(health: Health, collectors: Sequence[Collector]) -> CollectorRegistry:
+def metrics_registry(health: GetHealth, collectors: Sequence[Collector]) -> CollectorRegistry:
     """Returns the registry of a program: its own collectors, its readiness, its process."""
 
     def readiness() -> list[Scrape]:
         scrape = Scrape(HEALTH_TABLE, ())
-        scrape.add("rocketmq_ready", bool(health()["ready"]))
+        scrape.add("rocketmq_ready", health().ready)
         return [scrape]
 
     registry = CollectorRegistry()

@@ -22,8 +22,6 @@ from keelmq.remoting.servers.http_answers import (
 from keelmq.remoting.servers.http_call import OPEN, ROLE, SCHEMES, check_route, needs, operations_of
 
 OPENAPI: Final = "/openapi.json"
-READINESS: Final = "/readyz"
-"""Its 503 has reasons, and is no problem."""
 
 
 def add_operations(app: FastAPI, table: OperationTable, role_of: RoleOf) -> None:
@@ -71,11 +69,10 @@ def _add_security(document: dict[str, Any]) -> None:
     """Adds the ways to authenticate, which routes need none of them, and the media type of errors."""
     document.setdefault("components", {})["securitySchemes"] = SCHEMES
     document["security"] = [{name: []} for name in SCHEMES]
-    for path, methods in document["paths"].items():
+    for methods in document["paths"].values():
         for operation in methods.values():
             if operation.get(ROLE) == OPEN:
                 operation["security"] = []
             for status, answer in operation["responses"].items():
-                is_error = status[0] in "45" and not path.startswith(READINESS)
-                if is_error and JSON in answer.get("content", ()):
+                if status[0] in "45" and JSON in answer.get("content", ()):
                     answer["content"] = {PROBLEM_JSON: answer["content"][JSON]}

@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANY_HOST = ("0.0.0.0", "::")
-NO_LEADER = "no controller leads: is a majority of them up and connected?"
-REMOVED = "this controller was removed from the group: stop it, or add it again"
+NO_LEADER = "no controller leads"
+REMOVED = "this controller was removed from the group"
+MEASURED = frozenset({"syncSeconds", "commitSeconds", "batchSizes"})
+"""Distributions, which are shown as metrics."""
 
 
 class ControllerPlugin:
@@ -258,11 +260,11 @@ class ControllerPlugin:
             "leader": leader,
             "groups": len(self.machine.state.brokers),
             "elections": self.tally.total(NEW_MASTER_ELECTED),
-            "failed_elections": self.tally.total(NO_MASTER_ELECTED),
-            "without_live_master": {name: retry.reason for name, retry in self.elections.retries.items()},
+            "failedElections": self.tally.total(NO_MASTER_ELECTED),
+            "withoutLiveMaster": {name: retry.reason for name, retry in self.elections.retries.items()},
             "settings": dict(self.machine.state.settings),
-            "settings_fault": self.settings.fault,
-            "raft": raft,
+            "settingsFault": self.settings.fault,
+            "raft": {key: value for key, value in raft.items() if key not in MEASURED},
             "telemetry": None if self.telemetry is None else self.telemetry.health(),
         }
 

@@ -336,7 +336,7 @@ async def test_a_plugin_learns_of_a_lost_broker_after_the_grace() -> None:
         assert context.liveness.connection_closed(77, context.clock()) == [key]
         context.wake_scan()
         await until(lambda: plugin.inactive == [key])
-        assert server.health()["ready"]
+        assert server.health().ready
     assert plugin.life == ["start", "stop"]
 
 

@@ -72,7 +72,7 @@ async def test_a_broker_that_is_being_added_is_stopped(
         adding = asyncio.create_task(asker.server.container.add(str(broker_file(tmp_path, "b"))))
         await held.begun()
         closing = asyncio.create_task(start.end(asker))
-        await until(lambda: not asker.server.health()["ready"], "the container closes")
+        await until(lambda: not asker.server.health().ready, "the container closes")
         await asyncio.sleep(0)
         assert not closing.done(), "it waits for the thread, which has the store open"
         held.go()
@@ -92,7 +92,7 @@ async def test_the_answer_to_who_adds_a_broker_when_the_container_closes(
         adding = asyncio.create_task(asker.add(broker_file(tmp_path, "b")))
         await held.begun()
         closing = asyncio.create_task(asker.server.__aexit__(None, None, None))
-        await until(lambda: not asker.server.health()["ready"], "the container closes")
+        await until(lambda: not asker.server.health().ready, "the container closes")
         late = asyncio.create_task(asker.add(broker_file(tmp_path, "c")))
         outcome = await late
         assert isinstance(outcome, Failed) and "the container stops" in outcome.remark

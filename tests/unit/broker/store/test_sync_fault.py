@@ -157,7 +157,7 @@ async def test_the_flush_task_does_not_take_the_error_from_group_commit(
         refused = await send(client, broker, b"three")
         assert isinstance(refused, Failed) and refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "could not be synced: Input/output error" in refused.remark
-        assert any("could not be synced" in reason for reason in not_ready(broker.readiness))
+        assert any("could not be synced" in reason.detail for reason in not_ready(broker.readiness))
         assert broker.readiness.disk_fault
     assert (tmp_path / "store" / "abort").exists()
     told = [record for record in caplog.records if "could not be synced" in record.getMessage()]

@@ -75,7 +75,7 @@ def ready(index: int, *, status: int = 200, **plugin: object) -> HttpAnswer:
     raft = {"running": True, "commitIndex": 5_000, "lastApplied": 5_000, "connected": ["n1", "n2"]}
     value: dict[str, Any] = {
         "ready": status == 200,
-        "reasons": [] if status == 200 else ["controller: no controller leads"],
+        "reasons": [] if status == 200 else [{"reason": "controller: no controller leads", "detail": ""}],
         "plugins": {
             "controller": {"address": CONTROLLERS[index], "active": index == 0, "raft": raft, **plugin}
         },
@@ -102,6 +102,14 @@ def judged(seen: ClusterSnapshot) -> list[Finding]:
 
 def bad(seen: ClusterSnapshot) -> list[Finding]:
     return [finding for finding in judged(seen) if finding.level is not Level.OK]
+
+
+def test_what_is_not_shown_without_credentials_is_no_fault() -> None:
+    seen = healthy()
+    seen.health["10.0.0.3:19876"] = HttpAnswer(200, b'{"ready": true, "reasons": []}', 0)
+    found = {each.subject: each for each in judged(seen) if each.check == "controller.raft"}
+    assert found["10.0.0.3:19876"].level is Level.OK
+    assert "/v1/health was refused (--credentials FILE" in found["10.0.0.3:19876"].text
 
 
 def test_a_healthy_cluster() -> None:
@@ -172,6 +180,18 @@ def members_differ(seen: ClusterSnapshot) -> None:
 
 def a_controller_is_not_ready(seen: ClusterSnapshot) -> None:
     seen.health["10.0.0.3:19876"] = ready(2, status=503)
+
+
+def an_older_controller_is_not_ready(seen: ClusterSnapshot) -> None:
+    """It has no /v1/health; its /readyz has the reasons as texts, and everything else."""
+    value = ready(2, status=503).json() | {"reasons": ["controller: no controller leads"]}
+    seen.health["10.0.0.3:19876"] = HttpAnswer(503, json.dumps(value).encode(), 0)
+
+
+def a_closed_controller_is_not_ready(seen: ClusterSnapshot) -> None:
+    """Without credentials only /readyz answers."""
+    value = {"title": "Service Unavailable", "ready": False, "reasons": ["controller: no controller leads"]}
+    seen.health["10.0.0.3:19876"] = HttpAnswer(503, json.dumps(value).encode(), 0)
 
 
 def a_controller_lags(seen: ClusterSnapshot) -> None:
@@ -319,7 +339,9 @@ F, W = Level.FAILED, Level.WARNING
             [("controller.leader", F), *[("broker.settings", F)] * 3],
             "different members",
         ),
-        (a_controller_is_not_ready, [("controller.raft", F)], "no controller leads"),
+        (a_controller_is_not_ready, [("controller.raft", F)], "not ready: controller: no controller leads"),
+        (an_older_controller_is_not_ready, [("controller.raft", F)], "not ready: controller: no controller"),
+        (a_closed_controller_is_not_ready, [("controller.raft", F)], "not ready: controller: no controller"),
         (a_controller_lags, [("controller.raft", W)], "4991 entries behind"),
         (raft_ended, [("controller.raft", F)], "does not run"),
         (telemetry_fault, [("controller.raft", W)], "no space left"),

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.keelmq import app
 from keelmq.health.reach import ROUNDS, Reach, Silent
+from keelmq.health.snapshot import take_snapshot
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, Empty, Peer, Request
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
@@ -170,6 +171,25 @@ async def test_http() -> None:
         answer = await reach.get(address, "/readyz")
     assert (answer.status, answer.json()) == (503, {"a": 1})
     assert answer.clock_ms is not None and answer.clock_ms < -1_000_000_000_000
+
+
+@pytest.mark.parametrize("refusal", [401, 403, 404])
+async def test_a_program_without_health_for_us_is_asked_for_readiness(refusal: int) -> None:
+    """An older one tells everything in /readyz; one that refuses /v1/health whether it is ready."""
+    plugin = b'{"ready": true, "plugins": {"controller": {"address": "n0:1"}}}'
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        is_refused = asked[-1] != b"/readyz"
+        writer.write(b"HTTP/1.1 %d x\r\n\r\n%b" % (refusal if is_refused else 200, plugin))
+        writer.close()
+
+    async with await asyncio.start_server(serve, HOST, 0) as server, Reach(1_000) as reach:
+        address, silent = f"{HOST}:{server.sockets[0].getsockname()[1]}", f"{HOST}:1"
+        seen = await take_snapshot(reach, [silent], [], {silent: address})
+    assert asked == [b"/v1/health", b"/readyz"]
+    assert seen.plugins == [(address, {"address": "n0:1"})]
 
 
 @pytest.mark.parametrize("answer", [b"", b"220 mail ESMTP\r\n", b"\x00\x00\x00\x04\xff\xff\xff\xff"])

@@ -16,7 +16,8 @@ from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, World, ran, value
 
 ASKING = (
     "electMaster", "cleanBrokerMetadata", "deleteTopic", "deleteSubGroup", "deleteUser", "deleteAcl",
-    "wipeWritePerm", "resetOffsetByTime", "skipAccumulatedMessage",
+    "wipeWritePerm", "resetOffsetByTime", "skipAccumulatedMessage", "removeController", "removeBroker",
+    "deleteKvConfig",
 )  # fmt: skip
 
 

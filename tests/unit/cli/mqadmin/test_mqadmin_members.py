@@ -56,6 +56,22 @@ def world() -> Iterator[World]:
         yield world
 
 
+def test_a_dry_run_shows_who_would_be_left(world: World) -> None:
+    before = len(world.asked)
+    shown = mqadmin("removeController", "-a", world.follower.address, "-id", "n1", "--dry-run")
+    assert (shown.exit_code, shown.stdout) == (
+        0,
+        f"would remove n1 at {world.follower.address}: 1 controller left (n0), 1 must run\n",
+    )
+    for member, words in (
+        ("n0", "n0 leads: mqadmin transferLeader first"),
+        ("n7", "n7 is no member: n0, n1 are"),
+    ):
+        refused = mqadmin("removeController", "-a", world.follower.address, "-id", member, "--dry-run")
+        assert refused.exit_code == 1 and words in refused.stderr
+    assert len(world.asked) == before
+
+
 @pytest.mark.parametrize(
     ("command", "flags", "asked"),
     [

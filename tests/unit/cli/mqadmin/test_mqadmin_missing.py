@@ -137,6 +137,8 @@ def test_a_key_that_does_not_exist_is_not_deleted(name_servers: NameServers) -> 
         "nothing was deleted; check the namespace and the key\n"
     )
     ran("updateKvConfig", "-n", second, *entry, "-v", "1")
+    shown = ran("deleteKvConfig", "-n", both, *entry, "--dry-run")
+    assert shown.stdout == f"would delete key of NS at {second}: 1\n"
     result = ran("deleteKvConfig", "-n", both, *entry)
     assert result.stderr == f"mqadmin: {first}: namespace NS has no key key: nothing was deleted\n"
     ran("updateKvConfig", "-n", second, *entry, "-v", "1")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -90,6 +91,27 @@ def test_a_json_line_keeps_a_traceback_and_what_is_no_json() -> None:
     assert found["path"] == "/x" and "context" not in found
     assert found["error"].splitlines()[-1] == "OSError: no space"
     assert json.loads(JsonFormatter().format(record("half \ud800")))["message"] == "half ?"
+
+
+def test_a_program_that_does_not_start_says_so_in_its_json_log(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        conf = tmp_path / "n.conf"
+        conf.write_text(
+            f"listenPort={port}\nbindAddress=127.0.0.1\nhttpPort=-1\nkvConfigPath={tmp_path}/kv\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-m", "namesrv", "--log-format", "json", "-c", str(conf)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    last = [json.loads(line) for line in ended.stderr.splitlines()][-1]
+    assert (last["level"], last["logger"]) == ("CRITICAL", "mqnamesrv")
+    assert f"cannot listen on 127.0.0.1:{port}" in last["message"]
 
 
 def test_a_program_logs_json(tmp_path: Path) -> None:

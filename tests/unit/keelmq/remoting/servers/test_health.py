@@ -1,14 +1,16 @@
-"""/livez, /readyz and /metrics, the port that they are at, and the late start of it all."""
+"""/livez, /readyz, /v1/health and /metrics, the port that they are at, and the late start of it all."""
 
 import asyncio
 import socket
-from collections.abc import Mapping
 
 import fastapi
 import httpx
 import pytest
 
+from broker.admin.http_app import BROKER_EXAMPLE
+from keelmq.remoting.operations.health import Health, Reason
 from keelmq.remoting.servers.health import HEALTH_TABLE, LIBRARY_TABLE, add_health
+from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table, documented
@@ -21,8 +23,8 @@ TABLE = Table(
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def app(health: Mapping[str, object], value: float = 7) -> fastapi.FastAPI:
-    made = fastapi.FastAPI()
+def app(health: Health, value: float = 7) -> fastapi.FastAPI:
+    made = new_app("test")
 
     def scrapes() -> list[Scrape]:
         scrape = Scrape(TABLE, ("n0",))
@@ -30,29 +32,43 @@ def app(health: Mapping[str, object], value: float = 7) -> fastapi.FastAPI:
         scrape.add("b_total", 3)
         return [scrape]
 
-    add_health(made, health=lambda: health, collectors=[ScrapeCollector(scrapes)])
+    add_health(made, health=lambda: health, example=health, collectors=[ScrapeCollector(scrapes)])
     return made
 
 
-READY: dict[str, object] = {"ready": True, "reasons": [], "role": "slave"}
+READY = BROKER_EXAMPLE.model_copy(update={"ready": True, "reasons": []})
 
 
 async def test_a_ready_program() -> None:
     async with app_client(app(READY)) as http:
         alive, ready = await http.get("/livez"), await http.get("/readyz")
         assert (alive.status_code, alive.json()) == (200, {"alive": True})
-        assert (ready.status_code, ready.json()) == (200, READY)
+        assert (ready.status_code, ready.json()) == (200, {"ready": True, "reasons": []})
         paths = (await http.get("/openapi.json")).json()["paths"]
-    assert {"/livez", "/readyz", "/metrics"} <= set(paths)
-    assert set(paths["/readyz"]["get"]["responses"]) == {"200", "503"}
+    assert {"/livez", "/readyz", "/v1/health", "/metrics"} <= set(paths)
+    assert {"200", "503"} <= set(paths["/readyz"]["get"]["responses"])
+    assert list(paths["/readyz"]["get"]["responses"]["503"]["content"]) == ["application/problem+json"]
+    example = paths["/v1/health"]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+    assert (example["role"], example["registeredWith"]) == ("master", ["10.0.0.1:9876"])
 
 
 async def test_a_program_that_is_not_ready_says_why_and_is_alive() -> None:
-    health: dict[str, object] = {"ready": False, "reasons": ["no role yet"]}
-    async with app_client(app(health)) as http:
+    """/readyz briefly, to everybody; /v1/health with the details, and with 200: it is an answer."""
+    failed = [Reason(reason="no role yet"), Reason(reason="the store cannot write", detail="/data: ENOSPC")]
+    async with app_client(app(Health.of(failed))) as http:
         assert (await http.get("/livez")).status_code == 200
         ready = await http.get("/readyz")
-        assert (ready.status_code, ready.json()) == (503, health)
+        assert (ready.status_code, ready.headers["content-type"]) == (503, "application/problem+json")
+        assert ready.json() == {
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": "not ready: no role yet; the store cannot write",
+            "ready": False,
+            "reasons": ["no role yet", "the store cannot write"],
+        }
+        told = await http.get("/v1/health")
+        assert told.status_code == 200 and told.json()["ready"] is False
+        assert told.json()["reasons"][1] == {"reason": "the store cannot write", "detail": "/data: ENOSPC"}
         assert value(samples((await http.get("/metrics")).text), "rocketmq_ready") == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 from keelmq.remoting.http_access import Forbidden, Unauthenticated
 from keelmq.remoting.operation import ANYBODY, Caller, Empty, Operation, OperationTable, Peer, Role
 from keelmq.remoting.operation import Request as WireRequest
+from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http import http_router
 from keelmq.remoting.servers.http_app import new_app
@@ -37,7 +38,7 @@ class Recorded:
         for name, code in (("change", 318), ("look", 319)):
             self.table.bind(Operation(code, name, Empty, Empty), self._handler(name))
         self.app = new_app("test")
-        add_health(self.app, health=lambda: {"ready": True, "reasons": []})
+        add_health(self.app, health=lambda: Health(ready=True), example=Health(ready=True))
         self.app.include_router(
             http_router(self.table, lambda code: Role.ADMINISTER if code == 318 else Role.READ)
         )
@@ -382,7 +383,8 @@ async def test_a_stranger_is_told_how_to_authenticate_before_the_body_is_read() 
         }  # fmt: skip
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200
-        assert (await client.get("/livez/")).status_code == 401
+        for path in ("/livez/", "/v1/health"):
+            assert (await client.get(path)).status_code == 401
     closed = http_policy(config(httpMetricsOpen=False), access=Readers())
     async with served(recorded.app, closed) as client:
         assert (await client.get("/metrics")).status_code == 401
@@ -416,6 +418,7 @@ async def test_the_document_says_what_a_route_needs() -> None:
     assert roles == {
         "/livez": "open",
         "/readyz": "open",
+        "/v1/health": "read",
         "/metrics": "read",
         "/v1/change": "administer",
         "/v1/look": "read",

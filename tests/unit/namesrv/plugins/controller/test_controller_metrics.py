@@ -131,7 +131,7 @@ async def test_a_group_without_master(tmp_path: Path) -> None:
     elections = "rocketmq_controller_elections_total"
     assert value(found, elections, result=NO_MASTER_ELECTED, reason="nobody_alive", **GROUP_LABELS) == 1
     assert value(found, "active_broker_num", broker_set=GROUP) == 0
-    assert bench.plugin.health()["failed_elections"] == 1
+    assert bench.plugin.health()["failedElections"] == 1
 
 
 async def test_a_controller_that_does_not_lead_judges_no_group(tmp_path: Path) -> None:

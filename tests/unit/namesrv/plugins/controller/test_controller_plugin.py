@@ -151,7 +151,7 @@ async def test_one_controller_over_tcp_and_a_restart(tmp_path: Path) -> None:
     async with server(config) as namesrv:
         await until(lambda: plugin_of(namesrv).replicator.is_active, "active again")
         assert plugin_of(namesrv).machine.state == state
-        assert namesrv.health()["ready"] is True
+        assert namesrv.health().ready
 
 
 async def test_what_a_controller_writes_down_survives_its_restarts(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""What a program tells about itself: whether it can get traffic, why not, and what it knows of its own parts.
+
+/readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
+The models are built when they are first used, since a program without HTTP uses none of them.
+"""
+
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field
+
+from keelmq.remoting.operation import Wire
+
+
+class Reason(Wire):
+    """One check that failed."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    reason: str = Field(description="what is wrong, without addresses, paths and texts of errors")
+    detail: str = Field(default="", description="where, and the error itself; empty: the reason says it all")
+
+    def __str__(self) -> str:
+        """Returns both, for people who may see them."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class Health(Wire):
+    """The state of one program."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    ready: bool = Field(description="whether it can get traffic, as /readyz answers")
+    reasons: list[Reason] = Field(default=[], description="why it is not ready, one for each failing check")
+
+    @classmethod
+    def of(cls, reasons: list[Reason], **facts: object) -> Self:
+        """Returns the health of a program that is ready unless there is a reason against it."""
+        return cls.model_validate({**facts, "ready": not reasons, "reasons": reasons})
+
+
+class BrokerHealth(Health):
+    """The state of one broker."""
+
+    role: str = Field(description="master, slave or none; does not affect `ready`")
+    broker_name: str
+    broker_id: int = Field(description="the permanent one, with controllers")
+    master_epoch: int
+    writable: bool = Field(description="whether producers should send here")
+    not_writable: str = Field(description="why not; empty: they may")
+    registered_with: list[str] = Field(description="name servers that list this broker")
+
+
+class RouteCounts(Wire):
+    """How much a name server knows."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    topics: int
+    groups: int
+    brokers: int
+
+
+class NamesrvHealth(Health):
+    """The state of a name server, a controller, or both in one process."""
+
+    routes: RouteCounts
+    plugins: dict[str, dict[str, Any]] = Field(
+        description="name of the plugin -> what it tells; of a controller: its log, elections and telemetry"
+    )
+
+
+class ContainerHealth(Health):
+    """The state of a container, without its brokers' own: see the operation containerStatus."""
+
+    brokers: dict[str, int] = Field(description="state -> how many brokers are in it")
