@@ -73,13 +73,13 @@ def _place(java: Java) -> str:
 
 
 def _list_classes(work: Path) -> None:
-    """Runs this module in a process whose Java writes CLASSES when it ends.
+    """Runs analytics.class_list in a process whose Java writes CLASSES when it ends.
 
     Java has the output of that process, so when the output ends, Java has ended.
     """
     options = f"{os.environ.get(SUBMIT_OPTIONS, '')} -XX:DumpLoadedClassList={work / CLASSES}".strip()
     environ = os.environ | {SUBMIT_OPTIONS: options, "XDG_CACHE_HOME": str(work / "cache")}
-    _run([sys.executable, "-m", "analytics.class_archive", str(work)], environ)
+    _run([sys.executable, "-m", "analytics.class_list", str(work)], environ)
 
 
 def _dump(java: Java, work: Path, archive: Path) -> None:
@@ -98,22 +98,3 @@ def _run(command: list[str], environ: Mapping[str, str]) -> None:
     if done.returncode:
         lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or ["no output"]
         raise AnalyticsError(f"{' '.join(command[:3])} ended with {done.returncode}: {lines[-1]}")
-
-
-def _train(work: Path) -> None:
-    """Runs the job on each kind of record, and writes CLASS_PATH."""
-    from analytics import job
-    from analytics.fleet import files
-    from analytics.fleet.plan import KINDS, plan
-    from analytics.session import spark_session
-
-    fleet = plan(1, groups=len(KINDS), hours=1, kinds=KINDS, from_ts=1_767_225_600_000)
-    files.write_telemetry(fleet, work / "fleet", every_ms=10_000, progress=lambda _: None)
-    with spark_session(quick=True) as spark:
-        job.run(str(work / "fleet"), str(work / "out"))
-        (found,) = spark.sql("SELECT reflect('java.lang.System', 'getProperty', 'java.class.path')").collect()
-    (work / CLASS_PATH).write_text(found[0])
-
-
-if __name__ == "__main__":
-    _train(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ import pytest
 
 from analytics.class_archive import prepare
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SESSION = """
 import os, pathlib
