@@ -73,13 +73,13 @@ def _place(java: Java) -> str:
 
 
 def _list_classes(work: Path) -> None:
-    """Runs analytics.class_list in a process whose Java writes CLASSES when it ends.
+    """Runs cli.class_list in a process whose Java writes CLASSES when it ends.
 
     Java has the output of that process, so when the output ends, Java has ended.
     """
     options = f"{os.environ.get(SUBMIT_OPTIONS, '')} -XX:DumpLoadedClassList={work / CLASSES}".strip()
     environ = os.environ | {SUBMIT_OPTIONS: options, "XDG_CACHE_HOME": str(work / "cache")}
-    _run([sys.executable, "-m", "analytics.class_list", str(work)], environ)
+    _run([sys.executable, "-m", "cli.class_list", str(work)], environ)
 
 
 def _dump(java: Java, work: Path, archive: Path) -> None:

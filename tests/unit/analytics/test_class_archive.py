@@ -52,7 +52,7 @@ def test_it_is_written_once(java: Java, tmp_path: Path) -> None:
 
 
 def test_a_java_that_fails(java: Java, tmp_path: Path) -> None:
-    with pytest.raises(AnalyticsError, match=r"analytics.class_list ended with 1: ") as raised:
+    with pytest.raises(AnalyticsError, match=r"cli.class_list ended with 1: ") as raised:
         prepare()
     assert "\n" not in str(raised.value)
     assert list((tmp_path / "keelmq").iterdir()) == []

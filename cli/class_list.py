@@ -1,4 +1,4 @@
-"""The run whose classes go into the archive: python -m analytics.class_list DIRECTORY (see class_archive.py).
+"""The run whose classes go into the archive of analytics/class_archive.py: python -m cli.class_list DIRECTORY
 
 It writes Java's class path to DIRECTORY, which the archive must have been made with.
 """
