@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from analytics.class_archive import archive_of, options_of
 from analytics.errors import AnalyticsError
 from analytics.java import cache_directory, find_java, wrapped_home
 from analytics.kept import SHORT_PLANS
@@ -95,7 +96,10 @@ def spark_session(
         environ["SPARK_LOCAL_IP"] = LOOPBACK
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
         settings = (
-            COMMON | (QUICK if quick else LARGE) | (LOCAL if is_local else {}) | _places(scratch, quick)
+            COMMON
+            | (QUICK if quick else LARGE)
+            | (LOCAL if is_local else {})
+            | _places(scratch, quick, options_of(archive_of(java, cache_directory())))
         )
         settings |= {"spark.master": master} if master else {}
         with _environment(environ):
@@ -190,8 +194,8 @@ def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
         progress(f"Spark could not be stopped: {error}")
 
 
-def _places(scratch: str, quick: bool) -> dict[str, str]:
-    options = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -Djava.io.tmpdir={scratch}"
+def _places(scratch: str, quick: bool, archive: str) -> dict[str, str]:
+    options = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -Djava.io.tmpdir={scratch} {archive}".strip()
     return {
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
