@@ -3,11 +3,18 @@
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import ModuleInfo, iter_modules
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from broker.admin.http_operations import HTTP_OPERATIONS
+from keelmq.remoting import operations as operations_package
+from keelmq.remoting.operation import Call, Operation, OperationTable
+from keelmq.remoting.servers.http_app import add_operations, new_app
+from keelmq.security.core.rules import role_of
 from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -54,6 +61,36 @@ def openapi() -> dict[str, Any]:
         config = NamesrvConfig(kv_config_path=Path(directory, "kvConfig.json"))
         app = Namesrv(config, [PluginChoice(ControllerPlugin, (controller,))]).http_app()
         return app.openapi()
+
+
+def broker_openapi() -> dict[str, Any]:
+    """Of the operations of brokers alone: their views are few, and docs/http.md says what they are."""
+    table = OperationTable()
+    for operation in all_operations():
+        if operation.code in HTTP_OPERATIONS:
+            table.bind(operation, unserved)
+    app = new_app("KeelMQ broker")
+    add_operations(app, table, role_of, HTTP_OPERATIONS)
+    return app.openapi()
+
+
+def all_operations() -> Iterator[Operation[Any, Any]]:
+    """Of every program, in the order of their codes."""
+    modules = (
+        import_module(f"{operations_package.__name__}.{each.name}") for each in modules_of_operations()
+    )
+    found = {
+        each.code: each for module in modules for each in vars(module).values() if isinstance(each, Operation)
+    }
+    yield from (found[code] for code in sorted(found))
+
+
+def modules_of_operations() -> Iterable[ModuleInfo]:
+    return iter_modules(operations_package.__path__)
+
+
+async def unserved(header: Any, call: Call) -> None:
+    raise AssertionError("these routes are described, and never asked")
 
 
 def routes(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -129,8 +166,8 @@ def section(method: str, path: str, operation: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def operations(document: dict[str, Any]) -> str:
-    rows = ["## Operations", "", "| path | role | request | answer |", "|---|---|---|---|"]
+def operations(document: dict[str, Any], title: str) -> str:
+    rows = [f"## {title}", "", "| path | role | request | answer |", "|---|---|---|---|"]
     for _, path, operation in routes(document):
         if operation["tags"] == ["operations"]:
             answer = operation["responses"]["200"]["content"][JSON]["example"]
@@ -146,7 +183,8 @@ def rewritten(text: str) -> str:
     for tag, title in TITLES.items():
         parts.append(f"## {title}")
         parts += [section(*each) for each in routes(document) if each[2]["tags"] == [tag]]
-    new = "\n\n".join([*parts, operations(document), END])
+    parts += [operations(document, "Operations"), operations(broker_openapi(), "Operations of brokers")]
+    new = "\n\n".join([*parts, END])
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     assert pattern.search(text), f"{DOCUMENT} lacks its markers"
     return pattern.sub(new.replace("\\", r"\\"), text)

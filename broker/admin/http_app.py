@@ -1,4 +1,4 @@
-"""The HTTP server of mqbroker: health, metrics, replication.
+"""The HTTP server of mqbroker: its administrative operations, health, metrics, replication.
 
 Imported late (keelmq/remoting/servers/http_late.py), because FastAPI takes long to load.
 """
@@ -7,17 +7,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fastapi import FastAPI, Response
 
+from broker.admin.http_operations import HTTP_OPERATIONS
 from broker.core.readiness import BrokerReadiness, not_ready, not_writable
 from keelmq.remoting.config_store import Settings
-from keelmq.remoting.operation import Role
+from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.broker import HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.remoting.operations.health import BrokerHealth, Reason
 from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
-from keelmq.remoting.servers.http_app import new_app
+from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 
 _SLAVE = HaConnectionRuntimeInfo(
@@ -44,6 +46,7 @@ _EXAMPLE = HaRuntimeInfo(master=True, master_commit_log_max_offset=2048, ha_conn
 
 def make_app(
     *,
+    table: OperationTable,
     health: Callable[[], BrokerHealth],
     scrapes: Callable[[], Iterable[Scrape]],
     ha_status: Callable[[], HaRuntimeInfo | None],
@@ -51,11 +54,13 @@ def make_app(
     prepare: Callable[[], Awaitable[None]],
     more_labels: Mapping[str, str],
 ) -> FastAPI:
-    """Returns the application. health: the answer of /v1/health. scrapes: the metrics. ha_status: None if
-    this broker neither serves slaves nor is one. settings: those that /v1/config shows and changes. prepare:
-    awaited before the metrics are read. more_labels: of all metrics (metricsLabel)."""
+    """Returns the application. table: HTTP_OPERATIONS of it are served. health: the answer of /v1/health.
+    scrapes: the metrics. ha_status: None if this broker neither serves slaves nor is one. settings: those
+    that /v1/config shows and changes. prepare: awaited before the metrics are read. more_labels: of all
+    metrics (metricsLabel)."""
     app = new_app("KeelMQ broker")
     add_docs(app, openapi_extra=needs(Role.READ))
+    add_operations(app, table, role_of, HTTP_OPERATIONS)
     collector = ScrapeCollector(scrapes, more_labels)
     add_health(app, health=health, example=BROKER_EXAMPLE, collectors=[collector], prepare=prepare)
     app.include_router(config_router([settings], note=CHANGES))

@@ -263,6 +263,7 @@ class Broker(BrokerParts):
         from broker.admin.http_app import make_app
 
         return make_app(
+            table=self.operations,
             health=self._health,
             scrapes=self._scrapes,
             ha_status=self.status.ha_status,

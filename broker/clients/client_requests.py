@@ -6,7 +6,7 @@ from typing import TypeAlias
 from broker.clients.service import Clients
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand, encode
-from keelmq.remoting.operation import CommandError, Peer
+from keelmq.remoting.operation import CommandError, Peer, UnknownOutcome
 
 Pending: TypeAlias = "dict[int, asyncio.Future[RemotingCommand | None]]"
 """Requests on a connection that wait for their answers, by opaque."""
@@ -22,7 +22,7 @@ class ClientRequests:
     async def ask(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         """Returns the answer of the client. command: its opaque is set here.
 
-        Raises CommandError: 2 if too many requests wait, 207 if there is no answer in time.
+        Raises CommandError (2) if too many requests wait, UnknownOutcome (207) if there is no answer in time.
         """
         pending: Pending | None = getattr(peer, "pending", None)  # none over HTTP
         if pending is None:
@@ -44,5 +44,5 @@ class ClientRequests:
             pending.pop(command.opaque, None)
         if answer is None:
             remark = f"the client at {peer.address} has not answered"
-            raise CommandError(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+            raise UnknownOutcome(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
         return answer

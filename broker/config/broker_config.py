@@ -81,7 +81,7 @@ class BrokerConfig(
         0,
         ge=-1,
         le=PORT_MAX,
-        description="port of /livez, /readyz and /metrics; 0: listenPort + 10000, -1: none",
+        description="port of /livez, /readyz, /metrics and the API; 0: listenPort + 10000, -1: none",
     )
     broker_ip1: str = Field(
         "", alias="brokerIP1", description="address announced to clients; empty: detected"

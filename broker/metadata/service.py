@@ -30,7 +30,7 @@ from broker.metadata.topics import TopicTable
 from broker.metadata.truncation_history import TruncationHistory
 from broker.metadata.users import AclTable, UserTable, create_first
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError, LocalProtocolError, Peer
+from keelmq.remoting.operation import CommandError, LocalProtocolError, Peer, UnknownOutcome
 from keelmq.remoting.operations.broker_metadata import (
     MetadataUpdate,
     MetadataVersions,
@@ -279,8 +279,8 @@ class Metadata:
     async def replicated(self, store: MetadataStore[Any], version: Version) -> None:
         """Waits until this version is on disk here and every member in sync has it.
 
-        Raises CommandError: code 12 if the members may or may not have it; code 1 if it is in force and
-        cannot be written here.
+        Raises UnknownOutcome (code 12) if the members may or may not have it; CommandError (code 1) if it is
+        in force and cannot be written here.
         """
         term = self._term
         await self.on_disk(store)
@@ -289,13 +289,13 @@ class Metadata:
         deadline_ms = self._clock() + self.timeout_ms
         while True:
             if term is not self._term:
-                raise CommandError(
+                raise UnknownOutcome(
                     ResponseCode.FLUSH_SLAVE_TIMEOUT, f"the broker stopped being master; {MAY_BE_REPLICATED}"
                 )
             if self._is_on_all_members(store, version) and not self.gate.lease_is_over:
                 return
             if self._clock() >= deadline_ms:
-                raise CommandError(
+                raise UnknownOutcome(
                     ResponseCode.FLUSH_SLAVE_TIMEOUT,
                     f"{store.what}: not replicated within {self.timeout_ms} ms; {MAY_BE_REPLICATED}",
                 )

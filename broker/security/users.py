@@ -9,7 +9,7 @@ from broker.metadata.core.table import Version
 from broker.metadata.file_store import FileStore
 from broker.metadata.service import Metadata
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError, Failed, Ok, Operation, Wire
+from keelmq.remoting.operation import CommandError, Ok, Operation, Unknown, UnknownOutcome, Wire
 from keelmq.runtime.clock import now_ms
 from keelmq.security.core.acls import Acl, subject_of
 from keelmq.security.core.users import User
@@ -92,7 +92,7 @@ class ChangesAtMaster:
         self._gate, self._forward_to_master = gate, forward_to_master
 
     async def forward(self, operation: Operation[Any, Any], header: Change, body: Wire | None) -> bool:
-        """Returns whether the master has carried it out. Raises CommandError: it has not."""
+        """Returns whether the master has carried it out. Raises CommandError: it has not; UnknownOutcome."""
         if self._gate.writable:
             return False
         if header.forwarded:
@@ -103,8 +103,10 @@ class ChangesAtMaster:
         )
         if outcome is None or isinstance(outcome, Ok):
             return outcome is not None
-        code = outcome.code if isinstance(outcome, Failed) else ResponseCode.SYSTEM_ERROR
-        raise CommandError(code, outcome.remark or self._gate.unavailable)
+        if isinstance(outcome, Unknown):
+            raise UnknownOutcome(ResponseCode.SYSTEM_ERROR, f"forwarded to the master: {outcome.remark}")
+        kind = UnknownOutcome if outcome.code == ResponseCode.FLUSH_SLAVE_TIMEOUT else CommandError
+        raise kind(outcome.code, outcome.remark or self._gate.unavailable)
 
 
 def _not_master(gate: SendGate) -> CommandError:

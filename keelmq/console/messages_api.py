@@ -122,7 +122,7 @@ def _add_dead_letters(router: APIRouter, asking: Asking, turns: Turns) -> None:
         "/dead-letters/{group}",
         summary="dead letters of a consumer group by time, the newest first",
         description="Pages as of /v1/console/messages. 404: the group has no dead letter topic, so none.",
-        **shown(SEARCH, NOT_HERE),
+        **shown(SEARCH, NOT_HERE, TOO_LONG),
     )
     @asked
     async def dead_letters(

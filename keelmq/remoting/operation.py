@@ -49,6 +49,8 @@ class Operation(Generic[Req, Resp]):
     request_body: Any = None
     response_body: Any = None
     oneway: bool = False
+    body_is_json: bool = False
+    """The raw response body is JSON in fastjson's notation (queue_map.py): over HTTP it is standard JSON."""
 
 
 class CommandError(Exception):

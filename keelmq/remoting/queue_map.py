@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from keelmq.remoting.lenient_json import load_lenient
+
 _TOKEN: Final = re.compile(
     r"""
     (?P<before>[{,]\s*) (?P<key>\{ (?:[^{}"] | "(?:[^"\\]|\\.)*")* \}) (?=\s*:)   # an object as a key
@@ -58,6 +60,12 @@ def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a map of queues: {error}") from None
     return table, value
+
+
+def load_standard(raw: bytes) -> Any:
+    """Returns the value of JSON in fastjson's notation; a queue that is a key becomes its JSON text.
+    ValueError: `raw` is no JSON."""
+    return load_lenient(_TOKEN.sub(_quoted, raw.decode()).encode())
 
 
 def _table(entries: Iterable[tuple[QueueKey, Any]]) -> str:

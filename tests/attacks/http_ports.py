@@ -7,18 +7,21 @@ import json
 import re
 from typing import Any, Final
 
+from keelmq.remoting.servers.http_call import CODE
 from tests.attacks.attacker import Attacker
 from tests.attacks.frames import Answer, Identity
 from tests.attacks.judging import answered_by_http
 from tests.attacks.line import GONE
 from tests.attacks.model import Outcome, attack
-from tests.attacks.stage import ADMIN, BROKER_NAME, DISABLED, MALLORY, TOKENS, UNKNOWN
+from tests.attacks.stage import ADMIN, BROKER_NAME, DISABLED, MALLORY, ORDERS, TOKENS, UNKNOWN
 
 SETTINGS: Final = "settings"
 CONTROL: Final = "who is the master"
 FORBIDDEN: Final = "401"
 WEB_PAGE: Final = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
 CHANGE: Final = {"supportActingMaster": False}
+OPERATIONS_MIN: Final = 60
+"""Fewer in the OpenAPI document of a broker: the attack has not tried what it says."""
 
 
 def basic(who: Identity, secret: str | None = None) -> dict[str, str]:
@@ -267,6 +270,44 @@ http_request(
     },
     asset=SETTINGS,
 )
+
+
+async def every_operation(attacker: Attacker, headers: dict[str, str]) -> Outcome:
+    """Posts the example of each operation in the broker's OpenAPI document, until one is not refused."""
+    known = basic(ADMIN) if attacker.stage.is_closed else {}
+    document = json.loads((await attacker.http("broker", "GET", "/openapi.json", headers=known)).body)
+    tried, answer = 0, Answer(0)
+    for path, methods in document["paths"].items():
+        if CODE in methods.get("post", {}):
+            example = methods["post"]["requestBody"]["content"]["application/json"]["example"]
+            sent = {"topic": ORDERS, **example}  # 323 need not name it; most others ignore it
+            answer = await attacker.http("broker", "POST", path, json=sent, headers=headers)
+            if (outcome := answered_by_http(answer)).succeeded:
+                return Outcome(True, f"{path}: {outcome.answer}")
+            tried += 1
+    return Outcome(tried < OPERATIONS_MIN, f"{tried} operations, the last one: {answer}")
+
+
+@attack(
+    "http/broker-operations",
+    "posts every operation that the broker serves over HTTP",
+    asset="topics, groups, users and settings",
+    success="one of them is not refused",
+    answer=FORBIDDEN,
+)
+async def broker_operations(attacker: Attacker) -> Outcome:
+    return await every_operation(attacker, {})
+
+
+@attack(
+    "http/broker-operations-as-user",
+    "a user with rights to other topics posts every operation that the broker serves over HTTP",
+    asset="topics, groups, users and settings",
+    success="one of them is not refused",
+    answer="403",
+)
+async def broker_operations_as_user(attacker: Attacker) -> Outcome:
+    return await every_operation(attacker, basic(MALLORY))
 
 
 @attack(

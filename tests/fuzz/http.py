@@ -207,7 +207,7 @@ def fuzz_http(*, examples: int, seed: int, programs: Collection[str] = ("namesrv
 
 def run_http(count: int, seed: int) -> int:
     """The exit code. `count`: requests, about."""
-    per_operation = max(1, count // 100)
+    per_operation = max(1, count // 250)  # some 125 operations, and two modes
     report = fuzz_http(examples=per_operation, seed=seed)
     for finding in report.findings:
         print(finding, end="\n\n")

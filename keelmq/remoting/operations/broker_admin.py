@@ -216,6 +216,7 @@ GET_BROKER_CONSUME_STATS = Operation(
     BrokerConsumeStatsRequest,
     Empty,
     response_body=bytes,
+    body_is_json=True,
 )
 QUERY_CONSUME_QUEUE = Operation(
     RequestCode.QUERY_CONSUME_QUEUE,

@@ -307,7 +307,12 @@ CHECK_CLIENT_CONFIG = Operation(
     RequestCode.CHECK_CLIENT_CONFIG, "checkClientConfig", Empty, Empty, request_body=CheckClientBody
 )
 INVOKE_BROKER_TO_RESET_OFFSET = Operation(
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "resetOffset", ResetOffsetRequest, Empty, response_body=bytes
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    "resetOffset",
+    ResetOffsetRequest,
+    Empty,
+    response_body=bytes,
+    body_is_json=True,
 )
 GET_ALL_PRODUCER_INFO = Operation(
     RequestCode.GET_ALL_PRODUCER_INFO, "getAllProducerInfo", Empty, Empty, response_body=dict[str, Any]
@@ -320,7 +325,11 @@ QUERY_TOPICS_BY_CONSUMER = Operation(
     response_body=TopicNames,
 )
 QUERY_SUBSCRIPTION_BY_CONSUMER = Operation(
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, "querySubscriptionByConsumer", GroupTopicRequest, Empty
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+    "querySubscriptionByConsumer",
+    GroupTopicRequest,
+    Empty,
+    response_body=dict[str, Any],
 )
 UPDATE_AND_GET_GROUP_FORBIDDEN = Operation(
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
@@ -335,6 +344,7 @@ GET_CONSUMER_RUNNING_INFO = Operation(
     ConsumerCallRequest,
     Empty,
     response_body=bytes,
+    body_is_json=True,
 )
 CONSUME_MESSAGE_DIRECTLY = Operation(
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
@@ -342,6 +352,7 @@ CONSUME_MESSAGE_DIRECTLY = Operation(
     ConsumerCallRequest,
     Empty,
     response_body=bytes,
+    body_is_json=True,
 )
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS = Operation(
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
@@ -349,6 +360,7 @@ INVOKE_BROKER_TO_GET_CONSUMER_STATUS = Operation(
     ConsumerStatusRequest,
     Empty,
     response_body=bytes,
+    body_is_json=True,
 )
 GET_CONSUMER_STATUS_FROM_CLIENT = Operation(
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -358,8 +370,18 @@ GET_CONSUMER_STATUS_FROM_CLIENT = Operation(
     response_body=bytes,
 )
 GET_TOPIC_STATS_INFO = Operation(
-    RequestCode.GET_TOPIC_STATS_INFO, "getTopicStatsInfo", TopicRequest, Empty, response_body=bytes
+    RequestCode.GET_TOPIC_STATS_INFO,
+    "getTopicStatsInfo",
+    TopicRequest,
+    Empty,
+    response_body=bytes,
+    body_is_json=True,
 )
 GET_CONSUME_STATS = Operation(
-    RequestCode.GET_CONSUME_STATS, "getConsumeStats", ConsumeStatsRequest, Empty, response_body=bytes
+    RequestCode.GET_CONSUME_STATS,
+    "getConsumeStats",
+    ConsumeStatsRequest,
+    Empty,
+    response_body=bytes,
+    body_is_json=True,
 )

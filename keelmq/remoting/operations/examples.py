@@ -5,6 +5,8 @@ Tests validate them against the operations' models.
 
 from typing import Any
 
+from keelmq.remoting.operations.broker_examples import OF_BROKERS
+
 _GROUP = {"brokerName": "broker-a"}
 _SET = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
 _BROKER = {**_SET, "brokerAddr": "10.0.0.1:10911", "brokerId": 0}
@@ -195,4 +197,5 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "addController": ({"controllerId": "n3", "controllerAddress": "10.0.0.4:9878"}, _controllers("n0", 4)),
     "removeController": ({"controllerId": "n3"}, _controllers("n0", 3)),
     "transferLeader": ({"controllerId": "n1"}, _controllers("n1", 3)),
+    **OF_BROKERS,
 }

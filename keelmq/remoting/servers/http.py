@@ -1,16 +1,18 @@
 """Serves an OperationTable over HTTP: POST /v1/{operation.name}, for administration and for people with curl.
 
-Request: the header fields and, if the operation has one, "body". Response: the response's header fields and
-"body". Errors: http_answers.py. A raw body is base64 text in JSON. A request of type text/plain or
-application/octet-stream is the raw body itself (header fields are then the query), and a request that accepts
-such a type gets the raw body as the response. Fast-path operations are not served here. Imports FastAPI: see
-http_late.py.
+Request: the header fields and, if the operation has one, "body". Response: the response's header fields,
+"body", and "remark" where a success has one. Errors: http_answers.py. A raw body is base64 text in JSON. A
+request of type text/plain or application/octet-stream is the raw body itself (header fields are then the
+query), and a request that accepts such a type gets the raw body as the response. Fast-path operations are not
+served here. Imports FastAPI: see http_late.py.
 """
 
 import asyncio
 import base64
+import functools
+import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,8 +21,10 @@ from typing import Any, NamedTuple
 import fastapi
 import uvicorn
 from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError, create_model
+from starlette.exceptions import HTTPException
 
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.codes import VERSION, ResponseCode
@@ -40,8 +44,8 @@ from keelmq.remoting.operation import (
     Wire,
 )
 from keelmq.remoting.operation import Unknown as UnknownReply
-from keelmq.remoting.operations.examples import EXAMPLES
-from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, bad_input, refusal
+from keelmq.remoting.queue_map import load_standard
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, bad_input, problem, refusal
 from keelmq.remoting.servers.http_call import call_of, needs, sessions_of
 from keelmq.remoting.servers.http_guard import HttpGuard
 from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
@@ -60,25 +64,25 @@ RoleOf = Callable[[int], Role]
 """Request code -> the role that it needs."""
 
 
-def http_router(table: OperationTable, role_of: RoleOf | None = None) -> fastapi.APIRouter:
-    """Returns a router with one POST route per coroutine operation; the OpenAPI text comes from the
-    operations' models. role_of None: no route declares a role, so a port with an access check refuses
-    all of them."""
+def http_router(
+    table: OperationTable, role_of: RoleOf | None = None, codes: Collection[int] | None = None
+) -> fastapi.APIRouter:
+    """Returns a router with one POST route per coroutine operation; http_app.py adds what OpenAPI says of
+    their bodies. role_of None: no route declares a role, so a port with an access check refuses
+    all of them. codes: only these operations; None: all."""
     router = fastapi.APIRouter(prefix="/v1", tags=["operations"])
     for operation, handler in table.handlers.values():
-        request = _with_body(operation.name + "Request", operation.request, operation.request_body)
+        if codes is not None and operation.code not in codes:
+            continue
         router.add_api_route(
             f"/{operation.name}",
-            _endpoint(_Bound(table, operation, handler), request),
+            _endpoint(_Bound(table, operation, handler)),
             methods=["POST"],
             name=operation.name,
             summary=f"{operation.name} (request code {operation.code})",
             response_model=None,
-            responses={200: _answer_described(operation), **BODY_REFUSED},
-            openapi_extra={
-                "requestBody": {"content": _request_described(operation, request)},
-                **({} if role_of is None else needs(role_of(operation.code), code=operation.code)),
-            },
+            responses=BODY_REFUSED,
+            openapi_extra={} if role_of is None else needs(role_of(operation.code), code=operation.code),
         )
     return router
 
@@ -93,30 +97,18 @@ def _with_body(name: str, header: type[BaseModel], body: Any) -> type[BaseModel]
     return create_model(model_name, __base__=header, body=optional)
 
 
-def _is_raw(operation: Operation[Any, Any]) -> bool:
-    return bytes in (operation.request_body, operation.response_body)
+@functools.cache
+def request_model(operation: Operation[Any, Any]) -> type[BaseModel]:
+    """Returns the model of an operation's JSON request: made when it is used first, since a broker has some
+    sixty operations, of which few are asked for over HTTP."""
+    return _with_body(operation.name + "Request", operation.request, operation.request_body)
 
 
-def _request_described(operation: Operation[Any, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Returns OpenAPI's content of the request; FastAPI adds the schema where it reads the body itself."""
-    content: dict[str, Any] = {JSON: {}}
-    if operation.name in EXAMPLES:
-        content[JSON]["example"] = EXAMPLES[operation.name][0]
-    if _is_raw(operation):
-        content[JSON]["schema"] = model.model_json_schema()
-    if operation.request_body is bytes:
-        content |= {each: {"schema": {"type": "string"}} for each in RAW_TYPES}
-    return content
-
-
-def _answer_described(operation: Operation[Any, Any]) -> dict[str, Any]:
-    model = _with_body(operation.name + "Response", operation.response, operation.response_body)
-    content: dict[str, Any] = {}
-    if operation.name in EXAMPLES:
-        content[JSON] = {"example": EXAMPLES[operation.name][1]}
-    if operation.response_body is bytes:
-        content |= {each: {"schema": {"type": "string"}} for each in RAW_TYPES}
-    return {"model": model, "content": content}
+@functools.cache
+def answer_model(operation: Operation[Any, Any]) -> type[BaseModel]:
+    """Returns the model of an operation's JSON answer."""
+    body = dict[str, Any] if operation.body_is_json else operation.response_body
+    return _with_body(operation.name + "Response", operation.response, body)
 
 
 class _Bound(NamedTuple):
@@ -127,20 +119,9 @@ class _Bound(NamedTuple):
     handler: Handler
 
 
-def _endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
-    if _is_raw(bound.operation):
-        return _raw_endpoint(bound, model)
-
-    async def endpoint(http: fastapi.Request, request: BaseModel) -> Response:
-        return await _answered(bound.operation, None, lambda: _handled(http, bound, request))
-
-    endpoint.__annotations__["request"] = model
-    if not any(field.is_required() for field in model.model_fields.values()):
-        endpoint.__defaults__ = (model(),)  # no required field: the body may be absent
-    return endpoint
-
-
-def _raw_endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
+def _endpoint(bound: _Bound) -> Callable[..., Any]:
+    """Returns the route's function. It reads the body itself: FastAPI would make validators and schemas of
+    all operations at the start, 130 KiB and 10 ms of CPU each."""
     operation = bound.operation
 
     async def handled(request: fastapi.Request) -> object:
@@ -148,9 +129,12 @@ def _raw_endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
         raw = await request.body()
         if operation.request_body is bytes and type_ in RAW_TYPES:
             return await _called(request, bound, dict(request.query_params), raw)
-        if type_ != JSON:
-            raise BadRequest(f"content type {type_}: {JSON}, or for the bare body {' or '.join(RAW_TYPES)}")
-        return await _handled(request, bound, model.model_validate_json(raw or b"{}"))
+        if type_ != JSON and raw:
+            bare = (
+                f", or for the bare body {' or '.join(RAW_TYPES)}" if operation.request_body is bytes else ""
+            )
+            raise BadRequest(f"content type {type_}: {JSON}{bare}")
+        return await _handled(request, bound, request_model(operation).model_validate(_json(raw)))
 
     async def endpoint(request: fastapi.Request) -> Response:
         accept = request.headers.get("accept", "") if operation.response_body is bytes else ""
@@ -160,13 +144,29 @@ def _raw_endpoint(bound: _Bound, model: type[BaseModel]) -> Callable[..., Any]:
     return endpoint
 
 
+def _json(raw: bytes) -> Any:
+    """Returns the JSON value of a body; an empty one is an empty object. Raises RequestValidationError, and
+    HTTPException, as FastAPI does."""
+    try:
+        return json.loads(raw) if raw else {}
+    except json.JSONDecodeError as error:
+        where = {"type": "json_invalid", "loc": ("body", error.pos), "msg": f"JSON decode error: {error.msg}"}
+        raise RequestValidationError([where]) from None
+    except (ValueError, RecursionError) as error:  # no text, nested too deeply, a number that is too long
+        raise HTTPException(400, f"the body cannot be read as JSON: {error}") from None
+
+
 async def _answered(
     operation: Operation[Any, Any], bare_type: str | None, handled: Callable[[], Awaitable[object]]
 ) -> Response:
     try:
         return _response(operation, await handled(), bare_type)
     except ValidationError as error:
+        return bad_input([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+    except RequestValidationError as error:
         return bad_input(error.errors())
+    except HTTPException as error:
+        return problem(error.status_code, error.detail)
     except Exception as error:  # noqa: BLE001 - answered, and a bug is logged with its traceback
         return refusal(error, operation.name)
 
@@ -255,11 +255,24 @@ def _response(operation: Operation[Any, Any], result: object, bare_type: str | N
     content = (
         {} if reply.header is None else reply.header.model_dump(by_alias=True, exclude_none=True, mode="json")
     )
-    if operation.response_body is bytes and isinstance(reply.body, (bytes, bytearray, memoryview)):
+    if reply.remark:
+        content["remark"] = reply.remark
+    if operation.body_is_json:
+        if raw := body_bytes(reply.body):
+            content["body"] = _standard_json(raw)
+    elif operation.response_body is bytes and isinstance(reply.body, (bytes, bytearray, memoryview)):
         content["body"] = base64.b64encode(reply.body).decode()
     elif reply.body is not None:
         content["body"] = decode_body(Any, body_bytes(reply.body))
     return JSONResponse(content)
+
+
+def _standard_json(raw: bytes) -> Any:
+    try:
+        return load_standard(raw)
+    except ValueError as error:  # a consumer has made it (307, 309)
+        remark = f"the answer is not JSON: {error}; a request with `accept: text/plain` gets it as it is"
+        raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from None
 
 
 # ---- server ----

@@ -96,23 +96,28 @@ def bad_input(errors: Iterable[Any]) -> JSONResponse:
     return problem(422, detail or "the input does not fit", problems=problems)
 
 
+SCHEMAS = "#/components/schemas/"
+IS_PROBLEM: dict[str, Any] = {"content": {PROBLEM_JSON: {"schema": {"$ref": f"{SCHEMAS}Problem"}}}}
+"""The content of an error in OpenAPI. No model of it: FastAPI would make a validator for each status of each
+route, which is most of what a route costs. http_app.py adds the schema."""
+
 NOT_ALLOWED: Answers = {
-    401: {"model": Problem, "description": "No credentials, or wrong ones"},
-    403: {"model": Problem, "description": "Not for this user or token; the detail says what to do"},
-    429: {"model": Problem, "description": "Too many wrong credentials from this address"},
+    401: {**IS_PROBLEM, "description": "No credentials, or wrong ones"},
+    403: {**IS_PROBLEM, "description": "Not for this user or token; the detail says what to do"},
+    429: {**IS_PROBLEM, "description": "Too many wrong credentials from this address"},
 }
 """Of every route."""
 REFUSED: Answers = {
-    409: {"model": Problem, "description": "Understood and refused"},
-    422: {"model": Problem, "description": "The input does not fit"},
-    504: {"model": Problem, "description": "It may or may not have happened: repeat it"},
+    409: {**IS_PROBLEM, "description": "Understood and refused"},
+    422: {**IS_PROBLEM, "description": "The input does not fit"},
+    504: {**IS_PROBLEM, "description": "It may or may not have happened: repeat it"},
 }
 BODY_REFUSED: Answers = {
-    400: {"model": Problem, "description": "The body is not text or not JSON"},
-    413: {"model": Problem, "description": "The body is too large"},
+    400: {**IS_PROBLEM, "description": "The body is not text or not JSON"},
+    413: {**IS_PROBLEM, "description": "The body is too large"},
     **REFUSED,
 }
-NOT_HERE: Answers = {404: {"model": Problem, "description": "Not found; the detail lists what exists"}}
+NOT_HERE: Answers = {404: {**IS_PROBLEM, "description": "Not found; the detail lists what exists"}}
 
 After = Annotated[str, Query(description="names after this one: `nextAfter` of the previous page")]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="the largest number of entries", examples=[100])]

@@ -36,6 +36,7 @@ async def nothing() -> None:
 
 def broker(_: Path) -> fastapi.FastAPI:
     return broker_app.make_app(
+        table=OperationTable(),
         prepare=nothing,
         more_labels={},
         health=lambda: {"ready": True, "reasons": []},

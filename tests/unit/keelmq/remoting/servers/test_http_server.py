@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from typing import Any
 
 import fastapi
@@ -20,6 +21,7 @@ from keelmq.remoting.operation import (
     Operation,
     OperationTable,
     Reply,
+    Role,
     Unknown,
     UnknownOutcome,
     Wire,
@@ -27,8 +29,11 @@ from keelmq.remoting.operation import (
 from keelmq.remoting.operations.controller import ALTER_SYNC_STATE_SET, AlterSyncStateSetRequest, SyncStateSet
 from keelmq.remoting.servers.http import HttpServer, http_router
 from keelmq.remoting.servers.http_answers import input_refused, page_of, some_of
+from keelmq.remoting.servers.http_app import add_operations, new_app
+from keelmq.remoting.servers.http_port import listening_socket
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
+from tests.support.http_parts import app_client
 
 
 class EchoResponse(Wire):
@@ -163,6 +168,44 @@ async def test_other_types_of_raw_bodies_are_refused_in_words() -> None:
     assert broken.status_code == 422 and broken.json()["problems"][0]["type"] == "json_invalid"
 
 
+OF_FASTJSON = Operation(307, "stats", Empty, Empty, response_body=bytes, body_is_json=True)
+
+
+async def test_the_notation_of_fastjson_becomes_json() -> None:
+    """And the remark of a success is shown; what is no JSON can be had as it is."""
+    bodies = [b'{"t":{{"brokerName":"b","queueId":0,"topic":"T"}:7},n:1}', b"", b"\xff", b"\xff"]
+
+    async def stats(header: Wire, call: Call) -> Reply:
+        return Reply(body=bodies.pop(0), remark="1 of 2" if len(bodies) == 3 else None)
+
+    of = OperationTable()
+    of.bind(OF_FASTJSON, stats)
+    async with http_client(of) as http:
+        told = (await http.post("/v1/stats")).json()
+        assert told["body"] == {"t": {'{"brokerName":"b","queueId":0,"topic":"T"}': 7}, "n": 1}
+        assert told["remark"] == "1 of 2"
+        assert (await http.post("/v1/stats")).json() == {}
+        broken = await http.post("/v1/stats")
+        assert broken.status_code == 409 and "accept: text/plain" in broken.json()["detail"]
+        assert (await http.post("/v1/stats", headers={"accept": "text/plain"})).content == b"\xff"
+
+
+async def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """TCP_NODELAY on each connection: asyncio sets it where the listening socket names its protocol."""
+    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        found.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(accepted, sock=listening_socket("127.0.0.1", 0)) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await found
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_what_needs_no_input_needs_no_body() -> None:
     async with http_client(table()) as http:
         assert (await http.post("/v1/raw")).json() == {"body": ""}
@@ -215,13 +258,19 @@ async def test_unknown_outcome_is_504(raised: bool) -> None:
 
 
 async def test_openapi_names_every_operation() -> None:
-    async with http_client(table()) as http:
-        paths = (await http.get("/openapi.json")).json()["paths"]
+    described = new_app("door")
+    add_operations(described, table(), lambda code: Role.READ)
+    async with app_client(described) as http:
+        document = (await http.get("/openapi.json")).json()
+    paths = document["paths"]
     assert set(paths) == {"/v1/echo", "/v1/raw", "/v1/namedRaw"}
     raw_types = {"application/json", "text/plain", "application/octet-stream"}
     assert set(paths["/v1/raw"]["post"]["requestBody"]["content"]) == raw_types
     assert set(paths["/v1/raw"]["post"]["responses"]["200"]["content"]) == raw_types
-    assert paths["/v1/namedRaw"]["post"]["requestBody"]["content"]["application/json"]["schema"]["required"]
+    request = paths["/v1/namedRaw"]["post"]["requestBody"]
+    assert request["required"] and "required" not in paths["/v1/raw"]["post"]["requestBody"]
+    schema = request["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert document["components"]["schemas"][schema]["required"] == ["name"]
     assert header_fields(INPUTS[0])  # the same models describe both doors
 
 
