@@ -377,6 +377,7 @@ def test_connections_without_a_handshake_end_by_their_deadlines(new_loop: Any, a
             await until(lambda: not port.waiting, "nothing waits")
             assert port.counts == {TIMED_OUT: 4}
             assert of.connection_count == 0
+            port.first_byte_ms = port.handshake_ms = 60_000
             assert answered(await ask(address_of(of), ClientTls()))
 
     run(new_loop, story())
