@@ -125,6 +125,7 @@ def test_the_bill_has_the_sources_of_compiled_modules_and_the_scripts_of_pages(b
         assert component["hashes"][0]["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_bill_is_the_same_each_time(bill: dict[str, Any], tmp_path: Path) -> None:
     assert json.loads(run_sbom(tmp_path / "again.json")) == bill
     assert run_sbom(tmp_path / "one.json") == run_sbom(tmp_path / "two.json")
@@ -163,6 +164,7 @@ def test_a_database_that_cannot_be_reached_is_no_vulnerability(vulnerabilities: 
     assert vulnerabilities.verdict("[]", "")[0] == 3
 
 
+@pytest.mark.slow
 def test_without_a_network(vulnerabilities: ModuleType) -> None:
     """The whole tool, with a proxy that does not exist: it ends, and says what it could not do."""
     needs_supply()

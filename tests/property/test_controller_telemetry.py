@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,6 +198,7 @@ def test_the_records_tell_the_whole_history(
     assert controller.machine.state.event_count == len(history)
 
 
+@pytest.mark.slow
 @settings(max_examples=share(100), deadline=None)
 @given(scripts, st.integers(0, 30))
 def test_a_controller_that_was_behind_gives_the_same_numbers(

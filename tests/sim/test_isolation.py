@@ -249,6 +249,7 @@ def late_of(group: Isolated) -> int:
     return len(group.checker.late)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S2")
 def test_s2_cut_off_from_the_controllers_only_costs_what_was_on_its_way() -> None:
     """The heir is our slave until it hears of its election, and closes the link then. So long, not for the

@@ -11,8 +11,8 @@ from _pytest.mark import ParameterSet
 
 ALL = os.environ.get("TESTS_ALL") == "1"
 """Set by `./test --all`."""
-SHARE = 4
-"""Without it, a quarter of the repetitions is made."""
+SHARE = 8
+"""Without it, an eighth of the repetitions is made."""
 
 
 def first(count: int, cases: Iterable[object]) -> list[object]:
@@ -30,5 +30,5 @@ def _slow(case: object) -> ParameterSet:
 
 
 def share(count: int) -> int:
-    """So many repetitions (seeds, examples of hypothesis) with --all; a quarter, at least one, without."""
+    """So many repetitions (seeds, examples of hypothesis) with --all; an eighth, at least one, without."""
     return count if ALL else max(1, count // SHARE)

@@ -83,6 +83,7 @@ def ends_are_forgotten() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_a_replica_that_retention_has_overtaken_begins_where_the_master_does() -> None:
     """Off: it copies the newest file alone, and lacks what the others have kept."""
     kept(overtaken_and_elected, CONDITIONS, seeds=share(2))

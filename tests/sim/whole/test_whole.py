@@ -52,6 +52,7 @@ def test_the_worlds_have_faults_in_them() -> None:
     assert any(world.judge.topics and world.judge.groups and world.judge.offsets for world in worlds)
 
 
+@pytest.mark.slow
 def test_without_all_ack_the_seeds_lose_messages() -> None:
     """S2: the same dice, with asynchronous replication and without the lease."""
     conditions = Conditions(

@@ -213,6 +213,7 @@ def test_equal_roll_ups_give_equal_pages(tmp_path: Path) -> None:
     assert files[0] == files[1] and len(files[0]) > 12 * 3
 
 
+@pytest.mark.slow
 def test_a_fleet_of_a_hundred_groups_is_small(tmp_path: Path) -> None:
     """1,000 groups and 24 hours take 10 times as much; the index may have 250 kB then."""
     write_rollups(plan(3, groups=100, hours=24, kinds=(), from_ts=START - 22 * HOUR_MS), tmp_path)

@@ -52,6 +52,7 @@ def put_rollups(system: pa_fs.FileSystem, tmp_path: Path, out: str) -> int:
     return run_ts
 
 
+@pytest.mark.slow
 def test_pages_go_there_and_back(bucket: pa_fs.FileSystem, out: str, tmp_path: Path) -> None:
     run_ts, seen = put_rollups(bucket, tmp_path, out), tmp_path / "seen"
     with pytest.raises(AnalyticsError, match=r"has no current\.json yet"):

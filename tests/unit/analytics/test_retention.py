@@ -103,6 +103,7 @@ def test_sources_with_lines_of_deleted_days_can_be_deleted(tmp_path: Path) -> No
     assert {path.name for path in root.rglob("*3.jsonl")} == set()
 
 
+@pytest.mark.slow
 def test_killed_at_each_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No manifest names what is gone, no deleted day comes back, and the next run ends where it should."""
     _, whole = history(tmp_path / "whole")

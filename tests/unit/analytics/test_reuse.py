@@ -41,6 +41,7 @@ def test_a_day_that_did_not_change_is_a_link(tmp_path: Path) -> None:
     assert [part["lag"]["ms_p99"] for part in series(tmp_path, "minute")["parts"]] == [[7], [5]]
 
 
+@pytest.mark.slow
 def test_linked_pages_equal_those_that_are_written(tmp_path: Path) -> None:
     fleet = plan(3, groups=12, hours=30, kinds=(), from_ts=START)
     write_rollups(fleet, tmp_path / "a")

@@ -142,6 +142,7 @@ def test_any_history_gives_the_rows_of_a_dict(steps: list[tuple[Any, ...]]) -> N
         assert contents(out, manifests=False) == contents(Path(name) / "out2", manifests=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=share(60), deadline=None)
 @given(st.lists(records_at(times()), max_size=40), st.randoms(use_true_random=False))
 def test_the_order_and_the_memory_do_not_matter(records: list[Record], dice: Any) -> None:

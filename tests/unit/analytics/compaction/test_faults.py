@@ -126,6 +126,7 @@ def operations(root: Path, before: Path, out: Path) -> int:
     return found.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [Killed, OSError])
 def test_a_fault_at_every_step(tmp_path: Path, error: type[BaseException]) -> None:
     root, before = prepared(tmp_path)

@@ -76,6 +76,7 @@ def answers(counts: list[WindowCounts]) -> list[list[Row]]:
     return [*found, [row for of in counts for row in hour_buckets(of, BASE_MS).to_pylist()]]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(samples, st.randoms(use_true_random=False))
 def test_neither_batches_nor_their_order_matter(rows: list[Row], dice: Any) -> None:

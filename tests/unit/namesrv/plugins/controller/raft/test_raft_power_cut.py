@@ -259,6 +259,7 @@ def life_on(root: Path, prepare: Callable[[Disk], object]) -> tuple[int, str] | 
     return ended
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_full_ends_the_member_with_a_clear_text(tmp_path: Path) -> None:
     """Whatever was being written: journal, vote, standing or snapshot (exit codes 70 and 72)."""
     codes = set[int]()
