@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -32,6 +33,22 @@ def _no_files_in_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patched:
         kv = tmp_path_factory.mktemp("namesrv") / "kvConfig.json"
         patched.setattr("namesrv.app.DEFAULT_PATH", kv)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disk_with_room() -> Iterator[None]:
+    """Where the disk of the machine is nearly full, a broker rightly refuses messages and backups."""
+    real = os.statvfs
+
+    def statvfs(path: Any) -> os.statvfs_result:
+        found = real(path)
+        fields = list(found[:10])
+        fields[3] = fields[4] = max(found.f_blocks // 2, found.f_bavail)
+        return os.statvfs_result((*fields, found.f_fsid))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "statvfs", statvfs)
         yield
 
 

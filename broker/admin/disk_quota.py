@@ -5,13 +5,13 @@ against it. The rules are in core/retention.py.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import QuotaUse, RetentionRules
+from broker.store.disk_room import disk_room
 from broker.store.disk_use import FileBytes, derived_bytes, log_bytes
 from broker.store.message_store import MessageStore
 
@@ -29,12 +29,6 @@ class Partition(NamedTuple):
     store_bytes: FileBytes
 
 
-def disk_room(path: Path) -> tuple[int, int]:
-    """Returns the bytes of the disk, and those that are available to this process."""
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
 def on_one_partition(store: MessageStore) -> bool:
     """Returns whether the log is on the partition of all other files."""
     return store.commit_log.directory.stat().st_dev == store.root.stat().st_dev
@@ -42,7 +36,7 @@ def on_one_partition(store: MessageStore) -> bool:
 
 def partition_bytes(path: Path) -> int:
     """Returns the size of the disk."""
-    return disk_room(path)[0]
+    return disk_room(path).total
 
 
 class DiskQuota:

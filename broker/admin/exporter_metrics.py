@@ -7,13 +7,13 @@ which the exporter asks the clients for, are left out. Source: rocketmq-exporter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from broker.admin.disk_quota import disk_room
 from broker.admin.lag_times import LagTimes
 from broker.clients.core.registry import ClientRegistry
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.offsets import split_key
 from broker.metadata.service import Metadata
 from broker.stats.service import BrokerStats
+from broker.store.disk_room import disk_room
 from broker.store.message_store import MessageStore
 from keelmq.remoting.servers.metrics import Metric, Scrape, Table
 
@@ -153,8 +153,10 @@ def _runtime(table: Mapping[str, str], store: MessageStore) -> Iterator[tuple[st
         for seconds, rate in zip(SECONDS, table[key].split(), strict=True):
             yield name + seconds, float(rate)
     log = store.commit_log
-    total, free = disk_room(log.directory)
-    yield from zip(SIZES, (max(log.max_offset - log.flushed_offset, 0), free, total), strict=True)
+    disk = disk_room(log.directory)
+    yield from zip(
+        SIZES, (max(log.max_offset - log.flushed_offset, 0), disk.available, disk.total), strict=True
+    )
 
 
 def _add_topics(made: Scrape, at: tuple[str, str], store: MessageStore, stats: BrokerStats) -> None:

@@ -4,7 +4,6 @@ All values are read at the scrape from the state of the broker. Only a master co
 consumer lag, so that a sum over all brokers counts nothing twice (stats/messages_in.py).
 """
 
-import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -41,6 +40,7 @@ from broker.plain_ha.service import PlainHaService
 from broker.pop.consumption import PopConsumption
 from broker.stats.messages_in import SIZE_BOUNDS
 from broker.stats.service import BrokerStats
+from broker.store.disk_room import disk_room
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
 from broker.timers.service import TimerService
@@ -325,8 +325,7 @@ def _add_transactions(made: Scrape, store: MessageStore, ended: TransactionServi
 
 def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) -> None:
     log = store.commit_log
-    disk = os.statvfs(store.root)
-    made.add("rocketmq_storage_size_bytes", (disk.f_blocks - disk.f_bfree) * disk.f_frsize, *STORAGE)
+    made.add("rocketmq_storage_size_bytes", disk_room(store.root).used, *STORAGE)
     made.add("rocketmq_storage_flush_behind_bytes", max(log.max_offset - log.flushed_offset, 0), *STORAGE)
     made.add("rocketmq_storage_dispatch_behind_bytes", log.max_offset - store.dispatch_offset, *STORAGE)
     oldest_ms = _oldest_ms(log)

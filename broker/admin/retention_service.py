@@ -7,7 +7,6 @@ in core/retention.py.
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from broker.admin.disk_quota import DiskQuota, on_one_partition, partition_bytes
 from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import HELD_MS_MAX, OldFile, decide_retention, is_full
+from broker.store.disk_room import disk_ratio
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
 
@@ -40,13 +40,6 @@ class Deletable(Protocol):
 
     def delete(self) -> None:
         """Deletes the file or files. Raises OSError."""
-
-
-def disk_ratio(path: Path) -> float:
-    """Returns the used part of the disk, as df shows it: 0 to 1."""
-    found = os.statvfs(path)
-    used = found.f_blocks - found.f_bfree
-    return used / max(used + found.f_bavail, 1)
 
 
 class RetentionService:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from broker.admin.disk_quota import disk_room
-from broker.admin.retention_service import disk_ratio
 from broker.core.readiness import not_writable
 from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import store_timestamp
 from broker.metadata.offsets import DelayOffsetTable
 from broker.put.handler_context import HandlerContext
 from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT, BrokerStats
+from broker.store.disk_room import disk_ratio, disk_room
 from broker.store.querying import record_at
 from keelmq.remoting.codes import VERSION, VERSION_DESC, RequestCode
 from keelmq.remoting.dispatch import IN_FLIGHT_MAX
@@ -108,10 +107,11 @@ class RuntimeInfo:
 
     def _disk(self) -> dict[str, str]:
         store, log = self._context.store, self._context.store.commit_log
-        total, free = disk_room(log.directory)
-        ratio = f"{disk_ratio(log.directory):.4f}"
+        disk = disk_room(log.directory)
+        ratio = f"{disk.used_ratio:.4f}"
+        total, free = readable_bytes(disk.total), readable_bytes(disk.available)
         return {
-            "commitLogDirCapacity": f"Total : {readable_bytes(total)}, Free : {readable_bytes(free)}.",
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{log.directory}": ratio,
             "commitLogMaxOffset": str(log.max_offset),

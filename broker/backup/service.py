@@ -24,6 +24,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import META_NAME, decode_meta
 from broker.ha.core.epochs import Epochs
 from broker.metadata.service import Metadata
+from broker.store.disk_room import DiskRoom, disk_room
 from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -81,7 +82,7 @@ class StoreBackups:
     ) -> None:
         self._config, self._store, self._metadata = config, store, metadata
         self._epochs, self._start_task = epochs, start_task
-        self.room: Callable[[Path], tuple[int, int]] = disk_room
+        self.room: Callable[[Path], DiskRoom] = disk_room
         self.progress = Progress()
         self.held_offset = sys.maxsize
         """Retention keeps the log from here on."""
@@ -172,12 +173,12 @@ class StoreBackups:
         """A backup must not be what fills the disk that the broker writes to."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            free, size = self.room(directory)
+            room = self.room(directory)
             shares_disk = directory.stat().st_dev == self._store.commit_log.directory.stat().st_dev
         except OSError as error:
             raise BackupError(f"backupPath {directory}: {error.strerror}") from None
         ratio = self._config.retention.forcibly_ratio
-        usable = free - int(size * (1 - ratio)) if shares_disk else free
+        usable = room.available_up_to(ratio) if shares_disk else room.available
         if total > usable:
             why = f", which keeps {100 - round(ratio * 100)} % free for the broker" if shares_disk else ""
             raise BackupError(
@@ -300,12 +301,6 @@ class _Pace:
         now = now_ms()
         self._due_ms = max(self._due_ms, now - 1_000) + count * 1_000 / self._rate
         return max(self._due_ms - now, 0) / 1_000
-
-
-def disk_room(directory: Path) -> tuple[int, int]:
-    """Returns the bytes that are free for us on the disk of a directory, and its size."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def _close(moment: _Moment) -> None:

@@ -1,10 +1,10 @@
 """What a quota of the disk would delete at once, from the files of a broker that may not run yet."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
+from broker.store.disk_room import disk_room
 from cli.doctor.files import ConfigFile
 from keelmq.health.findings import Finding, ok, warning
 
@@ -31,8 +31,7 @@ def _findings(name: str, broker: BrokerConfig) -> Iterator[Finding]:
             paths.setdefault(device, path)
             used[device] = used.get(device, 0) + _bytes_below(path)
     for device, path in paths.items():
-        found = os.statvfs(path)
-        quota = rules.quota_bytes(found.f_blocks * found.f_frsize)
+        quota = rules.quota_bytes(disk_room(path).total)
         excess = used[device] - rules.forced_bytes(quota)
         text = f"the quota of {path}'s disk is {_gib(quota)}, the store has {_gib(used[device])}"
         if excess > 0 and rules.force:

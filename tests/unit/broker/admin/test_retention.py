@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broker.admin.retention_service import INDEX_PAUSE_MS, RetentionService, disk_ratio
+from broker.admin.retention_service import INDEX_PAUSE_MS, RetentionService
 from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings, hours_of
 from broker.core.retention import HELD_MS_MAX, OldFile, RetentionDecision, RetentionRules, decide_retention
@@ -434,7 +434,3 @@ def test_a_full_disk_is_looked_at_every_second(tmp_path: Path) -> None:
     with virtual_machines(loop, 1):
         loop.run_until_complete(story())
     loop.close()
-
-
-def test_disk_ratio(tmp_path: Path) -> None:
-    assert 0 < disk_ratio(tmp_path) < 1

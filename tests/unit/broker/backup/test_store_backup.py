@@ -16,6 +16,7 @@ from broker.backup.writer import BackupWriter
 from broker.controller_mode.broker_meta_file import META_NAME, BrokerMeta, encode_meta
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
+from broker.store.disk_room import DiskRoom
 from broker.store.log.mapped_file import lock_directory
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
@@ -389,7 +390,7 @@ async def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path) -> No
         Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker,
     ):
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
-        broker.backups.room = lambda directory: (20_000, 100_000)
+        broker.backups.room = lambda directory: DiskRoom(total=300_000, used=80_000, available=20_000)
         with pytest.raises(AdminError, match=r"keeps 15 % free for the broker: 5000 are left"):
             await admin.start_store_backup(broker.address, "one")
         assert broker.backups.progress.state == "none"
