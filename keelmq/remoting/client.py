@@ -156,6 +156,13 @@ class RemotingClient:
         """The connections that are open now, also those that are closing."""
         return frozenset(self._open)
 
+    def connect_soon(self, address: str) -> None:
+        """Opens the connection in the background, unless there is one: a call that follows need not wait for
+        it. An address that cannot be reached is told by that call, not by this one."""
+        connection = self._connections.get(address)
+        if (connection is None or connection.is_closing()) and not self._closed and not self._inherited:
+            self._connecting_to(address)
+
     def drop(self, address: str) -> None:
         """Aborts the connection, if there is one: its waiting calls end Unknown now, not at their
         timeouts."""
@@ -256,15 +263,19 @@ class RemotingClient:
             )
         if self._closed:
             return "client is closed"
+        task = self._connecting_to(address)
+        await asyncio.wait((task,), timeout=max(timeout_s, 0))
+        if not task.done():
+            return f"cannot connect to {address}: no connection in time"
+        return "client is closed" if task.cancelled() else task.result()
+
+    def _connecting_to(self, address: str) -> asyncio.Task[Connection | str]:
         task = self._connecting.get(address)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(address))
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        await asyncio.wait((task,), timeout=max(timeout_s, 0))
-        if not task.done():
-            return f"cannot connect to {address}: no connection in time"
-        return "client is closed" if task.cancelled() else task.result()
+        return task
 
     async def _connect(self, address: str) -> Connection | str:
         try:

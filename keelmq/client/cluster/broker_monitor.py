@@ -4,7 +4,8 @@ Each client has one. Sends (producer/sender.py), reads (queue_reader.py) and hea
 to it what became of them; closed connections and changed routes are reported as well. It alone decides:
 
 - A send got no connection, or lost it: sends to the broker take turns (`recoveries`), and the broker is asked
-  in the background until it answers, so no message has to try it.
+  in the background until it answers, so no message has to try it. One of its replicas will be master soon:
+  connections to them are opened meanwhile, because a TLS handshake takes as long as a step of the election.
 - A send is overdue: the same, and the route is asked for.
 - A read failed: it is repeated after a pause, by a fresh route, or at once if the route names a new address.
 - A broker that knew this client does not any more: a heartbeat is due, and the routes are doubted.
@@ -311,6 +312,8 @@ class BrokerMonitor:
     def _ask_until_there(self, key: Key, recovery: Recovery, queue: MessageQueue) -> None:
         if recovery.unreachable and not recovery.pinged and not self._closed:
             recovery.pinged = True
+            for address in self._routes.replicas_of(queue):
+                self._client.connect_soon(address)
             self._tasks.start(f"is {key[0]} there?", partial(self._ping, key, recovery, queue))
 
     async def _ping(self, key: Key, recovery: Recovery, queue: MessageQueue) -> None:

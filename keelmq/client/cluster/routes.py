@@ -232,6 +232,12 @@ class RouteCache:
         known = self._routes.get(queue.topic)
         return (known.route.master(queue.broker_name) if known is not None else None) or ""
 
+    def replicas_of(self, queue: MessageQueue) -> list[str]:
+        """Returns the addresses of the queue's replicas other than its master, from the cache."""
+        known = self._routes.get(queue.topic)
+        table = known.route.addresses.get(queue.broker_name, {}) if known is not None else {}
+        return [address for broker_id, address in table.items() if broker_id != MASTER_ID]
+
     def cluster_of(self, queue: MessageQueue) -> str:
         """Returns the cluster of the queue's broker from the cache, "" if it is unknown."""
         known = self._routes.get(queue.topic)

@@ -47,6 +47,9 @@ class Routes:
     def refresh_soon(self, topic: str) -> None:
         self.asked.append(f"soon {topic}")
 
+    def replicas_of(self, queue: MessageQueue) -> list[str]:
+        return [address for broker_id, address in self.present.addresses["a"].items() if broker_id]
+
 
 class Client:
     """Answers for the addresses that are there."""
@@ -55,6 +58,10 @@ class Client:
         self.there: set[str] = set()
         self.calls: list[str] = []
         self.dropped: list[str] = []
+        self.connecting: list[str] = []
+
+    def connect_soon(self, address: str) -> None:
+        self.connecting.append(address)
 
     def drop(self, address: str) -> None:
         self.dropped.append(address)
@@ -141,6 +148,20 @@ async def test_an_unreachable_broker_is_left_alone_until_it_answers(
 async def test_a_failed_oneway_has_no_next_attempt_that_would_ask_for_the_route(parts: Parts) -> None:
     parts.monitor.unreachable(QUEUE, sends_again=False)
     assert parts.routes.asked == ["soon T"]
+
+
+async def test_connections_to_the_replicas_are_opened_while_they_elect(parts: Parts) -> None:
+    """Once for each fail-over, however many messages failed."""
+    parts.routes.present = route_to("one:1", _2="two:1", _3="three:1")
+    parts.monitor.unreachable(QUEUE, sends_again=True)
+    parts.monitor.unreachable(MessageQueue("T", "a", 1), sends_again=True)
+    _, recovery = parts.monitor.no_master("a", "T")
+    parts.monitor.recoveries.failed_again(recovery, now_ms=now_ms())
+    parts.monitor.unreachable(QUEUE, sends_again=True)
+    assert parts.client.connecting == ["two:1", "three:1"]
+    parts.monitor.recoveries.succeeded("a", "T")
+    parts.monitor.unreachable(QUEUE, sends_again=True)
+    assert parts.client.connecting == ["two:1", "three:1"] * 2, "the next fail-over"
 
 
 async def test_a_success_wakes_all_who_wait(parts: Parts) -> None:

@@ -84,6 +84,26 @@ async def test_concurrent_calls_share_one_connection() -> None:
         await client.close()
 
 
+async def test_a_connection_is_opened_before_the_first_call() -> None:
+    async with server() as open_server:
+        client, address = RemotingClient(), address_of(open_server)
+        client.connect_soon(address)
+        client.connect_soon(address)
+        await until(lambda: open_server.connection_count == 1)
+        await until(lambda: len(client.connections) == 1)
+        client.connect_soon(address)
+        assert isinstance(await client.call(address, GET_NEXT_BROKER_ID, ask("b")), Ok)
+        assert open_server.connection_count == 1
+        nobody = f"127.0.0.1:{free_port()}"
+        client.connect_soon(nobody)
+        refused = await client.call(nobody, GET_NEXT_BROKER_ID, ask("b"))
+        assert isinstance(refused, Failed) and "Connection refused" in refused.remark
+        client.connect_soon(nobody)
+        await client.close()
+        client.connect_soon(address)
+    assert len(asyncio.all_tasks()) == 1
+
+
 async def test_a_lost_connection_settles_every_call_at_once() -> None:
     lost: list[str] = []
     async with server() as open_server:
