@@ -27,7 +27,7 @@ from cli.lab.demo_end import (
 from cli.lab.demo_view import View, make_view
 from cli.lab.failover_timeline import Timeline, medians, timeline_of, timeline_text
 from cli.lab.observer import Picture, Watcher
-from cli.lab.secure import credentials_path, secured
+from cli.lab.secure import application_tls, credentials_path, secured
 from cli.lab.traffic import Traffic, read_back
 from keelmq.client import PullError
 from keelmq.remoting.records import SendGap
@@ -75,7 +75,8 @@ class Demo:
         self._ack_log = AckLog()
         self._watcher = Watcher(cluster)
         self._timelines: list[Timeline] = []
-        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate)
+        tls = application_tls(cluster.directory) if options.secure else False
+        self._traffic = Traffic(cluster.namesrv_addr, TOPIC, self._ack_log, rate=options.rate, tls=tls)
         limits = TelemetryConfig.model_validate({})
         self._telemetry = TelemetryWriter(
             cluster.directory / "demo" / TELEMETRY,

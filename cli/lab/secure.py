@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.credentials import read_credentials
 from cli.init_security import ADMIN, CREDENTIALS, Wanted, create
 from keelmq.remoting.client import connect_with, sign_with
-from keelmq.runtime.tls.contexts import ClientTls
+from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.security.signer import signer_of
 
 SECURITY = "security"
@@ -32,6 +32,11 @@ def secured(directory: Path, cluster_name: str, *, wanted: bool = True) -> Itera
     finally:
         connect_with(None)
         sign_with(None)
+
+
+def application_tls(directory: Path) -> TlsSettings:
+    """Returns the TLS of an application: it knows the CA, and has a user but no certificate."""
+    return TlsSettings(ca=directory / SECURITY / "ca.crt")
 
 
 def credentials_path(directory: Path) -> Path:

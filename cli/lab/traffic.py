@@ -7,6 +7,7 @@ from functools import partial
 from cli.lab.ack_log import AckLog, make_body
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullStatus, SendError, SendResult
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials
 
 IN_FLIGHT_MAX = 32
@@ -18,7 +19,7 @@ READ_NUMS = 256
 
 class Traffic:
     """`rate`: messages started per second while the cluster answers. It is never exceeded to catch up.
-    `credentials`: of a user who may send."""
+    `credentials`: of a user who may send. `tls`: False: as other clients of this process."""
 
     def __init__(
         self,
@@ -28,9 +29,10 @@ class Traffic:
         *,
         rate: int,
         credentials: Credentials | None = None,
+        tls: Tls = False,
     ) -> None:
         self._producer = Producer(
-            namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX, credentials=credentials
+            namesrv_addr, "keelmq-demo", in_flight_max=IN_FLIGHT_MAX, credentials=credentials, tls=tls
         )
         self._topic, self._ack_log, self._rate = topic, ack_log, rate
         self._stopping = False
