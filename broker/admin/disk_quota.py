@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import QuotaUse, RetentionRules
-from broker.store.disk_room import disk_room
 from broker.store.disk_use import FileBytes, derived_bytes, log_bytes
 from broker.store.message_store import MessageStore
+from keelmq.runtime.disk_room import disk_room
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from broker.metadata.offsets import split_key
 from broker.metadata.service import Metadata
 from broker.stats.service import BrokerStats
-from broker.store.disk_room import disk_room
 from broker.store.message_store import MessageStore
 from keelmq.remoting.servers.metrics import Metric, Scrape, Table
+from keelmq.runtime.disk_room import disk_room
 
 _BROKER = ("cluster", "brokerIP", "broker")
 _TOPIC = ("cluster", "broker", "topic")

@@ -40,7 +40,6 @@ from broker.plain_ha.service import PlainHaService
 from broker.pop.consumption import PopConsumption
 from broker.stats.messages_in import SIZE_BOUNDS
 from broker.stats.service import BrokerStats
-from broker.store.disk_room import disk_room
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
 from broker.timers.service import TimerService
@@ -62,6 +61,7 @@ from keelmq.remoting.servers.metrics import (
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.disk_room import disk_room
 
 ROLE_NUMBERS = {"master": 1, "slave": 0, "none": -1}
 RECORD_BYTES_MAX = 17_000_000

@@ -16,9 +16,9 @@ from broker.admin.disk_quota import DiskQuota, on_one_partition, partition_bytes
 from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import HELD_MS_MAX, OldFile, decide_retention, is_full
-from broker.store.disk_room import disk_ratio
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.disk_room import disk_ratio
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from broker.message.record import store_timestamp
 from broker.metadata.offsets import DelayOffsetTable
 from broker.put.handler_context import HandlerContext
 from broker.stats.service import FOUND, GOT, MISSED, PUT, TIMERS_IN, TIMERS_OUT, BrokerStats
-from broker.store.disk_room import disk_ratio, disk_room
 from broker.store.querying import record_at
 from keelmq.remoting.codes import VERSION, VERSION_DESC, RequestCode
 from keelmq.remoting.dispatch import IN_FLIGHT_MAX
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO
+from keelmq.runtime.disk_room import disk_ratio, disk_room
 
 RATE_SECONDS: Final = (10, 60, 600)
 NO_POOL: Final = "2147483647"

@@ -24,10 +24,10 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import META_NAME, decode_meta
 from broker.ha.core.epochs import Epochs
 from broker.metadata.service import Metadata
-from broker.store.disk_room import DiskRoom, disk_room
 from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.disk_room import DiskRoom, disk_room
 from keelmq.runtime.finished_in_thread import finished_in_thread
 from keelmq.runtime.program import version_line
 

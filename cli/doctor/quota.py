@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
-from broker.store.disk_room import disk_room
 from cli.doctor.files import ConfigFile
 from keelmq.health.findings import Finding, ok, warning
+from keelmq.runtime.disk_room import disk_room
 
 CHECK = "machine.quota"
 PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "index")

@@ -128,13 +128,17 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
         type_ = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         raw = await request.body()
         if operation.request_body is bytes and type_ in RAW_TYPES:
+            _check_names(operation.request, request.query_params, "query")
             return await _called(request, bound, dict(request.query_params), raw)
         if type_ != JSON and raw:
             bare = (
                 f", or for the bare body {' or '.join(RAW_TYPES)}" if operation.request_body is bytes else ""
             )
             raise BadRequest(f"content type {type_}: {JSON}{bare}")
-        return await _handled(request, bound, request_model(operation).model_validate(_json(raw)))
+        model, value = request_model(operation), _json(raw)
+        found = model.model_validate(value)
+        _check_names(model, value, "body")
+        return await _handled(request, bound, found)
 
     async def endpoint(request: fastapi.Request) -> Response:
         accept = request.headers.get("accept", "") if operation.response_body is bytes else ""
@@ -142,6 +146,22 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
         return await _answered(operation, bare_type, lambda: handled(request))
 
     return endpoint
+
+
+def _check_names(model: type[BaseModel], given: Collection[str], where: str) -> None:
+    """Raises RequestValidationError if there is a name that the model does not have. On the wire it is
+    ignored, since another version may know it; here a person has misspelled it, and would be told that all
+    is well."""
+    known = {name: field.alias or name for name, field in model.model_fields.items()}
+    unknown = sorted(set(given) - known.keys() - set(known.values()))
+    if unknown:
+        there = ", ".join(known.values()) or "none"
+        raise RequestValidationError(
+            [
+                {"type": "extra_forbidden", "loc": (where, name), "msg": f"no such field; there are: {there}"}
+                for name in unknown
+            ]
+        )
 
 
 def _json(raw: bytes) -> Any:

@@ -201,11 +201,16 @@ async def input_refused(_request: Request, error: Exception) -> Response:
     return bad_input(error.errors())
 
 
-async def not_routed(_request: Request, error: Exception) -> Response:
+async def not_routed(request: Request, error: Exception) -> Response:
     """Handles what the router and FastAPI itself refuse: no such path, another method, a body that is no
     JSON."""
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), headers=error.headers)
+    detail = str(error.detail)
+    if detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = "no such path; /openapi.json lists those that there are"
+    elif detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
+        detail = f"not with {request.method}: {(error.headers or {}).get('Allow', 'see /openapi.json')}"
+    return problem(error.status_code, detail, headers=error.headers)
 
 
 async def unforeseen(_request: Request, error: Exception) -> Response:

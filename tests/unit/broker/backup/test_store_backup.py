@@ -16,12 +16,12 @@ from broker.backup.writer import BackupWriter
 from broker.controller_mode.broker_meta_file import META_NAME, BrokerMeta, encode_meta
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
-from broker.store.disk_room import DiskRoom
 from broker.store.log.mapped_file import lock_directory
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.store_copies import StoreBackup
+from keelmq.runtime.disk_room import DiskRoom
 from tests.support.raft_group import until
 from tests.support.store_parts import FILE_BYTES, bodies, open_store, put_many
 from tests.unit.broker.app.test_broker_app import config, max_offset, send

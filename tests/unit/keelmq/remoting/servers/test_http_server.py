@@ -136,6 +136,29 @@ async def test_bad_input_is_422(json: Any) -> None:
         assert (await http.post("/v1/echo", json=json)).status_code == 422
 
 
+async def test_a_path_or_a_method_that_there_is_not_says_what_there_is() -> None:
+    app = new_app("door")
+    add_operations(app, table(), lambda code: Role.READ)
+    async with app_client(app) as http:
+        nowhere, got = await http.post("/v1/nosuch", json={}), await http.get("/v1/echo")
+    assert (nowhere.status_code, got.status_code) == (404, 405)
+    assert nowhere.json()["detail"] == "no such path; /openapi.json lists those that there are"
+    assert got.json()["detail"] == "not with GET: POST" and got.headers["allow"] == "POST"
+
+
+async def test_a_misspelled_field_is_422_and_the_right_ones_are_named() -> None:
+    """On the wire it is ignored; a person would be told that all is well."""
+    async with http_client(table()) as http:
+        answer = await http.post("/v1/raw", json={"bdoy": "AQID", "x": 1})
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith(
+            "body.bdoy: no such field; there are: body; body.x: no such"
+        )
+        bare = {"content-type": "text/plain"}
+        query = await http.post("/v1/namedRaw?name=n&time=2", content=b"ab", headers=bare)
+        assert query.status_code == 422 and "query.time: no such field; there are: name, times" in query.text
+
+
 async def test_raw_bodies_are_base64() -> None:
     async with http_client(table()) as http:
         assert (await http.post("/v1/raw", json={"body": "AQID"})).json() == {"body": "AwIB"}

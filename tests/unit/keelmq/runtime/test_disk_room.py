@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.disk_room import DiskRoom, disk_ratio, disk_room
+from keelmq.runtime.disk_room import DiskRoom, disk_ratio, disk_room
 
 
 def test_blocks_reserved_for_root_are_neither_used_nor_available(
