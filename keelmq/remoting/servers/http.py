@@ -128,8 +128,8 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
         type_ = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         raw = await request.body()
         if operation.request_body is bytes and type_ in RAW_TYPES:
-            _check_names(operation.request, request.query_params, "query")
-            return await _called(request, bound, dict(request.query_params), raw)
+            query = dict(request.query_params)
+            return await _called(request, bound, query, raw, partial(_check_names, operation.request, query))
         if type_ != JSON and raw:
             bare = (
                 f", or for the bare body {' or '.join(RAW_TYPES)}" if operation.request_body is bytes else ""
@@ -137,8 +137,7 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
             raise BadRequest(f"content type {type_}: {JSON}{bare}")
         model, value = request_model(operation), _json(raw)
         found = model.model_validate(value)
-        _check_names(model, value, "body")
-        return await _handled(request, bound, found)
+        return await _handled(request, bound, found, partial(_check_names, model, value))
 
     async def endpoint(request: fastapi.Request) -> Response:
         accept = request.headers.get("accept", "") if operation.response_body is bytes else ""
@@ -148,20 +147,13 @@ def _endpoint(bound: _Bound) -> Callable[..., Any]:
     return endpoint
 
 
-def _check_names(model: type[BaseModel], given: Collection[str], where: str) -> None:
-    """Raises RequestValidationError if there is a name that the model does not have. On the wire it is
-    ignored, since another version may know it; here a person has misspelled it, and would be told that all
-    is well."""
+def _check_names(model: type[BaseModel], given: Collection[str]) -> None:
+    """Raises BadRequest if there is a name that the model does not have. On the wire it is ignored, since
+    another version may know it; here a person has misspelled it, and would be told that all is well."""
     known = {name: field.alias or name for name, field in model.model_fields.items()}
     unknown = sorted(set(given) - known.keys() - set(known.values()))
     if unknown:
-        there = ", ".join(known.values()) or "none"
-        raise RequestValidationError(
-            [
-                {"type": "extra_forbidden", "loc": (where, name), "msg": f"no such field; there are: {there}"}
-                for name in unknown
-            ]
-        )
+        raise BadRequest(f"no field {', '.join(unknown)}; there are: {', '.join(known.values()) or 'none'}")
 
 
 def _json(raw: bytes) -> Any:
@@ -191,7 +183,9 @@ async def _answered(
         return refusal(error, operation.name)
 
 
-async def _handled(http: fastapi.Request, bound: _Bound, request: BaseModel) -> object:
+async def _handled(
+    http: fastapi.Request, bound: _Bound, request: BaseModel, check_names: Callable[[], None]
+) -> object:
     fields = bound.operation.request.model_validate(request.model_dump(exclude={"body"}, exclude_unset=True))
     ext_fields = header_fields(fields)
     try:
@@ -200,10 +194,16 @@ async def _handled(http: fastapi.Request, bound: _Bound, request: BaseModel) -> 
             text.encode()
     except UnicodeEncodeError:  # "\ud800" is JSON
         raise BadRequest("the input is not valid text: it has a lone surrogate") from None
-    return await _called(http, bound, ext_fields, raw)
+    return await _called(http, bound, ext_fields, raw, check_names)
 
 
-async def _called(http: fastapi.Request, bound: _Bound, ext_fields: Mapping[str, str], raw: bytes) -> object:
+async def _called(
+    http: fastapi.Request,
+    bound: _Bound,
+    ext_fields: Mapping[str, str],
+    raw: bytes,
+    check_names: Callable[[], None] = lambda: None,
+) -> object:
     """Checks access, and calls a handler with extFields and body bytes, as for a TCP request, so both servers
     accept the same input. Every outcome is audited as there (dispatch.py)."""
     table, operation, handler = bound
@@ -216,6 +216,7 @@ async def _called(http: fastapi.Request, bound: _Bound, ext_fields: Mapping[str,
 
     try:
         caller = call.admitted(table, request)
+        check_names()
         header = parse_header(operation.request, ext_fields)
         body = decode_body(operation.request_body, raw)
         result = await handler(

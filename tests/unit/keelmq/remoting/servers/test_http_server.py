@@ -150,13 +150,10 @@ async def test_a_misspelled_field_is_422_and_the_right_ones_are_named() -> None:
     """On the wire it is ignored; a person would be told that all is well."""
     async with http_client(table()) as http:
         answer = await http.post("/v1/raw", json={"bdoy": "AQID", "x": 1})
-        assert answer.status_code == 422
-        assert answer.json()["detail"].startswith(
-            "body.bdoy: no such field; there are: body; body.x: no such"
-        )
+        assert (answer.status_code, answer.json()["detail"]) == (422, "no field bdoy, x; there are: body")
         bare = {"content-type": "text/plain"}
         query = await http.post("/v1/namedRaw?name=n&time=2", content=b"ab", headers=bare)
-        assert query.status_code == 422 and "query.time: no such field; there are: name, times" in query.text
+    assert (query.status_code, query.json()["detail"]) == (422, "no field time; there are: name, times")
 
 
 async def test_raw_bodies_are_base64() -> None:
