@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 ALL = os.environ.get("TESTS_ALL") == "1"
-"""Set by `./test --all`."""
+"""Set by `./test --ci` and `./test --all`."""
 SHARE = 8
 """Without it, an eighth of the repetitions is made."""
 
@@ -30,5 +30,5 @@ def _slow(case: object) -> ParameterSet:
 
 
 def share(count: int) -> int:
-    """So many repetitions (seeds, examples of hypothesis) with --all; an eighth, at least one, without."""
+    """So many repetitions (seeds, examples of hypothesis) with ALL; an eighth, at least one, without."""
     return count if ALL else max(1, count // SHARE)
