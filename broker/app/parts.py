@@ -28,7 +28,8 @@ from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.config.detected_address import detect_address
 from broker.controller_mode.broker_meta_file import MetaFiles
-from broker.controller_mode.service import ControlledParts, ControllerMode
+from broker.controller_mode.controlled_parts import ControlledParts
+from broker.controller_mode.service import ControllerMode
 from broker.core.read_counters import ReadCounters
 from broker.core.role import Role
 from broker.ha.core.epochs import Epochs

@@ -81,9 +81,11 @@ class ReplicasManager:
         poll_period_ms: int,
         on_change: Callable[[Role, Role, int], None],
         on_confirmed: Callable[[int], None],
+        on_sync_state_set: Callable[[frozenset[int]], None],
     ) -> None:
         """on_change(before, after, took_ms): a change has just been finished. on_confirmed(asked_ms): the
-        active controller, asked at that time, says that this broker is master."""
+        active controller, asked at that time, says that this broker is master. on_sync_state_set: told the
+        SyncStateSet of every role update."""
         self._identity, self._controller, self._ha, self._effects = identity, controller, ha, effects
         self._role_change = RoleChange(ha, effects)
         self._cluster_name, self._broker_name = cluster_name, broker_name
@@ -94,6 +96,7 @@ class ReplicasManager:
         self._master_wanted = asyncio.Event()
         self._changing = asyncio.Lock()
         self._on_change, self._on_confirmed = on_change, on_confirmed
+        self._on_sync_state_set = on_sync_state_set
         self._no_master_because = ""
         self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
         self.fault = ""
@@ -112,6 +115,7 @@ class ReplicasManager:
         """Keeps a role update for the background task. Of several that wait, the newest one counts."""
         self._role_update = newest(self._role_update, role_update)
         self._role_update_came.set()
+        self._on_sync_state_set(role_update.sync_state_set)
 
     def notify_broker_role_changed(
         self, request: NotifyBrokerRoleChangedRequest, body: SyncStateSet | None

@@ -6,24 +6,20 @@ about the isolation lease.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from broker.admission.disk_fault import DiskFault
-from broker.admission.fast_path import FastPathPeer
-from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_forwarder import SendForwarder
-from broker.admission.send_gate import SendGate
-from broker.clients.core.registry import ClientRegistry
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
+from broker.controller_mode.controlled_parts import ControlledParts
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
 from broker.controller_mode.ha_requests import HaRequests
 from broker.controller_mode.ha_security import ha_security
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
 from broker.controller_mode.isolation_lease import IsolationLease
+from broker.controller_mode.peer_connections import PeerConnections
 from broker.controller_mode.planned_stop import PlannedStop
 from broker.controller_mode.replicas_manager import ReplicasManager
 from broker.controller_mode.replication_settings import awaited_copies, ha_settings
@@ -34,47 +30,12 @@ from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.report import status_of
 from broker.ha.service import HaService
-from broker.metadata.service import Metadata
-from broker.put.send_commands import SendCommand
-from broker.stats.messages_in import MessagesIn
-from broker.store.log.group_commit import GroupCommit
-from broker.store.message_store import MessageStore
-from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Audit, Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlledParts:
-    """The parts of the broker that controller mode works on, and what it calls.
-
-    client, pushed: for controllers, name servers and the master, and the requests that come over these
-    connections. address: host:port that clients are told. announce:
-    registers with the name servers, at once and in the background. send_here: the send handler.
-    close_clients: closes all connections of clients. on_role_changed(before, after, took_ms): a role change
-    has just been finished.
-    """
-
-    client: RemotingClient
-    pushed: OperationTable
-    gate: SendGate
-    pending: PendingReplies
-    store: MessageStore
-    commit: GroupCommit
-    disk_fault: DiskFault
-    metadata: Metadata
-    registry: ClientRegistry
-    messages_in: MessagesIn
-    audit: Audit | None
-    address: Callable[[], str]
-    announce: Callable[[], None]
-    send_here: Callable[[SendCommand, bytes, FastPathPeer], bytes | None]
-    close_clients: Callable[[], None]
-    on_role_changed: Callable[[Role, Role, int], None]
 
 
 class ControllerMode:
@@ -167,6 +128,12 @@ class ControllerMode:
             close_clients=parts.close_clients,
             announce=self._announce,
         )
+        self._peers = PeerConnections(
+            parts.client,
+            self._controller,
+            broker_name=config.broker_name,
+            broker_id=lambda: self.role.broker_id,
+        )
         self._manager = ReplicasManager(
             self._identity,
             self._controller,
@@ -176,6 +143,7 @@ class ControllerMode:
             poll_period_ms=config.sync_broker_metadata_period,
             on_change=self._role_changed,
             on_confirmed=self._confirmed,
+            on_sync_state_set=self._peers.members,
         )
 
     def _make_hand_over(self) -> None:
@@ -233,6 +201,7 @@ class ControllerMode:
         self._tasks = tasks
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
+        tasks.start("connections to the SyncStateSet", self._peers.run)
         tasks.start("isolation lease", lambda: self._lease.watch(lambda: self.is_isolated))
         tasks.start("metadata of the master", self.slave_sync.run)
         tasks.start("HA address of the master", self.slave_sync.refresh_forever)

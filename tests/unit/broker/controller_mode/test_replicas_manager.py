@@ -181,6 +181,7 @@ class Broker:
             poll_period_ms=60_000,
             on_change=self.changed,
             on_confirmed=lambda asked_ms: None,
+            on_sync_state_set=lambda sync_state_set: None,
         )
         self.manager.start(self.tasks)
         return self.manager
