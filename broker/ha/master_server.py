@@ -4,7 +4,7 @@ The event loop sends one packet per slave and turn, and keeps at most about one 
 buffer: bulk catch-up must not delay the producers that share the loop. Log bytes go from the mapped file to
 the socket without a copy (uvloop). A slave that is far behind is served by a thread (catch_up.py): while
 `_batch` is set, only that thread writes to the socket. Sendfile cannot encrypt, so the loop serves all slaves
-that use TLS. A broker that is not master closes every connection at once.
+that use TLS. A broker that is not master serves nobody (held_connections.py).
 
 A link gets no byte of a peer that has not proved its membership (core/hello.py), so such a peer is told
 nothing, changes no SyncStateSet, and ends nobody's link.
@@ -14,11 +14,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from broker.ha.catch_up import CatchUpThreads, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
+from broker.ha.held_connections import HeldConnections
 from broker.ha.ports import Clock, ReplicatedLog
 from broker.ha.security import HaSecurity
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -247,13 +249,16 @@ class MasterServer:
                 handshake_ms=DEADLINE_MS,
                 waiting_max=LINKS_MAX,
             )
-        self._open = False
+        self._connections = HeldConnections(
+            self._new_protocol if self._tls_port is None else self._tls_port.accepted,
+            on_refused=partial(self._tell, self._strangers_log),
+            waiting_max=LINKS_MAX,
+        )
 
     async def start(self, host: str, port: int) -> None:
         """Binds the port. Raises OSError if it is taken."""
-        accepted = self._new_protocol if self._tls_port is None else self._tls_port.accepted
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(accepted, host, port, backlog=LINKS_MAX)
+        self._listener = await loop.create_server(self._connections.accepted, host, port, backlog=LINKS_MAX)
         if self.security.tls is not None:
             self._tasks.start("certificates of the HA port", self.security.tls.run)
 
@@ -270,7 +275,7 @@ class MasterServer:
     @property
     def connection_count(self) -> int:
         """Returns the number of open HA connections, also those without a handshake."""
-        return len(self._protocols)
+        return len(self._protocols) + len(self._connections)
 
     @property
     def refused(self) -> Counter[str]:
@@ -288,6 +293,7 @@ class MasterServer:
             steps.add("the listener", self._listener.close)
         if self._tls_port is not None:
             steps.add("TLS handshakes", self._tls_port.close)
+        steps.add("connections that wait", self._connections.close)
         steps.add("the links", lambda: self.refuse("the broker stops"))
         steps.add("catch-up threads", self.catch_up.close)
         steps.add("certificates", self._tasks.stop)
@@ -303,12 +309,12 @@ class MasterServer:
 
     def accept(self) -> None:
         """Accepts slaves from now on: this broker is master."""
-        self._open = True
+        self._connections.became_master()
 
     def refuse(self, reason: str) -> None:
-        """Closes every link and accepts none from now on: this broker is not master. on_links_changed is not
-        called."""
-        self._open = False
+        """Closes every link and serves none from now on: this broker is not master. Those that connect wait a
+        moment. on_links_changed is not called."""
+        self._connections.is_master = False
         self.links.clear()
         for protocol in list(self._protocols.values()):
             protocol.close(reason)
@@ -316,11 +322,11 @@ class MasterServer:
 
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
         """Returns the link of a new connection; None: it is refused."""
-        if not self._open:
-            self._tell(self._strangers_log, protocol, "this broker is not master")
+        if not self._connections.is_master:
+            self._tell(self._strangers_log, protocol.address, "this broker is not master")
             return None
         if len(self._protocols) >= LINKS_MAX and not self._make_room():
-            self._tell(self._refused_log, protocol, f"{LINKS_MAX} are open")
+            self._tell(self._refused_log, protocol.address, f"{LINKS_MAX} are open")
             return None
         link = self._new_link(self.state, self.settings, self.clock())
         self._protocols[link] = protocol
@@ -338,7 +344,7 @@ class MasterServer:
     def peer_refused(self, protocol: MasterProtocol, refused: HelloRefused) -> None:
         """Closes the connection of a peer that has not proved its membership."""
         self._refused[refused.kind] += 1
-        self._tell(self._refused_log, protocol, str(refused))
+        self._tell(self._refused_log, protocol.address, str(refused))
         if self.security.tell_refused is not None:
             self.security.tell_refused(
                 "HA_LINK", address=protocol.address, is_tls=protocol.is_tls, remark=str(refused)
@@ -347,8 +353,8 @@ class MasterServer:
             self._protocols.pop(protocol.link, None)
         protocol.close(str(refused))
 
-    def _tell(self, log: RateLimitedLogger, protocol: MasterProtocol, why: str) -> None:
-        log.tell(self.clock(), "HA connection from %s refused: %s", protocol.address, why)
+    def _tell(self, log: RateLimitedLogger, address: str, why: str) -> None:
+        log.tell(self.clock(), "HA connection from %s refused: %s", address, why)
 
     def identified(self, protocol: MasterProtocol, link: MasterLink) -> None:
         """Makes this connection the slave's only one. Closing the older one does not change the

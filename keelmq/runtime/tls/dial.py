@@ -16,12 +16,14 @@ async def open_tls(
 ) -> TlsTransport:
     """Returns the transport; its `protocol` was made by make_protocol(). OSError: nobody is there. TlsError:
     ClientTls.explain() has more words for it. The caller bounds the time; a cancelled attempt leaves
-    nothing. After a failure our files are read at once: those of the server may have been renewed, too."""
+    nothing. After OpenSSL's refusal, or the peer's alert, our files are read at once: those of the server may
+    have been renewed, too. A connection that is merely lost says nothing about them."""
     await tls.refresh()
     try:
         return await _attempt(tls, make_protocol, host, port, scratch)
-    except TlsError:
-        if not tls.files.named() or not await asyncio.to_thread(tls.check):
+    except TlsError as error:
+        renewed = error.__cause__ is not None and tls.files.named() and await asyncio.to_thread(tls.check)
+        if not renewed:
             raise
     return await _attempt(tls, make_protocol, host, port, scratch)
 

@@ -1,0 +1,112 @@
+"""Connections of slaves to a broker that is not master: they wait a moment, because it may become master.
+
+Slaves learn of an election when the new master does, and connect while it still prepares its term. A slave
+that is turned away then comes back after a pause, and its TLS handshake would take the CPU that the promotion
+needs. So nothing is read from such a connection until this broker is master.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from keelmq.runtime.tls.transport import AnyProtocol
+
+HOLD_MS: Final = 500
+"""A promotion takes some 5 ms."""
+
+
+class HeldConnections:
+    """The connections that wait; `accepted` is a factory for loop.create_server(). `is_master`: they need
+    not."""
+
+    is_master = False
+
+    def __init__(
+        self,
+        make_protocol: Callable[[], AnyProtocol],
+        *,
+        on_refused: Callable[[str, str], None],
+        waiting_max: int,
+        hold_ms: int = HOLD_MS,
+    ) -> None:
+        """make_protocol: for a connection that is accepted. on_refused(address, why): one was closed."""
+        self.make_protocol = make_protocol
+        self._on_refused = on_refused
+        self._waiting_max, self._hold_ms = waiting_max, hold_ms
+        self._waiting: dict[HeldConnection, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def accepted(self) -> AnyProtocol:
+        """Returns the protocol of a new connection."""
+        return self.make_protocol() if self.is_master else HeldConnection(self)
+
+    def enter(self, connection: "HeldConnection") -> None:
+        """Takes a connection in, or closes it."""
+        if len(self._waiting) >= self._waiting_max:
+            self._refuse(connection, f"{self._waiting_max} wait for this broker to be master")
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting[connection] = loop.call_later(self._hold_ms / 1000, self._overdue, connection)
+
+    def leave(self, connection: "HeldConnection") -> None:
+        """Forgets a connection that was lost."""
+        if (timer := self._waiting.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def became_master(self) -> None:
+        """Accepts those that wait, and all that come."""
+        self.is_master = True
+        for connection in list(self._waiting):
+            self.leave(connection)
+            connection.go_on()
+
+    def close(self) -> None:
+        """Aborts all."""
+        for connection in list(self._waiting):
+            self.leave(connection)
+            connection.abort()
+
+    def _overdue(self, connection: "HeldConnection") -> None:
+        self._refuse(connection, "this broker is not master")
+
+    def _refuse(self, connection: "HeldConnection", why: str) -> None:
+        self.leave(connection)
+        self._on_refused(connection.address, why)
+        connection.abort()
+
+
+class HeldConnection(asyncio.Protocol):
+    """One that waits. Nothing is read from it, so its end is noticed by the deadline only."""
+
+    def __init__(self, held: HeldConnections) -> None:
+        self._held = held
+        self._transport: asyncio.Transport | None = None
+        self.address = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
+        if peer := transport.get_extra_info("peername"):
+            self.address = f"{peer[0]}:{peer[1]}"
+        self._transport.pause_reading()
+        self._held.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held.leave(self)
+
+    def go_on(self) -> None:
+        """Passes the connection to the protocol that serves it."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        protocol = self._held.make_protocol()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,110 @@
+"""HeldConnections: slaves that connect a moment before this broker is master."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from broker.ha.core.frames import Ack, SlaveHandshake
+from broker.ha.held_connections import HeldConnections
+from tests.unit.broker.ha.test_ha_service import group, until
+
+HOUR_MS = 3_600_000
+
+
+class Echo(asyncio.Protocol):
+    """What a connection is passed to."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+@asynccontextmanager
+async def port(*, waiting_max: int = 4, hold_ms: int = HOUR_MS) -> AsyncIterator[tuple[HeldConnections, int]]:
+    refused: list[str] = []
+    held = HeldConnections(
+        Echo, on_refused=lambda address, why: refused.append(why), waiting_max=waiting_max, hold_ms=hold_ms
+    )
+    listener = await asyncio.get_running_loop().create_server(held.accepted, "127.0.0.1", 0)
+    try:
+        yield held, listener.sockets[0].getsockname()[1]
+    finally:
+        held.close()
+        listener.close()
+
+
+async def end_of(reader: asyncio.StreamReader) -> bytes:
+    with suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def test_what_a_slave_sent_early_is_read_when_this_broker_is_master() -> None:
+    async with port() as (held, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"early")
+        await until(lambda: len(held) == 1, "waits")
+        held.became_master()
+        assert await reader.readexactly(5) == b"early" and not len(held)
+        second, also = await asyncio.open_connection("127.0.0.1", number)
+        also.write(b"later")
+        assert await second.readexactly(5) == b"later"
+        writer.close()
+        also.close()
+
+
+async def test_one_that_waits_too_long_is_closed() -> None:
+    async with port(hold_ms=30) as (held, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"early")
+        assert await end_of(reader) == b"" and not len(held)
+        writer.close()
+
+
+async def test_only_so_many_wait() -> None:
+    async with port(waiting_max=1) as (held, number):
+        _, first = await asyncio.open_connection("127.0.0.1", number)
+        await until(lambda: len(held) == 1, "waits")
+        reader, second = await asyncio.open_connection("127.0.0.1", number)
+        assert await end_of(reader) == b"" and len(held) == 1
+        first.close()
+        second.close()
+
+
+async def test_a_stop_closes_those_that_wait() -> None:
+    async with port() as (held, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        await until(lambda: len(held) == 1, "waits")
+        held.close()
+        assert await end_of(reader) == b"" and not len(held)
+        writer.close()
+
+
+async def test_a_slave_that_is_quicker_than_the_promotion_needs_no_second_connection(tmp_path: Path) -> None:
+    async with group(tmp_path, 1) as (master,):
+        reader, writer = await asyncio.open_connection(*master.service.address)
+        writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
+        await until(lambda: master.service.connection_count == 1, "waits")
+        assert not master.service.links
+        await master.lead(1)
+        assert await reader.readexactly(20)
+        await until(lambda: 9 in master.service.links, "its link")
+        writer.close()
+
+
+@pytest.mark.parametrize("role", ["slave", "none"])
+async def test_a_broker_that_does_not_become_master_sends_nothing(tmp_path: Path, role: str) -> None:
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        reader, writer = await asyncio.open_connection(*two.service.address)
+        writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
+        if role == "slave":
+            await two.follow(one, 1)
+        assert await end_of(reader) == b"" and not two.service.links
+        writer.close()
