@@ -26,11 +26,11 @@ from analytics.quality import READ, READ_SCHEMA
 from analytics.reading import as_pattern, no_rows, read_table
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
-from analytics.rollup.events import EVENT_TABLES
+from analytics.rollup.events import EVENT_TABLES, union
 from analytics.rollup.replicas import replica_lag_filled
 from analytics.rollup.run import paths_of, roll_up
 from analytics.rollup.store import RollupStore
-from analytics.rollup.tables import TABLES, union
+from analytics.rollup.tables import TABLES
 from analytics.session import spark_in_one_line, spark_session
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
@@ -94,7 +94,7 @@ def run(
             out,
             span.hours,
             base_ms=window_ms or fine_window_ms(span),
-            tables={**TABLES, **EVENT_TABLES},
+            tables=(*TABLES, *EVENT_TABLES),
             ends=span.ends,
             progress=progress,
         )

@@ -1,19 +1,28 @@
 """How far consumer groups are behind, per window."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Sequence
 
-from analytics.tables import GROUP
-from analytics.windows import window_of
+import pyarrow as pa
+
+from analytics.rollup.arrays import Ints, ints
+
+HOUR_MS = 3_600_000
+PAIR = ("consumer_group", "topic")
 
 
-def consumer_lag(samples: DataFrame, window_ms: int) -> DataFrame:
-    """Returns the columns of the table and `window`. `samples`: rows of the table consumer_lag."""
-    last = F.col("ts") * 1024 + F.pmod("broker_id", F.lit(1024))
-    key = (*GROUP, "consumer_group", "topic", window_of(F.col("ts"), window_ms).alias("window_ts"))
-    found = samples.groupBy(*key).agg(
-        F.max("lag_messages").alias("lag_messages_max"),
-        F.max_by("lag_messages", last).alias("lag_messages_last"),
-        F.max("lag_ms").alias("lag_ms_max"),
-    )
-    return found.withColumn("window", F.lit(window_ms))
+def consumer_samples(batch: pa.RecordBatch, gid: Ints) -> pa.Table:
+    """Returns rows of the table consumer_lag with gid in place of the group's name, and `last`, which orders
+    the samples of a pair."""
+    last = ints(batch, "ts") * 1024 + ints(batch, "broker_id") % 1024
+    columns = {name: batch.column(name) for name in (*PAIR, "ts", "lag_messages", "lag_ms")}
+    return pa.table({"gid": pa.array(gid), "last": pa.array(last), **columns})
+
+
+def consumer_lag(samples: Sequence[pa.Table], window_ms: int) -> pa.Table:
+    """Returns gid, at and the columns of the table. `samples`: of consumer_samples(), one at least."""
+    rows = pa.concat_tables(samples).sort_by([("last", "ascending"), ("lag_messages", "ascending")])
+    at = rows["ts"].to_numpy() % HOUR_MS // window_ms
+    keys = ["gid", "at", *PAIR]
+    numbers = [("lag_messages", "max"), ("lag_messages", "last"), ("lag_ms", "max")]
+    # threads would mix up which row is the last one
+    return rows.append_column("at", pa.array(at)).group_by(keys, use_threads=False).aggregate(numbers)

@@ -4,38 +4,71 @@ An hour's rows depend on that hour's records alone: each controller writes a sna
 beginning of each file, so the state at the beginning of an hour is among them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.availability import group_state, minimum_changes
+from analytics.availability import group_state
 from analytics.event_log import group_history
-from analytics.rollup.masters import HOUR_MS
-from analytics.rollup.tables import Hours, RollUp, union
+from analytics.kept import kept
+from analytics.rollup.tables import RollUp
+from analytics.rollup.window_counts import HOUR_MS
 from analytics.sync_state_set import group_spans, replica_state
-from analytics.tables import CONTROLLER_EVENT, GROUP, MASTER_SAMPLE
+from analytics.tables import CONTROLLER_EVENT, GROUP, Table
+from analytics.windows import window_of
 
 
-def _minimum(hours: Hours) -> DataFrame:
-    """Returns min_in_sync_replicas at the beginning of each hour, and its changes."""
-    return _minimum_changes(hours).select(
-        *GROUP, F.col("ts").alias("window_ts"), "min_in_sync_replicas", F.lit(HOUR_MS).alias("window")
-    )
+@dataclass
+class Hours:
+    """The controllers' events of some hours, and what several roll-up tables need of them.
+
+    `minimum`: the roll-up of these hours. `windows`: widths in ms, ascending.
+    """
+
+    read: Callable[[Table], DataFrame]
+    minimum: DataFrame
+    windows: Sequence[int]
+    ends: Mapping[int, int] = field(default_factory=dict)
+    """Up to when each hour has rows, by its beginning; an hour that is not here, to its end."""
+    _kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    def kept(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Returns what `make` returned first; it is kept for several tables."""
+        if name not in self._kept:
+            self._kept[name] = kept(make())
+        return self._kept[name]
+
+    def close(self) -> None:
+        """Frees what was kept."""
+        for frame in self._kept.values():
+            frame.unpersist()
+        self._kept.clear()
 
 
-def _minimum_changes(hours: Hours) -> DataFrame:
-    def make() -> DataFrame:
-        current = hours.master_samples.where("NOT is_stale")
-        return hours.with_group(minimum_changes(current, group=("gid",)))
+@dataclass(frozen=True)
+class EventRollUp(RollUp):
+    """`roll` makes the rows of the table, with a column `window`, of all windows."""
 
-    return hours.kept("minimum", make)
+    roll: Callable[[Hours], DataFrame]
+
+
+def hour_of(ts: Column) -> Column:
+    """Returns the start of the UTC hour that `ts` is in."""
+    return window_of(ts, HOUR_MS)
 
 
 def _spans(hours: Hours) -> tuple[DataFrame, DataFrame]:
     history = hours.kept("history", lambda: group_history(hours.read(CONTROLLER_EVENT), by_hour=True))
     spans = hours.kept("spans", lambda: group_spans(history, from_ts=0, to_ts=_end(hours.ends)))
     return history, spans
+
+
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    """Returns the rows of all, by the names of their columns."""
+    return reduce(DataFrame.unionByName, frames)
 
 
 def _end(ends: Mapping[int, int]) -> Column:
@@ -50,7 +83,10 @@ def _end(ends: Mapping[int, int]) -> Column:
 
 def _group_state(hours: Hours) -> DataFrame:
     history, spans = _spans(hours)
-    minimum = _minimum_changes(hours)
+    ts = F.col("window_ts")
+    minimum = hours.minimum.select(
+        *GROUP, hour_of(ts).alias("hour_ts"), ts.alias("ts"), "min_in_sync_replicas"
+    )
     return union(
         group_state(history, spans, minimum, window_ms).withColumn("window", F.lit(window_ms))
         for window_ms in hours.windows
@@ -65,24 +101,23 @@ def _replica_state(hours: Hours) -> DataFrame:
     )
 
 
-EVENT_TABLES: Mapping[str, RollUp] = {
+EVENT_TABLES: Mapping[str, EventRollUp] = {
     each.name: each
     for each in (
-        RollUp("minimum", (*GROUP, "window_ts", "min_in_sync_replicas"), 3, _minimum, (MASTER_SAMPLE,)),
-        RollUp(
+        EventRollUp(
             "group_state",
             (*GROUP, "window_ts", "below_min_ms", "unknown_ms", "no_master_ms", "shrinks", "expands", "flaps",
              "elections", "unclean_elections"),
             3,
-            _group_state,
             (CONTROLLER_EVENT,),
+            _group_state,
         ),
-        RollUp(
+        EventRollUp(
             "replica_state",
             (*GROUP, "window_ts", "broker_id", "master_ms", "in_sync_ms", "out_ms", "flaps"),
             4,
-            _replica_state,
             (CONTROLLER_EVENT,),
+            _replica_state,
         ),
     )
 }  # fmt: skip

@@ -1,61 +1,88 @@
-"""Which samples are of the current master, and a number for each group's hour.
+"""Which samples are of the current master, and a number for each group of an hour.
 
 A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and
 wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of
 that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
 """
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from functools import cached_property
 
+import numpy as np
+import pyarrow as pa
+
+from analytics.rollup.arrays import Bools, Ints, reduced, run_starts
 from analytics.tables import GROUP
-from analytics.windows import window_of
 
-HOUR_MS = 3_600_000
-
-
-def terms(master_samples: DataFrame, events: DataFrame) -> DataFrame:
-    """Returns a row per group, hour and masterEpoch seen in it: GROUP, hour_ts, master_epoch, stale_from_ts,
-    gid.
-
-    `stale_from_ts`: from when on a sample with this epoch is stale; NULL: never. `gid`: 1, 2, ... for each
-    group and hour; an aggregate over it costs half of one over names.
-    """
-    seen = master_samples.select(*GROUP, "ts", "master_epoch")
-    before, after = (events.select(*GROUP, "ts", f"{view}.master_epoch") for view in ("before", "after"))
-    began = (
-        seen.unionByName(before)
-        .unionByName(after)
-        .where("master_epoch IS NOT NULL")
-        .groupBy(*GROUP, hour_of(F.col("ts")).alias("hour_ts"), "master_epoch")
-        .agg(F.min("ts").alias("began_ts"))
-    )
-    by_hour = Window.partitionBy(*GROUP, "hour_ts").orderBy(F.desc("master_epoch"))
-    higher = by_hour.rowsBetween(Window.unboundedPreceding, -1)
-    gid = F.dense_rank().over(Window.orderBy(*GROUP, "hour_ts"))
-    return began.select(
-        *GROUP,
-        "hour_ts",
-        "master_epoch",
-        F.min("began_ts").over(higher).alias("stale_from_ts"),
-        gid.cast("long").alias("gid"),
-    )
+GroupName = tuple[str, str]
+_NEVER = (1 << 63) - 1
 
 
-def in_terms(samples: DataFrame, of: DataFrame) -> DataFrame:
-    """Returns the samples with gid and is_stale in place of GROUP and master_epoch. `of`: of terms()."""
-    on = [*GROUP, "hour_ts", "master_epoch"]
-    joined = samples.withColumn("hour_ts", hour_of(F.col("ts"))).join(F.broadcast(of), on)
-    is_stale = F.coalesce(F.col("ts") >= F.col("stale_from_ts"), F.lit(False))
-    return joined.withColumn("is_stale", is_stale).drop("stale_from_ts", *on)
+class GroupNumbers:
+    """Numbers groups from 0 in the order in which their names come: arithmetic on names costs a multiple."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[GroupName, int] = {}
+
+    @property
+    def names(self) -> list[GroupName]:
+        """The names, by number."""
+        return list(self._numbers)
+
+    def of(self, batch: pa.RecordBatch) -> Ints:
+        """Returns the number of each row's group."""
+        cluster, broker = (_as_dictionary(batch.column(name)) for name in GROUP)
+        clusters, brokers = cluster.dictionary.to_pylist(), broker.dictionary.to_pylist()
+        width = max(len(brokers), 1)
+        code = cluster.indices.to_numpy().astype(np.int64) * width + broker.indices.to_numpy()
+        number = np.zeros(len(clusters) * width, np.int64)
+        first = np.full(len(number), len(code))
+        starts = run_starts(code)
+        np.minimum.at(first, code[starts], starts)
+        for each in sorted(np.unique(code[starts]).tolist(), key=first.__getitem__):
+            name = clusters[each // width], brokers[each % width]
+            number[each] = self._numbers.setdefault(name, len(self._numbers))
+        found: Ints = number[code]
+        return found
 
 
-def with_names(rows: DataFrame, of: DataFrame) -> DataFrame:
-    """Returns the rows with GROUP and hour_ts in place of gid."""
-    names = of.select(*GROUP, "hour_ts", "gid").dropDuplicates(["gid"])
-    return rows.join(F.broadcast(names), "gid").drop("gid")
+class Terms:
+    """The masterEpochs that were seen in an hour. First add() all, then ask."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, dict[int, int]] = {}
+        """By group and masterEpoch: the first time that it was seen."""
+
+    def add(self, gid: Ints, epoch: Ints, ts: Ints) -> None:
+        """Takes rows that have seen a masterEpoch. Fast if rows of a group and epoch follow one another."""
+        starts = run_starts(gid, epoch)
+        first = reduced(np.minimum, ts, starts)
+        for group, number, at in zip(
+            gid[starts].tolist(), epoch[starts].tolist(), first.tolist(), strict=True
+        ):
+            of_group = self._began.setdefault(group, {})
+            of_group[number] = min(at, of_group.get(number, at))
+
+    def is_stale(self, gid: Ints, epoch: Ints, ts: Ints) -> tuple[Bools, Bools]:
+        """Returns for each row whether its epoch was seen, and whether it is of a replaced master."""
+        starts = run_starts(gid, epoch)
+        keys = zip(gid[starts].tolist(), epoch[starts].tolist(), strict=True)
+        found = [self._stale_from.get(key) for key in keys]
+        lengths = np.diff(np.append(starts, len(gid)))
+        is_seen = np.repeat(np.array([each is not None for each in found], np.bool_), lengths)
+        stale_from = np.array([_NEVER if each is None else each for each in found], np.int64)
+        return is_seen, ts >= np.repeat(stale_from, lengths)
+
+    @cached_property
+    def _stale_from(self) -> dict[tuple[int, int], int]:
+        """Returns from when on a sample of this group with this epoch is stale."""
+        found = {}
+        for group, of_group in self._began.items():
+            began = _NEVER
+            for epoch in sorted(of_group, reverse=True):
+                found[group, epoch] = began
+                began = min(began, of_group[epoch])
+        return found
 
 
-def hour_of(ts: Column) -> Column:
-    """Returns the start of the UTC hour that `ts` is in."""
-    return window_of(ts, HOUR_MS)
+def _as_dictionary(column: pa.Array) -> pa.DictionaryArray:
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()

@@ -1,20 +1,28 @@
-"""Rolls up the hours that are new or changed, many hours in one Spark job per table."""
+"""Rolls up the hours that are new or changed.
 
-from collections.abc import Callable, Mapping, Sequence
+Spark gives each hour's files to a Python worker, which makes the tables of samples (analytics/rollup/hour.py);
+those of the controllers' events are queries.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
-from analytics.reading import read_table
-from analytics.rollup.masters import HOUR_MS, hour_of
+from analytics.reading import as_pattern, read_table, spark_schema
+from analytics.rollup.events import EVENT_TABLES, Hours, hour_of
+from analytics.rollup.files import HourFiles, RollHours
 from analytics.rollup.store import STAGING, RollupStore
-from analytics.rollup.tables import MINUTE_MS, TABLES, Hours, RollUp
+from analytics.rollup.tables import MINIMUM, MINUTE_MS, TABLES, RollUp
+from analytics.rollup.window_counts import HOUR_MS
 from analytics.tables import Table
 
 BATCH_ROWS_MAX = 200_000_000
 """Rows in one job. More are several jobs, so that an interrupted run keeps what it has computed."""
+TASK_ROWS = 300_000
+"""Rows for which a Python worker is worth its start."""
 
 Progress = Callable[[str], None]
 
@@ -41,22 +49,72 @@ def roll_up(
     manifests: Sequence[HourManifest],
     *,
     base_ms: int | None = None,
-    tables: Mapping[str, RollUp] = TABLES,
+    tables: Collection[str] = TABLES.keys(),
     ends: Mapping[int, int] | None = None,
     progress: Progress = lambda _: None,
 ) -> list[int]:
     """Computes what is not up to date; returns those hours. A second run does nothing.
 
-    `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours.
+    `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours. `tables`:
+    names from TABLES and EVENT_TABLES; those of the latter need `minimum`.
     """
     windows, store = windows_of(base_ms), RollupStore(out)
     store.clean()
     stale = store.stale(manifests, windows)
     for batch in _batches(stale):
         progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
-        _roll_up_batch(spark, store, batch, windows, tables, ends or {})
+        roll_up_samples(spark, store, batch, windows, tables=[each for each in tables if each in TABLES])
+        _roll_up_events(spark, store, batch, windows, tables, ends or {})
         store.place(batch, tables, windows)
     return [each.hour_ts for each in stale]
+
+
+def roll_up_samples(
+    spark: SparkSession,
+    store: RollupStore,
+    manifests: Sequence[HourManifest],
+    windows: Sequence[int],
+    *,
+    tables: Collection[str] = TABLES.keys(),
+    target: str = STAGING,
+) -> None:
+    """Writes the tables that are made of samples into the folder `target` of the store."""
+    hours = [
+        HourFiles(each.hour_ts, {name: [part.path for part in parts] for name, parts in each.parts.items()})
+        for each in manifests
+    ]
+    system, root = store.place_of_files
+    tasks = min(len(hours), 1 + sum(each.rows for each in manifests) // TASK_ROWS)
+    work = RollHours(system, root, target, tuple(windows), frozenset(tables))
+    spark.sparkContext.parallelize(hours, tasks).foreach(work)
+
+
+def _roll_up_events(
+    spark: SparkSession,
+    store: RollupStore,
+    batch: Sequence[HourManifest],
+    windows: Sequence[int],
+    tables: Collection[str],
+    ends: Mapping[int, int],
+) -> None:
+    def read(table: Table) -> DataFrame:
+        return read_table(spark, paths_of(store.url, batch, table), table)
+
+    wanted = [each for each in EVENT_TABLES.values() if each.name in tables]
+    wanted = [
+        each for each in wanted if any(source.name in of.parts for of in batch for source in each.sources)
+    ]
+    if not wanted:
+        return
+    minimum = spark.read.schema(spark_schema(MINIMUM.schema)).parquet(
+        as_pattern(f"{store.url}/{STAGING}/{MINIMUM.name}")
+    )
+    hours = Hours(read, minimum, windows, ends)
+    try:
+        for table in wanted:
+            _write_hours(table.roll(hours), table, f"{store.url}/{STAGING}/{table.name}")
+    finally:
+        hours.close()
 
 
 def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
@@ -71,33 +129,13 @@ def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
     return batches
 
 
-def _roll_up_batch(
-    spark: SparkSession,
-    store: RollupStore,
-    batch: Sequence[HourManifest],
-    windows: Sequence[int],
-    tables: Mapping[str, RollUp],
-    ends: Mapping[int, int],
-) -> None:
-    def read(table: Table) -> DataFrame:
-        return read_table(spark, paths_of(store.url, batch, table), table)
-
-    hours = Hours(read, windows, ends)
-    try:
-        for table in tables.values():
-            if any(each.name in manifest.parts for manifest in batch for each in table.sources):
-                write_hours(table.roll(hours), table, f"{store.url}/{STAGING}/{table.name}")
-    finally:
-        hours.close()
-
-
 def paths_of(out_url: str, manifests: Sequence[HourManifest], table: Table) -> list[str]:
     """Returns the URLs of this table's parts, hour by hour."""
     parts = [part.path for each in manifests for part in each.parts.get(table.name, [])]
     return [f"{out_url}/{path}" for path in parts]
 
 
-def write_hours(rows: DataFrame, table: RollUp, url: str) -> None:
+def _write_hours(rows: DataFrame, table: RollUp, url: str) -> None:
     """Writes a file per window and hour, in the order of the key: equal rows give equal files."""
     folder, key = ("window", "hour"), table.columns[: table.key]
     # A constant would vanish from the order, and the writer would sort again by the folders, which loses it.

@@ -52,6 +52,11 @@ class RollupStore:
             self._system, self._root = file_system(out)
         self.url = f"file://{self._root}" if is_local else spark_url(self.out)
 
+    @property
+    def place_of_files(self) -> tuple[pa_fs.FileSystem, str]:
+        """Returns pyarrow's file system and the path of `out` in it."""
+        return self._system, self._root
+
     def read(self, hour_ts: int) -> RolledHour | None:
         """Returns an hour's manifest; None: there is none, or it is damaged or of another version."""
         try:

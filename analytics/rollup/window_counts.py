@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.rollup.arrays import Bools, Ints, begins, ints, reduced, run_starts
 from keelmq.runtime.log_buckets import BUCKETS, EDGES
 
 UNITS = ("bytes", "ms", "lag_us", "confirm_us")
@@ -32,9 +32,6 @@ _NONE = -1
 
 _EDGES = np.array([min(edge, (1 << 63) - 1) for edge in EDGES], np.int64)
 _TOPS = np.array([EDGES[number + 1] - 2 for number in range(BUCKETS)], np.int64)
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def bucket(values: Ints) -> Ints:
@@ -77,18 +74,18 @@ class WindowCounts:
     @classmethod
     def of_samples(cls, batch: pa.RecordBatch, base_ms: int) -> "WindowCounts":
         """Counts the samples of a batch: rows of master_sample by in_terms(), in any order."""
-        ts = _ints(batch, "ts")
+        ts = ints(batch, "ts")
         in_hour = ts % HOUR_MS
-        end, confirmed = _ints(batch, "max_offset"), _ints(batch, "confirm_offset")
+        end, confirmed = ints(batch, "max_offset"), ints(batch, "confirm_offset")
         is_stale = batch.column("is_stale").to_numpy(zero_copy_only=False).astype(np.bool_)
         is_above = ~is_stale & (confirmed > end)
         counts = ~is_stale & ~is_above
-        order = np.where(counts, ts * 1024 + _ints(batch, "broker_id") % 1024, _NONE)
+        order = np.where(counts, ts * 1024 + ints(batch, "broker_id") % 1024, _NONE)
         at = in_hour // base_ms
         second = np.left_shift(np.int64(1), in_hour % MINUTE_MS // SECOND_MS)
         cells = _cells(batch, end - confirmed, np.flatnonzero(counts))
         rows = cls(
-            _ints(batch, "gid"), at, counts.astype(np.int64), is_stale.astype(np.int64),
+            ints(batch, "gid"), at, counts.astype(np.int64), is_stale.astype(np.int64),
             is_above.astype(np.int64), np.where(counts, second, 0), order, end, confirmed, *cells,
         )  # fmt: skip
         return rows._summed(at)
@@ -132,17 +129,17 @@ class WindowCounts:
         key = (self.gid << _AT_BITS) + at
         order = np.lexsort((self.max_offset, self.last, key))
         key = key[order]
-        starts = _starts(key)
+        starts = run_starts(key)
         last = np.append(starts[1:], len(key)) - 1 if len(key) else starts
         window = np.empty(len(key), np.int64)
-        window[order] = np.cumsum(_begins(key)) - 1
+        window[order] = np.cumsum(begins(key)) - 1
         cells = (window[self.cell_of] << _CELL_BITS) + self.cell
         by_cell = np.argsort(cells, kind="stable")
         cells = cells[by_cell]
-        cell_starts = _starts(cells)
+        cell_starts = run_starts(cells)
 
         def added(values: Ints) -> Ints:
-            return _reduced(np.add, values[order], starts)
+            return reduced(np.add, values[order], starts)
 
         return WindowCounts(
             gid=key[starts] >> _AT_BITS,
@@ -150,36 +147,15 @@ class WindowCounts:
             samples=added(self.samples),
             stale_master=added(self.stale_master),
             above_max=added(self.above_max),
-            seconds=_reduced(np.bitwise_or, self.seconds[order], starts),
+            seconds=reduced(np.bitwise_or, self.seconds[order], starts),
             last=self.last[order][last],
             max_offset=self.max_offset[order][last],
             confirm_offset=self.confirm_offset[order][last],
             cell_of=cells[cell_starts] >> _CELL_BITS,
             cell=cells[cell_starts] & ((1 << _CELL_BITS) - 1),
-            n=_reduced(np.add, self.n[by_cell], cell_starts),
-            worst=_reduced(np.maximum, self.worst[by_cell], cell_starts),
+            n=reduced(np.add, self.n[by_cell], cell_starts),
+            worst=reduced(np.maximum, self.worst[by_cell], cell_starts),
         )
-
-    def to_batch(self) -> pa.RecordBatch:
-        """Returns a row per window, with lists of its cells."""
-        offsets = pa.array(np.searchsorted(self.cell_of, np.arange(len(self) + 1)).astype(np.int32))
-        columns = {
-            each.name: pa.array(getattr(self, each.name))
-            for each in fields(self)
-            if each.name not in ("cell_of", "cell", "n", "worst")
-        }
-        for name, values in (("cells", self.cell), ("n", self.n), ("worst", self.worst)):
-            columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values))
-        return pa.RecordBatch.from_pydict(columns)
-
-    @classmethod
-    def of_batch(cls, batch: pa.RecordBatch) -> "WindowCounts":
-        """Returns what rows of to_batch() say; windows may be there several times, so merge() comes next."""
-        lists = ("cells", "n", "worst")
-        cells, n, worst = (batch.column(name).flatten().to_numpy() for name in lists)
-        totals = {name: _ints(batch, name) for name in batch.schema.names if name not in lists}
-        cell_of = pc.list_parent_indices(batch.column("cells")).to_numpy().astype(np.int64)
-        return cls(**totals, cell_of=cell_of, cell=cells, n=n, worst=worst)
 
 
 def lag_rows(base: WindowCounts, window_ms: int, base_ms: int) -> pa.RecordBatch:
@@ -223,14 +199,14 @@ def hour_buckets(base: WindowCounts, base_ms: int) -> pa.RecordBatch:
 def _percentiles(counts: WindowCounts) -> dict[str, Any]:
     """Returns per unit p50, p95, p99 and max, and confirms."""
     series = (counts.cell_of << _UNIT_BITS) + (counts.cell >> _BUCKET_BITS)
-    starts = _starts(series)
+    starts = run_starts(series)
     place = series[starts]
-    total = _reduced(np.add, counts.n, starts)
+    total = reduced(np.add, counts.n, starts)
     up_to = np.cumsum(counts.n)
     before = np.append(0, up_to)[starts]
     ends = np.append(starts[1:], len(series)) - 1 if len(series) else starts
     numbers = counts.cell & ((1 << _BUCKET_BITS) - 1)
-    worst = _reduced(np.maximum, counts.worst, starts)
+    worst = reduced(np.maximum, counts.worst, starts)
     most = np.where(worst == _NONE, bucket_top(numbers[ends]), worst)
     values = {"max": most}
     for name, percent in PERCENT.items():
@@ -260,16 +236,16 @@ def _covered_ms(base: WindowCounts, window_ms: int, base_ms: int) -> Ints:
     covered = (seconds | seconds << 1 | carried) & ((1 << width) - 1)
     ms = np.bitwise_count(covered).astype(np.int64) * SECOND_MS
     wide = (fine.gid << _AT_BITS) + fine.at // (window_ms // fine_ms)
-    return _reduced(np.add, ms, _starts(wide))
+    return reduced(np.add, ms, run_starts(wide))
 
 
 def _cells(batch: pa.RecordBatch, lag_bytes: Ints, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Returns cell_of (the row), cell, n and worst of the samples that count."""
-    lag_ms = np.maximum(_ints(batch, "lag_ms"), 0)
+    lag_ms = np.maximum(ints(batch, "lag_ms"), 0)
     found = []
     for unit, (values, most) in enumerate(((lag_bytes, "lag_bytes_max"), (lag_ms, "lag_ms_max"))):
         here = values[rows]
-        worst = np.maximum(here, _ints(batch, most)[rows])
+        worst = np.maximum(here, ints(batch, most)[rows])
         found.append((rows, (unit << _BUCKET_BITS) + bucket(here), np.ones(len(rows), np.int64), worst))
     counts = np.zeros(len(batch), np.bool_)
     counts[rows] = True
@@ -282,27 +258,6 @@ def _cells(batch: pa.RecordBatch, lag_bytes: Ints, rows: Ints) -> tuple[Ints, In
         found.append((of[kept], cell, n[kept], np.full(len(cell), _NONE, np.int64)))
     cell_of, cell, n, worst = (np.concatenate(each) for each in zip(*found, strict=True))
     return cell_of, cell, n, worst
-
-
-def _ints(batch: pa.RecordBatch, name: str) -> Ints:
-    """Returns a column; NULL, which an older file has in a newer column, as 0."""
-    values = batch.column(name)
-    found: Ints = (values.fill_null(0) if values.null_count else values).to_numpy()
-    return found.astype(np.int64, copy=False)
-
-
-def _begins(keys: Ints) -> Bools:
-    return np.append(True, keys[1:] != keys[:-1])[: len(keys)]
-
-
-def _starts(keys: Ints) -> Ints:
-    """Returns where each run of equal numbers begins."""
-    return np.flatnonzero(_begins(keys))
-
-
-def _reduced(by: Any, values: Ints, starts: Ints) -> Ints:
-    found: Ints = by.reduceat(values, starts) if len(starts) else values[:0]
-    return found
 
 
 def _scattered(values: Ints, places: Ints, count: int) -> tuple[Ints, Bools]:

@@ -31,6 +31,8 @@ CPU_S_PER_MILLION_MAX = 3.0
 PEAK_GIB_MAX = 4.0
 SCALE_MAX = 5.5
 DUCKDB_RATIO_MAX = 3.0
+LAG_ONLY = "lag-only"
+"""The folder for the table lag alone, below that of the compacted rows."""
 
 _LAG = """
 WITH samples AS (FROM read_parquet('{files}')),
@@ -145,7 +147,7 @@ def _duckdb_s(out: Path) -> float:
 def _check(out: Path, connection: object) -> None:
     """Both found the same windows and the same numbers of samples."""
     theirs = connection.sql("SELECT count(*), sum(total) FROM lag WHERE unit = 0").fetchall()  # type: ignore[attr-defined]
-    files = f"{out}/lag/*.parquet"
+    files = f"{out}/{LAG_ONLY}/**/*.parquet"
     ours = connection.sql(f"SELECT count(*), sum(samples) FROM read_parquet('{files}')").fetchall()  # type: ignore[attr-defined]
     if ours != theirs:
         raise BenchError(f"Spark found {ours} windows and samples, DuckDB {theirs}")

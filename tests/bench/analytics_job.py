@@ -14,15 +14,15 @@ import sys
 import time
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from analytics import job
 from analytics.compaction.manifest import HourManifest, read_manifests
-from analytics.reading import read_table
-from analytics.rollup.run import paths_of, windows_of
-from analytics.rollup.tables import TABLES, Hours
+from analytics.rollup.run import roll_up_samples, windows_of
+from analytics.rollup.store import RollupStore
+from analytics.rollup.tables import LAG
 from analytics.session import spark_session
-from analytics.tables import Table
+from tests.bench.analytics import LAG_ONLY
 
 TICKS = os.sysconf("SC_CLK_TCK")
 CONF = {"spark.master": "local[2]"}
@@ -67,22 +67,17 @@ def peak_kib(*pids: int) -> int:
     )
 
 
-def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest], target: Path) -> None:
-    def read(table: Table) -> DataFrame:
-        return read_table(spark, paths_of(f"file://{out}", manifests, table), table)
-
-    hours = Hours(read, windows_of(None))
-    TABLES["lag"].roll(hours).write.mode("overwrite").parquet(f"file://{target}")
-    hours.close()
+def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest]) -> None:
+    roll_up_samples(spark, RollupStore(out), manifests, windows_of(None), tables=[LAG.name], target=LAG_ONLY)
 
 
 def lag_twice(out: str) -> float:
     """Returns the CPU seconds of the second time; within the session, whose end ends its Python workers."""
     manifests = read_manifests(out)
     with spark_session(quick=False, conf=CONF) as spark:
-        lag_only(spark, out, manifests, Path(out, "lag"))
+        lag_only(spark, out, manifests)
         before = cpu_s(java_pid())
-        lag_only(spark, out, manifests, Path(out, "lag"))
+        lag_only(spark, out, manifests)
         return cpu_s(java_pid()) - before
 
 
