@@ -26,10 +26,9 @@ from analytics.quality import READ, READ_SCHEMA
 from analytics.reading import as_pattern, no_rows, read_table
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
-from analytics.rollup.events import EVENT_TABLES, union
-from analytics.rollup.replicas import replica_lag_filled
-from analytics.rollup.run import paths_of, roll_up
-from analytics.rollup.store import RollupStore
+from analytics.rollup.events import EVENT_TABLES
+from analytics.rollup.run import fill_replicas, paths_of, roll_up
+from analytics.rollup.store import RolledHour, RollupStore
 from analytics.rollup.tables import TABLES
 from analytics.session import spark_in_one_line, spark_session
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
@@ -41,14 +40,14 @@ __all__ = ["AnalyticsError", "run"]
 RUNS_KEPT = 3
 MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
 """Pages show minutes of the last three days, hours of all."""
+QUERIED = (CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, CLOCK_SAMPLE)
+"""The tables whose rows Spark's queries read; samples are for its Python workers."""
 QUICK_ROWS_MAX = 500_000
-"""Below, the start costs more than the rows: see analytics/session.py."""
+"""Rows of QUERIED. Below, the start costs more than the rows: see analytics/session.py."""
 
 EMPTY = {
     "minimum": "min_in_sync_replicas int",
-    "lag": "max_offset bigint, stale_master bigint, above_max bigint",
-    "replica_lag": "broker_id bigint, samples bigint, bytes_max bigint, ms_max bigint, "
-    "samples_out bigint, last_ack_offset bigint, last_ts bigint",
+    "lag": "stale_master bigint, above_max bigint",
 }
 """What is used of a roll-up that no hour has."""
 
@@ -85,7 +84,7 @@ def run(
         kept_ts = prune(Path(out), manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
         manifests = [each for each in manifests if each.hour_ts >= kept_ts]
     span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
-    quick = master is None and span.rows <= QUICK_ROWS_MAX
+    quick = master is None and span.rows_of(QUERIED) <= QUICK_ROWS_MAX
     store = RollupStore(out)
     generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
     with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
@@ -130,36 +129,34 @@ class _Run:
             role_change=self._compacted(ROLE_CHANGE),
             send_gap=self._compacted(SEND_GAP),
             clock_sample=self._compacted(CLOCK_SAMPLE),
-            samples=self._rolled("minimum", HOUR_MS).select(
+            samples=self._rolled("minimum").select(
                 "cluster_name", "broker_name", F.col("window_ts").alias("ts"), F.lit(0).alias("broker_id"),
                 "min_in_sync_replicas",
             ),
         )  # fmt: skip
         span = self._span
-        lag = self._rolled("lag", HOUR_MS)
+        lag = self._rolled("lag")
         for name, frame in run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts).items():
-            _write(frame, f"{aside}/{name}")
-        filled = [
-            replica_lag_filled(
-                self._rolled("lag", window_ms), self._rolled("replica_lag", window_ms), window_ms
-            ).withColumn("window", F.lit(window_ms))
-            for window_ms in self._rolled_hours[-1].windows
-        ]
-        _write_hours(union(filled), f"{aside}/{FILLED}")
+            _write(frame, f"{self._store.url}/{aside}/{name}")
+        hours = {window_ms: self._hours(window_ms) for window_ms in self._rolled_hours[-1].windows}
+        fill_replicas(self._spark, self._store, hours, f"{aside}/{FILLED}")
         self._spark.catalog.clearCache()
         self._store.end_run(run_ts)
 
     def _compacted(self, table: Table) -> DataFrame:
         return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)
 
-    def _rolled(self, name: str, window_ms: int) -> DataFrame:
-        """Returns a roll-up table of the run's hours; of minutes and finer windows only the last days."""
-        oldest = self._span.to_ts - MINUTES_KEPT_MS if window_ms < HOUR_MS else 0
-        hours = [each for each in self._rolled_hours if each.hour_ts + HOUR_MS > oldest]
-        paths = self._store.paths(name, window_ms, hours)
+    def _rolled(self, name: str) -> DataFrame:
+        """Returns the hours of a roll-up table."""
+        paths = self._store.paths(name, HOUR_MS, self._rolled_hours)
         if not paths:
             return no_rows(self._spark, _columns(EMPTY[name]))
         return self._spark.read.parquet(*map(as_pattern, paths))
+
+    def _hours(self, window_ms: int) -> list[RolledHour]:
+        """Returns the run's hours; of minutes and finer windows only the last days."""
+        oldest = self._span.to_ts - MINUTES_KEPT_MS if window_ms < HOUR_MS else 0
+        return [each for each in self._rolled_hours if each.hour_ts + HOUR_MS > oldest]
 
 
 def _columns(ddl: str) -> types.StructType:
@@ -173,16 +170,6 @@ def _write(frame: DataFrame, url: str) -> None:
     head = [name for name in ("cluster_name", "broker_name") if name in frame.columns]
     order = [*head, *(each for each in frame.columns if each not in head and each != "elections_by_reason")]
     frame.coalesce(1).sortWithinPartitions(*order).write.parquet(url)
-
-
-def _write_hours(frame: DataFrame, url: str) -> None:
-    """Writes a table of windows as roll-ups are, in a folder for each width and hour."""
-    at = F.timestamp_millis("window_ts")
-    columns = {"dt": F.date_format(at, "yyyy-MM-dd"), "hour": F.date_format(at, "HH")}
-    folders = ("window", *columns)
-    order = (*folders, "cluster_name", "broker_name", "window_ts", "broker_id")
-    rows = frame.withColumns(columns).coalesce(1).sortWithinPartitions(*order)
-    rows.write.partitionBy(*folders).parquet(url)
 
 
 def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ...]]:

@@ -1,11 +1,12 @@
 """Which hours a run looks at, and how wide its finest windows are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
 from analytics.rollup.outliers import outlier_hours
+from analytics.tables import Table
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 FINE_MS = (1_000, 5_000)
@@ -22,10 +23,10 @@ class Span:
     from_ts: int
     to_ts: int
 
-    @property
-    def rows(self) -> int:
-        """Returns the number of compacted rows, of all tables."""
-        return sum(each.rows for each in self.hours)
+    def rows_of(self, tables: Iterable[Table]) -> int:
+        """Returns the number of compacted rows of these tables."""
+        names = [each.name for each in tables]
+        return sum(part.rows for each in self.hours for name in names for part in each.parts.get(name, ()))
 
     @property
     def ends(self) -> dict[int, int]:

@@ -34,3 +34,9 @@ def reduced(by: Any, values: Ints, starts: Ints) -> Ints:
     """Returns one number per run: `by`, a ufunc such as np.add, over its values."""
     found: Ints = by.reduceat(values, starts) if len(starts) else values[:0]
     return found
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Returns the rows of a table as one batch."""
+    whole = table.combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], table.schema)

@@ -10,7 +10,10 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from analytics.compaction.manifest import folder_of
+from analytics.rollup.filled import LAG_COLUMNS, ReplicaFill
 from analytics.rollup.hour import roll_hour
+from analytics.rollup.tables import LAG, REPLICA_LAG, RollUp
 from analytics.tables import GROUP, Table
 
 BATCH_ROWS = 65_536
@@ -19,7 +22,7 @@ BATCH_ROWS = 65_536
 
 @dataclass(frozen=True)
 class HourFiles:
-    """`parts`: the paths of the compacted parts below OUT, by table, in the order of their rows."""
+    """`parts`: paths below OUT by table, in the order of their rows."""
 
     hour_ts: int
     parts: Mapping[str, Sequence[str]]
@@ -44,12 +47,42 @@ class RollHours:
         source = _Parts(self.system, self.root, hour.parts)
         for table, window_ms, rows in roll_hour(source, hour.hour_ts, self.windows, self.wanted):
             folder = f"{self.root}/{self.target}/{table.name}/window={window_ms}/hour={hour.hour_ts}"
-            self.system.create_dir(folder, recursive=True)
-            # an attempt that was given up by Spark may still write
-            temporary = f"{folder}/.{uuid4().hex}"
-            with self.system.open_output_stream(temporary, compression=None) as file:
-                pq.write_table(rows, file, compression="zstd")
-            self.system.move(temporary, f"{folder}/part.parquet")
+            _write(self.system, folder, rows)
+
+
+@dataclass(frozen=True)
+class FillReplicas:
+    """Writes replica_lag with the lag of replicas that are down: see analytics/rollup/filled.py. It is called
+    once per width of windows.
+
+    `hours`: by width, in the order of time, with the files of the roll-ups `lag` and `replica_lag`.
+    """
+
+    system: pa_fs.FileSystem
+    root: str
+    target: str
+    hours: Mapping[int, Sequence[HourFiles]]
+
+    def __call__(self, window_ms: int) -> None:
+        """Writes TARGET/window=<ms>/dt=YYYY-MM-DD/hour=HH/part.parquet for each hour with rows."""
+        fill = ReplicaFill(window_ms)
+        for hour in self.hours[window_ms]:
+            lag, replicas = (
+                self._read(hour, table, columns)
+                for table, columns in ((LAG, LAG_COLUMNS), (REPLICA_LAG, REPLICA_LAG.columns))
+            )
+            rows = fill.hour(hour.hour_ts, lag, replicas)
+            if len(rows):
+                folder = f"{self.root}/{self.target}/window={window_ms}/{folder_of(hour.hour_ts)}"
+                _write(self.system, folder, rows)
+
+    def _read(self, hour: HourFiles, table: RollUp, columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([table.schema.field(each) for each in columns])
+        found = [schema.empty_table()]
+        for path in hour.parts.get(table.name, ()):
+            with self.system.open_input_file(f"{self.root}/{path}") as file:
+                found.append(pq.ParquetFile(file).read(list(columns), use_threads=False))
+        return pa.concat_tables(found)
 
 
 @dataclass(frozen=True)
@@ -71,3 +104,12 @@ class _Parts:
                             for name, field in fields.items()
                         }
                     )
+
+
+def _write(system: pa_fs.FileSystem, folder: str, rows: pa.Table) -> None:
+    """Writes FOLDER/part.parquet. An attempt that Spark gave up may still write: each has its own file."""
+    system.create_dir(folder, recursive=True)
+    temporary = f"{folder}/.{uuid4().hex}"
+    with system.open_output_stream(temporary, compression=None) as file:
+        pq.write_table(rows, file, compression="zstd")
+    system.move(temporary, f"{folder}/part.parquet")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from analytics.rollup import lag, replicas
 from analytics.rollup.arrays import Bools, Ints, ints
 from analytics.rollup.consumers import PAIR, consumer_lag, consumer_samples
-from analytics.rollup.masters import GroupNumbers, Terms
+from analytics.rollup.masters import GroupNumbers, Terms, named_rows
 from analytics.rollup.minimum import minimum_changes
 from analytics.rollup.replicas import ReplicaCounts
 from analytics.rollup.tables import CONSUMERS, LAG, LAG_HISTOGRAM, MINIMUM, REPLICA_LAG, TABLES, RollUp
@@ -147,16 +147,7 @@ class _Hour:
         if window_ms is not None:
             window_ts = self._hour_ts + rows["at"].to_numpy() * window_ms
             rows = rows.append_column("window_ts", pa.array(window_ts))
-        names = self._numbers.names
-        rank = np.empty(len(names), np.int64)
-        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-        rows = rows.append_column("rank", pa.array(rank[rows["gid"].to_numpy()]))
-        order = ("rank", *table.columns[len(GROUP) : table.key])
-        rows = rows.sort_by([(each, "ascending") for each in order])
-        for place, name in enumerate(GROUP):
-            of_group = pa.array([each[place] for each in names], pa.string())
-            rows = rows.append_column(name, of_group.take(rows["gid"].combine_chunks()))
-        return rows.select(table.columns).cast(table.schema).combine_chunks()
+        return named_rows(rows, self._numbers.names, table.schema, table.key)
 
 
 def _joined(arrays: Sequence[Ints]) -> Ints:

@@ -5,6 +5,7 @@ wrong for the group. A sample is stale if a higher masterEpoch began at or befor
 that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -82,6 +83,23 @@ class Terms:
                 found[group, epoch] = began
                 began = min(began, of_group[epoch])
         return found
+
+
+def named_rows(rows: pa.Table, names: Sequence[GroupName], schema: pa.Schema, key: int) -> pa.Table:
+    """Returns the columns of the schema, with GROUP in place of gid, in the order of its first `key` columns.
+
+    `names`: by gid.
+    """
+    rank = np.empty(len(names), np.int64)
+    rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    rows = rows.append_column("rank", pa.array(rank[rows["gid"].to_numpy()]))
+    order = ("rank", *schema.names[len(GROUP) : key])
+    rows = rows.sort_by([(each, "ascending") for each in order])
+    gid = rows["gid"].combine_chunks()
+    for place, name in enumerate(GROUP):
+        of_group = pa.array([each[place] for each in names], pa.string())
+        rows = rows.append_column(name, of_group.take(gid))
+    return rows.select(schema.names).cast(schema).combine_chunks()
 
 
 def _as_dictionary(column: pa.Array) -> pa.DictionaryArray:

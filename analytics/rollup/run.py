@@ -1,7 +1,7 @@
 """Rolls up the hours that are new or changed.
 
-Spark gives each hour's files to a Python worker, which makes the tables of samples (analytics/rollup/hour.py);
-those of the controllers' events are queries.
+Spark gives each hour's files to a Python worker, which makes the tables of samples: analytics/rollup/hour.py.
+Those of the controllers' events are queries.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,9 +13,9 @@ from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
 from analytics.reading import as_pattern, read_table, spark_schema
 from analytics.rollup.events import EVENT_TABLES, Hours, hour_of
-from analytics.rollup.files import HourFiles, RollHours
-from analytics.rollup.store import STAGING, RollupStore
-from analytics.rollup.tables import MINIMUM, MINUTE_MS, TABLES, RollUp
+from analytics.rollup.files import FillReplicas, HourFiles, RollHours
+from analytics.rollup.store import STAGING, RolledHour, RollupStore
+from analytics.rollup.tables import LAG, MINIMUM, MINUTE_MS, REPLICA_LAG, TABLES, RollUp
 from analytics.rollup.window_counts import HOUR_MS
 from analytics.tables import Table
 
@@ -87,6 +87,25 @@ def roll_up_samples(
     tasks = min(len(hours), 1 + sum(each.rows for each in manifests) // TASK_ROWS)
     work = RollHours(system, root, target, tuple(windows), frozenset(tables))
     spark.sparkContext.parallelize(hours, tasks).foreach(work)
+
+
+def fill_replicas(
+    spark: SparkSession, store: RollupStore, hours: Mapping[int, Sequence[RolledHour]], target: str
+) -> None:
+    """Writes replica_lag with the lag of replicas that are down, a task for each width of windows.
+
+    `hours`: by width, in the order of time. `target`: the folder below the store.
+    """
+    names = (LAG.name, REPLICA_LAG.name)
+    files = {
+        window_ms: [
+            HourFiles(each.hour_ts, {name: each.paths(name, window_ms) for name in names})
+            for each in of_width
+        ]
+        for window_ms, of_width in hours.items()
+    }
+    work = FillReplicas(*store.place_of_files, target, files)
+    spark.sparkContext.parallelize(sorted(files), len(files)).foreach(work)
 
 
 def _roll_up_events(

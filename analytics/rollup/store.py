@@ -38,6 +38,11 @@ class RolledHour(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str] = []
     version: int = ROLLUP_VERSION
 
+    def paths(self, table: str, window_ms: int) -> list[str]:
+        """Returns the files of a table's windows, below OUT."""
+        start = f"{ROLLUP}/{table}/window={window_ms}/"
+        return [name for name in self.files if name.startswith(start)]
+
 
 class RollupStore:
     """The roll-ups below `out`, a directory or a URL. Raises AnalyticsError if it cannot be reached."""
@@ -68,8 +73,7 @@ class RollupStore:
 
     def paths(self, table: str, window_ms: int, hours: Iterable[RolledHour]) -> list[str]:
         """Returns the URLs of the files of a table's windows, hour by hour."""
-        start = f"{ROLLUP}/{table}/window={window_ms}/"
-        return [f"{self.url}/{name}" for each in hours for name in each.files if name.startswith(start)]
+        return [f"{self.url}/{name}" for each in hours for name in each.paths(table, window_ms)]
 
     def stale(self, manifests: Iterable[HourManifest], windows: Sequence[int]) -> list[HourManifest]:
         """Returns the hours whose roll-ups are missing, or of other parts or fewer windows."""
@@ -111,11 +115,11 @@ class RollupStore:
         return sorted(int(name) for name in names if name.isdigit())
 
     def begin_run(self, run_ts: int) -> str:
-        """Returns the URL of the folder for the tables of a run."""
+        """Returns the folder for the tables of a run, below OUT."""
         for name in folders(self._system, self._path(RUN_TABLES)):
             if name.startswith(f".{RUN}"):  # of a run that was killed
                 self._delete_folder(f"{RUN_TABLES}/{name}")
-        return f"{self.url}/{self._unfinished(run_ts)}"
+        return self._unfinished(run_ts)
 
     def end_run(self, run_ts: int) -> None:
         """Gives the folder its name. An object store renames no folder: there it has had it from the start,

@@ -129,9 +129,8 @@ def test_tables_of_runs(bucket: pa_fs.FileSystem, out: str) -> None:
     """A store renames no folder: a run's tables have their name from the start."""
     runs = RollupStore(out)
     for run_ts in (3, 20, 100):
-        with bucket.open_output_stream(
-            f"bucket/{runs.begin_run(run_ts).partition('bucket/')[2]}/t/1"
-        ) as file:
+        _, root = runs.place_of_files
+        with bucket.open_output_stream(f"{root}/{runs.begin_run(run_ts)}/t/1") as file:
             file.write(b"x")
         runs.end_run(run_ts)
     runs.delete_runs(2)
