@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from analytics.rollup.arrays import Ints, ints, one_batch
+from analytics.rollup.arrays import Ints, arrow, ints, one_batch
 from analytics.rollup.masters import GroupNumbers, named_rows
 from analytics.rollup.tables import REPLICA_LAG
 from analytics.rollup.window_counts import HOUR_MS
@@ -93,8 +93,8 @@ class ReplicaFill:
         every, at_the_end = np.arange(len(keys)), newest[:, -1]
         after = np.column_stack([latest(name, every, at_the_end) for name in _CARRIED]).tolist()
         self._last = {key: tuple(values) for key, values in zip(keys, after, strict=True)}
-        table = pa.table({name: pa.array(values) for name, values in rows.items()})
-        table = table.append_column("is_filled", pa.array(is_filled))
+        table = pa.table({name: arrow(values) for name, values in rows.items()})
+        table = table.append_column("is_filled", arrow(is_filled))
         return named_rows(table, self._numbers.names, SCHEMA, REPLICA_LAG.key)
 
     def _at(self, rows: pa.RecordBatch, hour_ts: int) -> Ints:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.rollup import lag, replicas
-from analytics.rollup.arrays import Bools, Ints, ints
+from analytics.rollup.arrays import Bools, Ints, arrow, bools_of, ints, numbers_of
 from analytics.rollup.consumers import PAIR, consumer_lag, consumer_samples
 from analytics.rollup.masters import GroupNumbers, Terms, named_rows
 from analytics.rollup.minimum import minimum_changes
@@ -72,8 +72,8 @@ class _Masters:
             gid, ts = numbers.of(each), ints(each, "ts")
             for view in ("before", "after"):
                 epochs = pc.struct_field(each.column(view), "master_epoch")
-                is_known = epochs.is_valid().to_numpy(zero_copy_only=False)
-                terms.add(gid[is_known], epochs.drop_null().to_numpy(), ts[is_known])
+                is_known = bools_of(epochs.is_valid())
+                terms.add(gid[is_known], numbers_of(epochs.drop_null()), ts[is_known])
         _, self.is_stale = terms.is_stale(self.gid, epoch, self.ts)
 
 
@@ -99,7 +99,7 @@ class _Hour:
         for width, found in rows.items():
             yield LAG, width, self._named(LAG, pa.Table.from_batches(found), width)
         histogram = pa.Table.from_batches(buckets)
-        start = pa.repeat(self._hour_ts, len(histogram))
+        start = arrow(np.full(len(histogram), self._hour_ts))
         yield LAG_HISTOGRAM, HOUR_MS, self._named(LAG_HISTOGRAM, histogram.append_column("window_ts", start))
 
     def replica_lag(self) -> Rolled:
@@ -109,7 +109,7 @@ class _Hour:
             gid = self._numbers.of(batch)
             is_seen, is_stale = self._terms.is_stale(gid, ints(batch, "master_epoch"), ints(batch, "ts"))
             counts = is_seen & ~is_stale
-            current = batch if counts.all() else batch.filter(pa.array(counts))
+            current = batch if counts.all() else batch.filter(arrow(counts))
             parts.append(ReplicaCounts.of_samples(current, gid[counts], self._base_ms))
         if parts:
             base = ReplicaCounts.merge(parts)
@@ -138,15 +138,15 @@ class _Hour:
             rows = slice(begin, begin := begin + len(batch))
             known: dict[str, Ints | Bools] = {"gid": masters.gid[rows], "is_stale": masters.is_stale[rows]}
             for name, values in known.items():
-                batch = batch.append_column(name, pa.array(values))
+                batch = batch.append_column(name, arrow(values))
             yield WindowCounts.of_samples(batch, self._base_ms)
 
     def _named(self, table: RollUp, rows: pa.Table, window_ms: int | None = None) -> pa.Table:
         """Returns the columns of the table in the order of its key. `rows`: with gid in place of the names,
         and of windows of `window_ms` with `at` in place of window_ts."""
         if window_ms is not None:
-            window_ts = self._hour_ts + rows["at"].to_numpy() * window_ms
-            rows = rows.append_column("window_ts", pa.array(window_ts))
+            window_ts = self._hour_ts + numbers_of(rows["at"]) * window_ms
+            rows = rows.append_column("window_ts", arrow(window_ts))
         return named_rows(rows, self._numbers.names, table.schema, table.key)
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from analytics.rollup.arrays import Bools, Ints, reduced, run_starts
+from analytics.rollup.arrays import Bools, Ints, arrow, numbers_of, reduced, run_starts, texts
 from analytics.tables import GROUP
 
 GroupName = tuple[str, str]
@@ -34,7 +34,7 @@ class GroupNumbers:
         cluster, broker = (_as_dictionary(batch.column(name)) for name in GROUP)
         clusters, brokers = cluster.dictionary.to_pylist(), broker.dictionary.to_pylist()
         width = max(len(brokers), 1)
-        code = cluster.indices.to_numpy().astype(np.int64) * width + broker.indices.to_numpy()
+        code = numbers_of(cluster.indices) * width + numbers_of(broker.indices)
         number = np.zeros(len(clusters) * width, np.int64)
         first = np.full(len(number), len(code))
         starts = run_starts(code)
@@ -92,12 +92,12 @@ def named_rows(rows: pa.Table, names: Sequence[GroupName], schema: pa.Schema, ke
     """
     rank = np.empty(len(names), np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    rows = rows.append_column("rank", pa.array(rank[rows["gid"].to_numpy()]))
+    rows = rows.append_column("rank", arrow(rank[numbers_of(rows["gid"])]))
     order = ("rank", *schema.names[len(GROUP) : key])
     rows = rows.sort_by([(each, "ascending") for each in order])
     gid = rows["gid"].combine_chunks()
     for place, name in enumerate(GROUP):
-        of_group = pa.array([each[place] for each in names], pa.string())
+        of_group = texts([each[place] for each in names])
         rows = rows.append_column(name, of_group.take(gid))
     return rows.select(schema.names).cast(schema).combine_chunks()
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from analytics.rollup.arrays import Bools, Ints, begins
+from analytics.rollup.arrays import Bools, Ints, arrow, begins, bools_of, numbers_of
 
 
 def minimum_changes(gid: Ints, ts: Ints, minimum: pa.ChunkedArray, counts: Bools) -> pa.RecordBatch:
@@ -13,14 +13,14 @@ def minimum_changes(gid: Ints, ts: Ints, minimum: pa.ChunkedArray, counts: Bools
     One value per sample, in the order of group and time. `counts`: whether a sample is of the current master.
     A sample without a minimum, of an older broker, says nothing.
     """
-    is_known = counts & minimum.is_valid().to_numpy()
-    values = minimum.fill_null(0).to_numpy()[is_known]
+    is_known = counts & bools_of(minimum.is_valid())
+    values = numbers_of(minimum)[is_known]
     group = gid[is_known]
     changes = np.flatnonzero(begins(group, values))
     return pa.RecordBatch.from_pydict(
         {
-            "gid": pa.array(group[changes]),
-            "window_ts": pa.array(ts[is_known][changes]),
-            "min_in_sync_replicas": pa.array(values[changes].astype(np.int32)),
+            "gid": arrow(group[changes]),
+            "window_ts": arrow(ts[is_known][changes]),
+            "min_in_sync_replicas": arrow(values[changes].astype(np.int32)),
         }
     )

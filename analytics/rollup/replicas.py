@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from analytics.rollup.arrays import Ints, ints, reduced, run_starts
+from analytics.rollup.arrays import Ints, arrow, bools_of, ints, numbers_of, reduced, run_starts
 from analytics.tables import GROUP
 
 HOUR_MS = 3_600_000
@@ -42,7 +43,7 @@ class ReplicaCounts:
     def of_samples(cls, batch: pa.RecordBatch, gid: Ints, base_ms: int) -> "ReplicaCounts":
         """Counts rows of replica_sample of one hour, of current masters, in any order."""
         ts = ints(batch, "ts")
-        in_sync = batch.column("in_sync").fill_null(True).to_numpy(zero_copy_only=False)
+        is_out = bools_of(pc.invert(batch.column("in_sync")))
         ack = ints(batch, "ack_offset")
         return cls(
             gid,
@@ -51,7 +52,7 @@ class ReplicaCounts:
             np.ones(len(gid), np.int64),
             np.maximum(ints(batch, "max_offset") - ack, 0),
             ints(batch, "lag_ms"),
-            (~in_sync).astype(np.int64),
+            is_out.astype(np.int64),
             ts * 1024 + ints(batch, "broker_id") % 1024,
             ack,
         )._summed()
@@ -73,13 +74,13 @@ class ReplicaCounts:
             "bytes_max": self.bytes_max, "ms_max": self.ms_max, "samples_out": self.samples_out,
             "last_ack_offset": self.last_ack, "last_ts": self.last // 1024,
         }  # fmt: skip
-        return pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+        return pa.RecordBatch.from_pydict({name: arrow(values) for name, values in columns.items()})
 
     def _summed(self) -> "ReplicaCounts":
         """Returns the sums of windows with equal (gid, at, replica); self may have each many times."""
-        replicas = pa.array(self.replica).dictionary_encode()
+        replicas = arrow(self.replica).dictionary_encode()
         window = (self.gid << _AT_BITS) + self.at
-        key = window * max(len(replicas.dictionary), 1) + replicas.indices.to_numpy()
+        key = window * max(len(replicas.dictionary), 1) + numbers_of(replicas.indices)
         order = np.argsort(key)
         starts = run_starts(key[order])
         lengths = np.diff(np.append(starts, len(key)))

@@ -12,7 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.rollup.arrays import Bools, Ints, begins, ints, reduced, run_starts
+from analytics.rollup.arrays import (
+    Bools,
+    Ints,
+    arrow,
+    begins,
+    bools_of,
+    ints,
+    numbers_of,
+    reduced,
+    run_starts,
+    texts,
+)
 from keelmq.runtime.log_buckets import BUCKETS, EDGES
 
 UNITS = ("bytes", "ms", "lag_us", "confirm_us")
@@ -77,7 +88,7 @@ class WindowCounts:
         ts = ints(batch, "ts")
         in_hour = ts % HOUR_MS
         end, confirmed = ints(batch, "max_offset"), ints(batch, "confirm_offset")
-        is_stale = batch.column("is_stale").to_numpy(zero_copy_only=False).astype(np.bool_)
+        is_stale = bools_of(batch.column("is_stale"))
         is_above = ~is_stale & (confirmed > end)
         counts = ~is_stale & ~is_above
         order = np.where(counts, ts * 1024 + ints(batch, "broker_id") % 1024, _NONE)
@@ -182,16 +193,14 @@ def hour_buckets(base: WindowCounts, base_ms: int) -> pa.RecordBatch:
     """Returns gid, unit (its name), bucket, n and worst of the hour."""
     hours = base.widened(HOUR_MS // base_ms)
     numbers = hours.cell & ((1 << _BUCKET_BITS) - 1)
-    units = pa.DictionaryArray.from_arrays(
-        pa.array((hours.cell >> _BUCKET_BITS).astype(np.int32)), list(UNITS)
-    )
+    units = pa.DictionaryArray.from_arrays(arrow((hours.cell >> _BUCKET_BITS).astype(np.int32)), texts(UNITS))
     return pa.RecordBatch.from_pydict(
         {
-            "gid": pa.array(hours.gid[hours.cell_of]),
+            "gid": arrow(hours.gid[hours.cell_of]),
             "unit": units.cast(pa.string()),
-            "bucket": pa.array(numbers.astype(np.int16)),
-            "n": pa.array(hours.n),
-            "worst": pa.array(np.where(hours.worst == _NONE, bucket_top(numbers), hours.worst)),
+            "bucket": arrow(numbers.astype(np.int16)),
+            "n": arrow(hours.n),
+            "worst": arrow(np.where(hours.worst == _NONE, bucket_top(numbers), hours.worst)),
         }
     )
 
@@ -251,8 +260,8 @@ def _cells(batch: pa.RecordBatch, lag_bytes: Ints, rows: Ints) -> tuple[Ints, In
     counts[rows] = True
     for unit, name in ((UNITS.index(name), name) for name in ("lag_us", "confirm_us")):
         lists = batch.column(name)
-        of = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
-        numbers, n = (each.to_numpy().astype(np.int64) for each in lists.flatten().flatten())
+        of = numbers_of(pc.list_parent_indices(lists))
+        numbers, n = (numbers_of(each) for each in lists.flatten().flatten())
         kept = counts[of]
         cell = (unit << _BUCKET_BITS) + numbers[kept]
         found.append((of[kept], cell, n[kept], np.full(len(cell), _NONE, np.int64)))
@@ -270,5 +279,5 @@ def _scattered(values: Ints, places: Ints, count: int) -> tuple[Ints, Bools]:
 def _array(column: Any) -> pa.Array:
     if isinstance(column, tuple):
         values, is_there = column
-        return pa.array(values, mask=~is_there)
-    return pa.array(column)
+        return arrow(values, is_there)
+    return arrow(column)
