@@ -21,28 +21,19 @@ _TIMES = ("known_ms", "unknown_ms", "no_master_ms", "with_minimum_ms", "below_ms
 _COUNTS = ("shrinks", "expands", "flaps", "elections", "unclean_elections")
 
 
-def minimum_changes(samples: DataFrame, *, group: Sequence[str] = GROUP, by_hour: bool = False) -> DataFrame:
+def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
     """Returns the first min_in_sync_replicas of each group (and hour, column hour_ts) and every change of it.
 
-    `samples`: of masters whose epoch is the group's present one. `group`: the columns that name it.
+    `samples`: of masters whose epoch is the group's present one, or the changes of shorter times.
     """
     timed = samples.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS)) if by_hour else samples
-    keys = [*group, "hour_ts"] if by_hour else [*group]
-    setting = F.col("min_in_sync_replicas")
-    of_group = timed.groupBy(*keys).agg(
-        F.min("ts").alias("ts"), F.min(setting).alias("least"), F.max(setting).alias("most")
-    )
-    # hardly any group ever changes it: only the samples of those are put in order
-    steady = of_group.where("least = most").select(*keys, "ts", F.col("least").alias("min_in_sync_replicas"))
-    changing = timed.join(F.broadcast(of_group.where("least != most").select(*keys)), keys, "left_semi")
-    in_order = Window.partitionBy(*keys).orderBy("ts", "broker_id")
-    changes = (
-        changing.select(*keys, "ts", "broker_id", "min_in_sync_replicas")
-        .withColumn("_before", F.lag("min_in_sync_replicas").over(in_order))
+    keys = [*GROUP, "hour_ts"] if by_hour else [*GROUP]
+    before = F.lag("min_in_sync_replicas").over(Window.partitionBy(*keys).orderBy("ts", "broker_id"))
+    return (
+        timed.withColumn("_before", before)
         .where(~F.col("_before").eqNullSafe(F.col("min_in_sync_replicas")))
         .select(*keys, "ts", "min_in_sync_replicas")
     )
-    return steady.unionByName(changes)
 
 
 def group_state(history: DataFrame, spans: DataFrame, minimum: DataFrame, window_ms: int) -> DataFrame:

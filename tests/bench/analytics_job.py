@@ -4,7 +4,8 @@
     python -m tests.bench.analytics_job --lag OUT     only the table lag, twice in one session
 
 cpu_s and peak_kib are of this process, its Java, and the Python workers that Java started, together. cpu_s
-is from their start; with --lag it is that of the second time.
+is from their start; with --lag it is that of the second time. Workers are looked at before their session
+ends: they are gone afterwards, and nobody waited for them.
 """
 
 import contextlib
@@ -12,7 +13,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -47,14 +51,24 @@ def workers_of(java: int) -> list[int]:
     return found[1:]
 
 
-def cpu_s(java: int) -> float:
-    total = time.process_time()
-    for pid in (java, *workers_of(java)):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) / TICKS
+def ticks_of(pid: int) -> tuple[float, float]:
+    """Returns the CPU seconds of a process, and of its children that have ended and were waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # has ended meanwhile
+        return 0.0, 0.0
+    own, children = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+    return own / TICKS, children / TICKS
+
+
+def workers_cpu_s(java: int) -> float:
+    """Returns the CPU seconds of the processes below Java."""
+    return ticks_of(java)[1] + sum(sum(ticks_of(pid)) for pid in workers_of(java))
+
+
+def cpu_s(java: int, workers_s: float) -> float:
     here = os.times()
-    return total + here[2] + here[3]
+    return time.process_time() + here[2] + here[3] + ticks_of(java)[0] + workers_s
 
 
 def peak_kib(*pids: int) -> int:
@@ -67,32 +81,47 @@ def peak_kib(*pids: int) -> int:
     )
 
 
+@dataclass
+class Workers:
+    """What the Python workers took until their session ended."""
+
+    cpu_s: float = 0.0
+    peak_kib: int = 0
+
+    @contextlib.contextmanager
+    def session(self, **options: Any) -> Iterator[SparkSession]:
+        """Yields the session of the job."""
+        with spark_session(**options) as spark:
+            yield spark
+            java = java_pid()
+            self.cpu_s, self.peak_kib = workers_cpu_s(java), peak_kib(*workers_of(java))
+
+
 def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest]) -> None:
     roll_up_samples(spark, RollupStore(out), manifests, windows_of(None), tables=[LAG.name], target=LAG_ONLY)
 
 
 def lag_twice(out: str) -> float:
-    """Returns the CPU seconds of the second time; within the session, whose end ends its Python workers."""
+    """Returns the CPU seconds of the second time."""
     manifests = read_manifests(out)
     with spark_session(quick=False, conf=CONF) as spark:
         lag_only(spark, out, manifests)
-        before = cpu_s(java_pid())
+        java = java_pid()
+        before = cpu_s(java, workers_cpu_s(java))
         lag_only(spark, out, manifests)
-        return cpu_s(java_pid()) - before
+        return cpu_s(java, workers_cpu_s(java)) - before
 
 
 def main(source: str, out: str) -> None:
-    before = 0.0
     if source == "--lag":
-        before = lag_twice(out)
-    else:
-        job.run(source, out, conf=CONF)
+        print(json.dumps({"cpu_s": lag_twice(out), "peak_kib": 0}))
+        return
+    workers = Workers()
+    job.spark_session = workers.session
+    job.run(source, out, conf=CONF)
     java = java_pid()
-    print(
-        json.dumps(
-            {"cpu_s": cpu_s(java) - before, "peak_kib": peak_kib(java, os.getpid(), *workers_of(java))}
-        )
-    )
+    peak = peak_kib(java, os.getpid()) + workers.peak_kib
+    print(json.dumps({"cpu_s": cpu_s(java, workers.cpu_s), "peak_kib": peak}))
 
 
 if __name__ == "__main__":
