@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from analytics.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
 from analytics.sync_state_set import flaps, is_election, is_expand, is_shrink
 from analytics.tables import GROUP
-from analytics.windows import clip, window_of
+from analytics.windows import clip, in_widths, window_of
 
 _EVER = 1 << 53
 _REIGN = ("master_broker_id", "master_epoch")
@@ -36,8 +36,10 @@ def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
     )
 
 
-def group_state(history: DataFrame, spans: DataFrame, minimum: DataFrame, window_ms: int) -> DataFrame:
-    """Returns one row per group and window in which the group is there, or has an event.
+def group_state(
+    history: DataFrame, spans: DataFrame, minimum: DataFrame, windows: Sequence[int]
+) -> DataFrame:
+    """Returns one row per group and window in which the group is there, or has an event. window: its width.
 
     unknown_ms: its state is not known. below_min_ms: its SyncStateSet is smaller than the minimum; NULL: the
     state or the minimum is not known in any of the window. no_master_ms: NULL if no state is known. shrinks,
@@ -45,11 +47,13 @@ def group_state(history: DataFrame, spans: DataFrame, minimum: DataFrame, window
     `minimum`: see minimum_changes(); by hours if `history` is.
     """
     keys = keys_of(spans)
-    times = clip(_with_minimum(spans, minimum), window_ms).select(*keys, "window_ts", *_times(F.col("ms")))
-    counted = _counts_of(history).withColumn("window_ts", window_of(F.col("ts"), window_ms))
+    window = F.col("window")
+    of_widths = in_widths(_with_minimum(spans, minimum), windows)
+    times = clip(of_widths, window).select(*keys, "window", "window_ts", *_times(F.col("ms")))
+    counted = in_widths(_counts_of(history), windows).withColumn("window_ts", window_of(F.col("ts"), window))
     return (
         times.unionByName(counted.drop("ts"), allowMissingColumns=True)
-        .groupBy(*GROUP, "window_ts")
+        .groupBy(*GROUP, "window", "window_ts")
         .agg(*_sums(_TIMES), *_sums(_COUNTS))
         .withColumns(_unknown_is_null())
         .drop("known_ms", "with_minimum_ms", "below_ms")

@@ -10,12 +10,14 @@ replicas were cleaned. What is not known is not 0:
 An event counts in the window of its ts, and a state from the event's from_ts on.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.event_log import ALTER, CHANGES, ELECT, HOUR_MS, keys_of
 from analytics.tables import GROUP
-from analytics.windows import clip, window_of
+from analytics.windows import clip, in_widths, window_of
 
 FLAP_MS = 300_000
 
@@ -143,30 +145,33 @@ def _replicas(spans: DataFrame) -> DataFrame:
     )
 
 
-def replica_state(history: DataFrame, spans: DataFrame, window_ms: int) -> DataFrame:
+def replica_state(history: DataFrame, spans: DataFrame, windows: Sequence[int]) -> DataFrame:
     """Returns one row per group, replica and window in which its state is known, or in which it flapped.
 
-    master_ms, in_sync_ms, out_ms; flaps: how often it left and joined again within FLAP_MS.
+    window: its width. master_ms, in_sync_ms, out_ms. flaps: how often it left and came back within FLAP_MS.
     """
     keys = keys_of(spans)
     times = {f"{state}_ms": F.when(F.col("state") == state, F.col("ms")) for state in REPLICA_STATES}
-    of_time = clip(_replicas(spans), window_ms).select(
+    window = F.col("window")
+    of_time = clip(in_widths(_replicas(spans), windows), window).select(
         *keys,
         "broker_id",
+        "window",
         "window_ts",
         *(ms.alias(name) for name, ms in times.items()),
         F.lit(0).alias("flaps"),
     )
-    of_flaps = flaps(history).select(
+    of_flaps = in_widths(flaps(history), windows).select(
         *keys,
         "broker_id",
-        window_of(F.col("ts"), window_ms).alias("window_ts"),
+        "window",
+        window_of(F.col("ts"), window).alias("window_ts"),
         *(F.lit(0).cast("bigint").alias(name) for name in times),
         F.lit(1).alias("flaps"),
     )
     return (
         of_time.unionByName(of_flaps)
-        .groupBy(*GROUP, "broker_id", "window_ts")
+        .groupBy(*GROUP, "broker_id", "window", "window_ts")
         .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*times, "flaps")))
     )
 

@@ -4,9 +4,8 @@ An hour's rows depend on that hour's records alone: each controller writes a sna
 beginning of each file, so the state at the beginning of an hour is among them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -66,11 +65,6 @@ def _spans(hours: Hours) -> tuple[DataFrame, DataFrame]:
     return history, spans
 
 
-def union(frames: Iterable[DataFrame]) -> DataFrame:
-    """Returns the rows of all, by the names of their columns."""
-    return reduce(DataFrame.unionByName, frames)
-
-
 def _end(ends: Mapping[int, int]) -> Column:
     """Returns how far an hour's records reach: of an hour that is not over, not to its end."""
     whole = F.col("hour_ts") + HOUR_MS
@@ -87,18 +81,12 @@ def _group_state(hours: Hours) -> DataFrame:
     minimum = hours.minimum.select(
         *GROUP, hour_of(ts).alias("hour_ts"), ts.alias("ts"), "min_in_sync_replicas"
     )
-    return union(
-        group_state(history, spans, minimum, window_ms).withColumn("window", F.lit(window_ms))
-        for window_ms in hours.windows
-    )
+    return group_state(history, spans, minimum, hours.windows)
 
 
 def _replica_state(hours: Hours) -> DataFrame:
     history, spans = _spans(hours)
-    return union(
-        replica_state(history, spans, window_ms).withColumn("window", F.lit(window_ms))
-        for window_ms in hours.windows
-    )
+    return replica_state(history, spans, hours.windows)
 
 
 EVENT_TABLES: Mapping[str, EventRollUp] = {

@@ -102,7 +102,7 @@ def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
         "flaps": flaps(history),
         "changes": sync_state_set_changes(history),
         "members": membership(spans),
-        "state": group_state(history, spans, minimum_changes(found[HaSample]), HOURS * HOUR_MS),
+        "state": group_state(history, spans, minimum_changes(found[HaSample]), [HOURS * HOUR_MS]),
     }
 
 

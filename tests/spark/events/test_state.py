@@ -68,7 +68,7 @@ def test_membership(fleet: Fleet) -> None:
 
 def test_group_state_of_the_whole_time(fleet: Fleet) -> None:
     window_ms = 1_000_000  # no divisor of an hour
-    rows = rows_by_group(group_state(fleet.history, fleet.spans, fleet.minimum, window_ms))
+    rows = rows_by_group(group_state(fleet.history, fleet.spans, fleet.minimum, [window_ms]))
     for life in fleet.lives:
         expected = model.group_state(life, fleet.from_ts, fleet.to_ts, window_ms)
         found = {row["window_ts"]: state_of(row) for row in rows.get(life.broker_name, [])}
@@ -89,8 +89,8 @@ def hourly_of(fleet: Fleet, events: DataFrame, samples: DataFrame) -> tuple[Data
 
 def test_hour_by_hour(fleet: Fleet, hourly: tuple[DataFrame, DataFrame, DataFrame]) -> None:
     history, spans, minimum = hourly
-    rows = rows_by_group(group_state(history, spans, minimum, MINUTE_MS))
-    replicas = rows_by_group(replica_state(history, spans, MINUTE_MS))
+    rows = rows_by_group(group_state(history, spans, minimum, [MINUTE_MS]))
+    replicas = rows_by_group(replica_state(history, spans, [MINUTE_MS]))
     for life in fleet.lives:
         expected = model.by_hours(life, fleet.from_ts, fleet.to_ts, MINUTE_MS)
         found = {row["window_ts"]: state_of(row) for row in rows.get(life.broker_name, [])}
@@ -113,8 +113,8 @@ def test_an_hour_alone_gives_the_same_rows(
     start = fleet.from_ts + HOUR_MS
     of_hour = F.col("ts").between(start, start + HOUR_MS - 1)
     events, samples = (fleet.frames[record].where(of_hour) for record in (ControllerEvent, HaSample))
-    alone = group_state(*hourly_of(fleet, events, samples), MINUTE_MS)
-    together = group_state(*hourly, MINUTE_MS).where(F.col("window_ts").between(start, start + HOUR_MS - 1))
+    alone = group_state(*hourly_of(fleet, events, samples), [MINUTE_MS])
+    together = group_state(*hourly, [MINUTE_MS]).where(F.col("window_ts").between(start, start + HOUR_MS - 1))
     order = ["broker_name", "window_ts"]
     found = alone.orderBy(*order).collect()
     assert len(found) > 500
@@ -124,8 +124,8 @@ def test_an_hour_alone_gives_the_same_rows(
 def test_hours_add_up_to_the_whole(fleet: Fleet, hourly: tuple[DataFrame, DataFrame, DataFrame]) -> None:
     """Of groups without gaps: an hour without a row is unknown, the others are equal, but for what only the
     whole can know: the minimum before the first sample of an hour, and flaps from one hour to the next."""
-    whole = rows_by_group(group_state(fleet.history, fleet.spans, fleet.minimum, HOUR_MS))
-    by_hour = rows_by_group(group_state(*hourly, HOUR_MS))
+    whole = rows_by_group(group_state(fleet.history, fleet.spans, fleet.minimum, [HOUR_MS]))
+    by_hour = rows_by_group(group_state(*hourly, [HOUR_MS]))
     compared = 0
     for life in fleet.lives:
         entries = model.entries_of(life, fleet.from_ts, fleet.to_ts)
