@@ -160,7 +160,7 @@ class RemoteStorage:
         return None
 
     def _make_folder(self, name: str) -> None:
-        if not isinstance(self._system, pa_fs.S3FileSystem | pa_fs.GcsFileSystem):
+        if not is_object_store(self._system):
             self._system.create_dir(f"{self._root}/{name}".rpartition("/")[0], recursive=True)
 
 
@@ -183,6 +183,11 @@ def file_system(url: str) -> tuple[pa_fs.FileSystem, str]:
     except (OSError, ValueError, ImportError) as error:  # ArrowInvalid is a ValueError
         raise AnalyticsError(f"cannot open {url}: {error}") from None
     return system, path.rstrip("/")
+
+
+def is_object_store(system: pa_fs.FileSystem) -> bool:
+    """Returns whether a file is there as soon as it is complete, without folders and without renaming."""
+    return isinstance(system, pa_fs.S3FileSystem | pa_fs.GcsFileSystem)
 
 
 def _fsync(path: Path) -> None:

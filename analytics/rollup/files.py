@@ -3,7 +3,9 @@ pyarrow. Nothing of a sample goes through Java.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import pyarrow as pa
@@ -11,11 +13,14 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from analytics.compaction.manifest import folder_of
+from analytics.compaction.storage import is_object_store
 from analytics.rollup.filled import LAG_COLUMNS, ReplicaFill
 from analytics.rollup.hour import roll_hour
 from analytics.rollup.tables import LAG, REPLICA_LAG, RollUp
 from analytics.tables import GROUP, Table
 
+HOURS_AT_ONCE = 8
+"""Of an object store each request waits for the network."""
 BATCH_ROWS = 65_536
 """Measured: numpy's arrays of larger batches leave the processor's cache."""
 
@@ -65,16 +70,21 @@ class FillReplicas:
 
     def __call__(self, window_ms: int) -> None:
         """Writes TARGET/window=<ms>/dt=YYYY-MM-DD/hour=HH/part.parquet for each hour with rows."""
-        fill = ReplicaFill(window_ms)
-        for hour in self.hours[window_ms]:
-            lag, replicas = (
-                self._read(hour, table, columns)
-                for table, columns in ((LAG, LAG_COLUMNS), (REPLICA_LAG, REPLICA_LAG.columns))
-            )
-            rows = fill.hour(hour.hour_ts, lag, replicas)
-            if len(rows):
-                folder = f"{self.root}/{self.target}/window={window_ms}/{folder_of(hour.hour_ts)}"
-                _write(self.system, folder, rows)
+        fill, hours = ReplicaFill(window_ms), self.hours[window_ms]
+        with ThreadPoolExecutor(HOURS_AT_ONCE) as pool:
+            for first in range(0, len(hours), HOURS_AT_ONCE):
+                some = hours[first : first + HOURS_AT_ONCE]
+                found = pool.map(self._read_hour, some)
+                filled = [fill.hour(hour.hour_ts, *tables) for hour, tables in zip(some, found, strict=True)]
+                list(pool.map(partial(self._write_hour, window_ms), some, filled))
+
+    def _read_hour(self, hour: HourFiles) -> tuple[pa.Table, pa.Table]:
+        return self._read(hour, LAG, LAG_COLUMNS), self._read(hour, REPLICA_LAG, REPLICA_LAG.columns)
+
+    def _write_hour(self, window_ms: int, hour: HourFiles, rows: pa.Table) -> None:
+        if len(rows):
+            folder = f"{self.root}/{self.target}/window={window_ms}/{folder_of(hour.hour_ts)}"
+            _write(self.system, folder, rows)
 
     def _read(self, hour: HourFiles, table: RollUp, columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([table.schema.field(each) for each in columns])
@@ -95,7 +105,9 @@ class _Parts:
         fields = {name.partition(".")[0]: table.schema.field(name.partition(".")[0]) for name in columns}
         for path in self.parts.get(table.name, ()):
             with self.system.open_input_file(f"{self.root}/{path}") as file:
-                parquet = pq.ParquetFile(file, read_dictionary=list(GROUP))
+                # of an object store: few large requests instead of one per column
+                ahead = is_object_store(self.system)
+                parquet = pq.ParquetFile(file, read_dictionary=list(GROUP), pre_buffer=ahead)
                 for batch in parquet.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False):
                     there = batch.schema.names
                     yield pa.RecordBatch.from_pydict(
@@ -108,8 +120,16 @@ class _Parts:
 
 def _write(system: pa_fs.FileSystem, folder: str, rows: pa.Table) -> None:
     """Writes FOLDER/part.parquet. An attempt that Spark gave up may still write: each has its own file."""
+    path = f"{folder}/part.parquet"
+    if is_object_store(system):
+        _write_file(system, path, rows)
+        return
     system.create_dir(folder, recursive=True)
     temporary = f"{folder}/.{uuid4().hex}"
-    with system.open_output_stream(temporary, compression=None) as file:
+    _write_file(system, temporary, rows)
+    system.move(temporary, path)
+
+
+def _write_file(system: pa_fs.FileSystem, path: str, rows: pa.Table) -> None:
+    with system.open_output_stream(path, compression=None) as file:
         pq.write_table(rows, file, compression="zstd")
-    system.move(temporary, f"{folder}/part.parquet")

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow.fs as pa_fs
 
 from analytics.compaction.manifest import HourManifest, folder_of
-from analytics.compaction.storage import file_system
+from analytics.compaction.storage import file_system, is_object_store
 from analytics.errors import AnalyticsError
 
 ROLLUP = "rollup"
@@ -137,7 +137,7 @@ class RollupStore:
 
     @property
     def _renames(self) -> bool:
-        return not isinstance(self._system, pa_fs.S3FileSystem | pa_fs.GcsFileSystem)
+        return not is_object_store(self._system)
 
     def _staged(self, tables: Iterable[str]) -> Mapping[int, Mapping[str, str]]:
         """Returns the files that Spark wrote, by hour and by the name they get. Each hour is one file."""

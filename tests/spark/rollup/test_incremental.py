@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from analytics.errors import AnalyticsError
 from analytics.rollup.run import roll_up, windows_of
 from analytics.rollup.store import RollupStore
+from analytics.session import spark_in_one_line
 from analytics.tables import MASTER_SAMPLE
 from tests.spark.model_samples import HOUR_MS
 from tests.spark.rollup.conftest import BASE_MS, Compacted, contents, write_part
@@ -58,6 +59,17 @@ def test_a_changed_hour(spark: SparkSession, compacted: Compacted, copy: Path) -
     assert all("hour=01" in name for name in touched)
     assert any("replica_lag" in name for name in before.keys() - after.keys())
     assert roll_up(spark, str(copy), manifests, base_ms=BASE_MS) == []
+
+
+def test_a_part_that_is_lost(spark: SparkSession, compacted: Compacted, tmp_path: Path) -> None:
+    """The error of a Python worker is one line, and names the file."""
+    shutil.copytree(compacted.out / "compacted", tmp_path / "compacted")
+    (part,) = compacted.manifests[1].parts[MASTER_SAMPLE.name]
+    (tmp_path / part.path).unlink()
+    with pytest.raises(AnalyticsError) as raised, spark_in_one_line():
+        roll_up(spark, str(tmp_path), compacted.manifests, base_ms=BASE_MS)
+    assert part.path in str(raised.value) and "FileNotFoundError" in str(raised.value)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
 
 
 def test_killed_before_the_manifest(compacted: Compacted, copy: Path) -> None:
