@@ -1,7 +1,8 @@
 """A Spark session that is quiet, listens on no outside address, works in UTC and leaves no files behind.
 
-`quick` is for the few megabytes of a demo or a test: there the time goes into starting, not into rows, so the
-JVM skips its optimizing compiler and Spark its code generation. A large job must not be quick.
+`quick` is for queries over few rows, those of a demo or of a small fleet's events: there the time goes into
+starting, not into rows, so the JVM skips its optimizing compiler and Spark its code generation. Queries over
+many rows must not be quick. What Python workers do is the same in both.
 
 Under spark-submit, in a notebook, or wherever a session is there already, that session decides: where it
 runs, its memory and its places are never changed.
@@ -32,7 +33,7 @@ LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK = {
-    "spark.master": "local[2]",
+    "spark.master": "local[*]",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.codegen.wholeStage": "false",

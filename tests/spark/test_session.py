@@ -31,11 +31,11 @@ def test_a_session_that_is_there_decides(spark: SparkSession) -> None:
         assert ours is spark
         assert ours.conf.get("spark.sql.session.timeZone") == "UTC"
         assert ours.conf.get("spark.sql.shuffle.partitions") == "3"
-        assert ours.conf.get("spark.master") == "local[2]"
+        assert ours.conf.get("spark.master") == "local[*]"
     assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    assert said == ["the Spark session that is there, master local[2]"]
+    assert said == ["the Spark session that is there, master local[*]"]
     assert spark.range(3).count() == 3
 
 
