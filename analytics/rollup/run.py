@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
-from analytics.reading import as_pattern, read_table, spark_schema
+from analytics.reading import as_pattern, no_rows, read_table, spark_schema
 from analytics.rollup.events import EVENT_TABLES, Hours, hour_of
 from analytics.rollup.files import FillReplicas, HourFiles, RollHours
 from analytics.rollup.store import STAGING, RolledHour, RollupStore
@@ -125,15 +125,20 @@ def _roll_up_events(
     ]
     if not wanted:
         return
-    minimum = spark.read.schema(spark_schema(MINIMUM.schema)).parquet(
-        as_pattern(f"{store.url}/{STAGING}/{MINIMUM.name}")
-    )
-    hours = Hours(read, minimum, windows, ends)
+    hours = Hours(read, _staged(spark, store, MINIMUM), windows, ends)
     try:
         for table in wanted:
             _write_hours(table.roll(hours), table, f"{store.url}/{STAGING}/{table.name}")
     finally:
         hours.close()
+
+
+def _staged(spark: SparkSession, store: RollupStore, table: RollUp) -> DataFrame:
+    """Returns the rows of a table that were written for this batch of hours."""
+    schema = spark_schema(table.schema)
+    if not store.is_staged(table.name):
+        return no_rows(spark, schema)
+    return spark.read.schema(schema).parquet(as_pattern(f"{store.url}/{STAGING}/{table.name}"))
 
 
 def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:

@@ -89,6 +89,11 @@ class RollupStore:
         """Deletes what a killed run left."""
         self._delete_folder(STAGING)
 
+    def is_staged(self, table: str) -> bool:
+        """Returns whether a table has rows in any of the hours that are being computed."""
+        selector = pa_fs.FileSelector(f"{self._path(STAGING)}/{table}", recursive=True, allow_not_found=True)
+        return any(info.base_name.endswith(".parquet") for info in self._system.get_file_info(selector))
+
     def place(self, manifests: Sequence[HourManifest], tables: Iterable[str], windows: Sequence[int]) -> None:
         """Renames what Spark wrote for these hours into place, deletes what they no longer have, and writes
         their manifests."""

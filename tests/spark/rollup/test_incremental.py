@@ -8,10 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.errors import AnalyticsError
+from analytics.rollup.events import EVENT_TABLES
 from analytics.rollup.run import roll_up, windows_of
 from analytics.rollup.store import RollupStore
+from analytics.rollup.tables import TABLES
 from analytics.session import spark_in_one_line
-from analytics.tables import MASTER_SAMPLE
+from analytics.tables import CONTROLLER_EVENT, MASTER_SAMPLE
 from tests.spark.model_samples import HOUR_MS
 from tests.spark.rollup.conftest import BASE_MS, Compacted, contents, write_part
 
@@ -59,6 +61,18 @@ def test_a_changed_hour(spark: SparkSession, compacted: Compacted, copy: Path) -
     assert all("hour=01" in name for name in touched)
     assert any("replica_lag" in name for name in before.keys() - after.keys())
     assert roll_up(spark, str(copy), manifests, base_ms=BASE_MS) == []
+
+
+def test_an_hour_with_events_only(spark: SparkSession, compacted: Compacted, tmp_path: Path) -> None:
+    """Its brokers were down, so no minimum is known."""
+    shutil.copytree(compacted.out / "compacted", tmp_path / "compacted")
+    manifest = next(each for each in compacted.manifests if CONTROLLER_EVENT.name in each.parts)
+    alone = {CONTROLLER_EVENT.name: manifest.parts[CONTROLLER_EVENT.name]}
+    silent = msgspec.structs.replace(manifest, parts=alone)
+    tables = (*TABLES, *EVENT_TABLES)
+    assert roll_up(spark, str(tmp_path), [silent], tables=tables) == [manifest.hour_ts]
+    rolled = RollupStore(str(tmp_path)).read(manifest.hour_ts)
+    assert rolled is not None and not any(name.split("/")[1] in TABLES for name in rolled.files)
 
 
 def test_a_part_that_is_lost(spark: SparkSession, compacted: Compacted, tmp_path: Path) -> None:
