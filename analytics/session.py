@@ -126,9 +126,10 @@ def spark_error(error: Exception) -> str:
     """Returns one line of a stack trace: the error and its innermost cause. That of Python code which Java
     called stands below a "Traceback", as the first line that is not indented."""
     lines = str(error).strip().splitlines()
-    if lines[0].endswith(_TRACEBACK):
-        cause = next((line for line in lines[1:] if line and not line[0].isspace()), "")
-        return f"{lines[0].removesuffix(_TRACEBACK).rstrip(' :')}: {cause}"
+    for at, line in enumerate(lines[:2]):
+        if line.endswith(_TRACEBACK):
+            cause = next((each for each in lines[at + 1 :] if each and not each[0].isspace()), "")
+            return f"{lines[0].removesuffix(_TRACEBACK).rstrip(' :')}: {cause}"
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
