@@ -8,7 +8,7 @@ when this controller becomes active, when its grace window ends, and periodicall
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from keelmq.remoting.operation import CommandError
 from keelmq.runtime.tasks import wait_for_event
@@ -53,6 +53,7 @@ class Elections:
         self._names: set[str] = set()
         self._running: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._notifying: asyncio.Task[None] | None = None
         self._next_pass_ms = 0
         self._grace_is_over = True
         self.retries: dict[str, Retry] = {}
@@ -70,10 +71,13 @@ class Elections:
     def active_changed(self, is_active: bool) -> None:
         """Called when this controller becomes active, and when it no longer is."""
         self.retries.clear()
+        if self._notifying is not None:
+            self._notifying.cancel()
         if is_active:
             self._liveness_view.became_active(self._config.current.controller_grace_ms)
             self._grace_is_over = False
-            self._notifier.notify_all()  # the previous leader may have died before it sent the 1008s
+            # the previous leader may have died before it sent the 1008s
+            self._notifying = self._start(self._notifier.notify_all(), "notify all brokers")
         self.check_all_groups()
 
     def broker_became_active(self, key: BrokerKey) -> None:
@@ -168,9 +172,13 @@ class Elections:
                 self.retries.pop(name, None)
                 continue
             self._running.add(name)
-            task = asyncio.create_task(self._elect(name), name=f"elect {name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._elect(name), f"elect {name}")
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _sleep_ms(self, now_ms: int) -> int:
         deadlines = [self._next_pass_ms]

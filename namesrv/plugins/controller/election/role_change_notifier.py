@@ -4,6 +4,7 @@ A notification is sent oneway, over the connection that the replica itself has o
 it reads the same by polling (1004).
 """
 
+import asyncio
 from collections.abc import Callable
 
 from keelmq.remoting.command import encode, request_command
@@ -33,11 +34,14 @@ class RoleChangeNotifier:
         self._state, self._liveness_view, self._config = state, liveness_view, config
         self._added_controllers, self._signer = added_controllers, signer
 
-    def notify_all(self) -> None:
-        """Sends 1008 to the live replicas of every group that has a master."""
-        for broker_set in self._state().brokers.values():
-            if broker_set.master_broker_id is not None:
+    async def notify_all(self) -> None:
+        """Sends 1008 to the live replicas of every group that has a master. Others are served between groups:
+        a new leader of thousands of groups would otherwise answer nobody for a second."""
+        for broker_name in list(self._state().brokers):
+            broker_set = self._state().brokers.get(broker_name)
+            if broker_set is not None and broker_set.master_broker_id is not None:
                 self.notify(broker_set)
+                await asyncio.sleep(0)
 
     def notify(self, broker_set: BrokerSet, only: int | None = None) -> None:
         """Sends 1008 with the master and SyncStateSet of `broker_set` to its live replicas.

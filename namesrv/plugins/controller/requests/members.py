@@ -7,7 +7,7 @@ new controller became leader without having their heartbeats, it would count the
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
 from keelmq.remoting.client import RemotingClient
@@ -37,7 +37,7 @@ class MemberHandlers:
         self,
         replicator: Replicator,
         metadata: Callable[[], wire.ControllerMetadata],
-        notify_brokers: Callable[[], None],
+        notify_brokers: Callable[[], Awaitable[None]],
         tls: ClientTls | None = None,
         signer: Signer | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class MemberHandlers:
         self._require_committed(await self._replicator.add_member(new, raft_address, address))
         call.changes[f"controller {new}"] = None, address_text(address)
         log.warning("%s: controller %s at %s was added", call.peer.address, new, address_text(address))
-        self._notify_brokers()
+        await self._notify_brokers()
         return Reply(self._metadata())
 
     async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
