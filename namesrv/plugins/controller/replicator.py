@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
@@ -72,6 +73,7 @@ APPEND_BYTES_MAX = 1024 * 1024  # one append message; our entries are smaller
 COMMANDS_QUEUED_MAX = 10_000  # below the pipe's capacity, where the library raises after queueing
 
 _library: Any = pysyncobj.syncobj
+_library.monotonicTime = time.monotonic  # its own takes three times as long, and is called in every line
 _serializer: Any = pysyncobj.serializer
 _codecs: tuple[Any, ...] = (pysyncobj.pickle, pysyncobj.journal)
 _PRIVATE = "_SyncObj__"
@@ -82,6 +84,7 @@ _CORE_NAMES = (
 )
 _SET_TERM = _PRIVATE + "setCurrentTerm"
 _COMPACT = _PRIVATE + "tryLogCompaction"
+_SEND_APPENDS = _PRIVATE + "sendAppendEntries"
 _PIPE_NAMES = ("_PipeNotifier__pipeR", "_PipeNotifier__pipeW")
 _journals: dict[str, Journal] = {}  # opened by us, fetched by the core's constructor
 
@@ -96,6 +99,7 @@ def prepare_library() -> None:
         (SyncObj, "_onTick"),
         (SyncObj, _SET_TERM),
         (SyncObj, _COMPACT),
+        (SyncObj, _SEND_APPENDS),
     ]
     wanted += [(module, name) for module in _codecs for name in ("loads", "dumps")]
     _refuse_missing(f"{owner.__name__}.{name}" for owner, name in wanted if not hasattr(owner, name))
@@ -116,11 +120,17 @@ def _no_pickle(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("pickle is disabled")
 
 
-class _Nodes(dict[str, Node]):
-    """One Node for each member id, made at its first use."""
+class _Node(Node):
+    """Equal only to itself, which costs no call: the library hashes nodes several times for each message."""
 
-    def __missing__(self, name: str) -> Node:
-        node = self[name] = Node(name)
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+
+class _Nodes(dict[str, _Node]):
+    """The only Node of each member id, made at its first use."""
+
+    def __missing__(self, name: str) -> _Node:
+        node = self[name] = _Node(name)
         return node
 
 
@@ -129,8 +139,12 @@ class _Core(SyncObj):
 
     member: Member
     nodes: _Nodes
+    _SyncObj__raftLog: Journal
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__needLoadDumpFile: bool
     _set_term: Any = getattr(SyncObj, _SET_TERM, None)
     _compact: Any = getattr(SyncObj, _COMPACT, None)
+    _send_appends: Any = getattr(SyncObj, _SEND_APPENDS, None)
 
     def __init__(
         self,
@@ -160,11 +174,16 @@ class _Core(SyncObj):
                 self.append(data, callback=callback)
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
-        if self._private("needLoadDumpFile"):
+        if self._SyncObj__needLoadDumpFile:
             super()._onTick(0.0)  # the snapshot must be loaded before anything else
         else:
             self.member.before_tick()
             super()._onTick(timeToWait)
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        """In the place of the library's own: Member decides whether it is worth it."""
+        if self.member.must_append():
+            self._send_appends()
 
     def finish_compaction(self, first_index: int) -> None:
         """Called in the tick that wrote the snapshot: until it is installed, the library sends only "pending"
@@ -190,7 +209,8 @@ class _Core(SyncObj):
                     os.close(getattr(self._private("pipeNotifier"), name))
 
     def now(self) -> float:
-        return float(_library.monotonicTime())
+        now: float = _library.monotonicTime()
+        return now
 
     @property
     def term(self) -> int:
@@ -206,8 +226,7 @@ class _Core(SyncObj):
 
     @property
     def log(self) -> Journal:
-        journal: Journal = self._private("raftLog")
-        return journal
+        return self._SyncObj__raftLog
 
     @property
     def leads(self) -> bool:
@@ -224,7 +243,7 @@ class _Core(SyncObj):
 
     @property
     def election_deadline(self) -> float:
-        return float(self._private("raftElectionDeadline"))
+        return self._SyncObj__raftElectionDeadline
 
     @election_deadline.setter
     def election_deadline(self, value: float) -> None:
@@ -260,6 +279,11 @@ class _Core(SyncObj):
     def learner_down(self, member: str) -> None:
         if self.nodes[member] in self._private("readonlyNodes"):
             self._private("transport")._onReadonlyNodeDisconnected(self.nodes[member])
+
+    @property
+    def has_unsent_entries(self) -> bool:
+        last, next_index = self.log[-1][1], self._private("raftNextIndex")
+        return any(next_index.get(node, 0) <= last for node in self._private("connectedNodes"))
 
     def last_responses(self) -> list[float]:
         """Leader: when each other member last answered, seconds of now(), in the order of their ids."""

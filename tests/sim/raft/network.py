@@ -181,6 +181,7 @@ class SimLinks:
         if connection is None:  # a late duplicate
             if current is not None and frame is not None:
                 self._process.member.link_frame(sender, frame)
+                self._process.member.frames_end()
         elif frame == b"":
             if current is not None:
                 self._down(sender)
@@ -193,6 +194,7 @@ class SimLinks:
                 self._down(sender)
             else:
                 self._process.member.link_frame(sender, frame)
+                self._process.member.frames_end()
 
     def _down(self, peer: str) -> None:
         del self.up[peer]

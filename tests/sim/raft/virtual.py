@@ -75,7 +75,7 @@ class Poller:
         self.deliver()
 
 
-class SameHashNode(replicator.Node):  # type: ignore[misc]
+class SameHashNode(replicator._Node):
     """Sets of nodes loop in the same order whatever PYTHONHASHSEED says."""
 
     def __hash__(self) -> int:
@@ -91,7 +91,7 @@ def virtual_library(clock: Clock, random: Random, **more: Any) -> Iterator[None]
             (library, "random", random),
             (library, "createPoller", lambda _kind: Poller()),
             (library, "PipeNotifier", Pipe),
-            (replicator, "Node", SameHashNode),
+            (replicator, "_Node", SameHashNode),
             (replicator, "random", random),
             (election_wait, "random", random),
             (standing, "secrets", SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())),

@@ -1,9 +1,10 @@
 """Member: the work around each tick of the raft library, and on every message in and out.
 
-    before_tick   sync the journal, send the held acknowledgements; pre-vote
+    before_tick   pre-vote
     (library)     elections, commits, applies, appends
     after_work    sync what the leader has appended, while the followers do the same; timers of the links
     (library)     poll: all input is read here and is passed to link_frame
+    frames_end    sync the journal, send the held acknowledgements: the leader waits for nothing else
 
 No acknowledgement is sent before the entries that it confirms are durable; one fdatasync serves all of them.
 """
@@ -81,7 +82,7 @@ class Member:
         self._guard: Guard | None = None
         self._prevote = PreVote(settings.self_id, 0)
         self._held = HeldAcknowledgements()
-        self._appended_at: dict[str, float] = {}  # as leader: when the last append to a member left
+        self._appended_at = NEVER_YET  # as leader: when the last appends left
         self._logged_at: dict[str, float] = {}  # when an invalid frame of a member was logged
         self._timeout_now_term = -1  # the term whose leader asked us to campaign
         self._actions: deque[Callable[[], object]] = deque()
@@ -199,22 +200,19 @@ class Member:
                 message["next_node_idx"], message["reset"], message["success"], message["t"]
             )
             return self._hold(member, ack)
-        if message["type"] == "append_entries" and self._is_redundant(member, message):
-            return True
         return self.links is not None and self.links.send(member, encode(message))
 
-    def _is_redundant(self, member: str, append: dict[str, Any]) -> bool:
-        """Returns whether this is the empty append that the library sends after each commit for the commit
-        index.
+    def must_append(self) -> bool:
+        """Returns whether the appends that the library is about to send must leave. After each commit it
+        sends some with the commit index alone.
 
-        It would delay the next event and load the members; the next append or heartbeat has the same index.
+        They would delay the next event and load the members; the next append or heartbeat has the same index.
         """
         now = self.core.now()
-        is_empty = not append.get("entries") and "serialized" not in append
-        if is_empty and now - self._appended_at.get(member, NEVER_YET) < self._settings.heartbeat_s / 2:
-            return True
-        self._appended_at[member] = now
-        return False
+        if not self.core.has_unsent_entries and now - self._appended_at < self._settings.heartbeat_s / 2:
+            return False
+        self._appended_at = now
+        return True
 
     def reply(self, member: str, message: Message) -> None:
         """Sends a message of this package. An acknowledgement is held until the journal is synced."""
@@ -257,9 +255,8 @@ class Member:
         if self._settings.fast_election_s and not self.core.leads and member == self.core.leader_id:
             # kill -9 closes the connection at once; if only our link broke, the others refuse the pre-vote
             self.guard.last_append = NEVER_YET
-            self._wait.link_lost()
             self._take_deadline()
-            self._deadline = min(self._deadline, self.core.now() + self._wait.next_round_s())
+            self._deadline = min(self._deadline, self.core.now() + self._wait.link_lost(self._rank))
 
     def link_frame(self, member: str, frame: bytes) -> None:
         try:
@@ -300,6 +297,9 @@ class Member:
                     self._wait.appended(self.core.term, now)
                 if passed is not None:
                     self.deliver(member, to_library(passed))
+
+    def frames_end(self) -> None:
+        self._release_acknowledgements()
 
     def _invalid(self, member: str, error: CodecError) -> None:
         self.invalid_frames += 1
@@ -342,11 +342,17 @@ class Member:
 
     def _send_vote_eligibility(self) -> None:
         if self.joining.is_member:
-            self._deadline = self.core.now() + self._wait.timeout_s()
+            self._deadline = self.core.now() + self._wait.timeout_s(self._rank)
         for member in self.voters.others:
             self.reply(member, self.joining.own)
 
     # ------------------------------------------------------------------ pre-vote
+    @property
+    def _rank(self) -> int:
+        """The number of other followers that ask before this one."""
+        own, leader = self._settings.self_id, self.core.leader_id
+        return sum(name < own and name != leader for name in self.voters.others)
+
     def _take_deadline(self) -> None:
         """Moves the library's election deadline here: the library would campaign without a pre-vote.
 
@@ -354,7 +360,7 @@ class Member:
         """
         if self.core.election_deadline != NEVER:  # an append or a vote came, and a new wait begins
             is_due, now = self.core.election_deadline <= self.core.now(), self.core.now()
-            self._deadline = now if is_due else now + self._wait.timeout_s()
+            self._deadline = now if is_due else now + self._wait.timeout_s(self._rank)
             self.core.election_deadline = NEVER
 
     def _ask_before_campaign(self, now: float) -> None:

@@ -45,6 +45,11 @@ class RaftLibrary(Protocol):
         """The leader, as far as this member knows; None: no leader is known."""
         ...
 
+    @property
+    def has_unsent_entries(self) -> bool:
+        """Leader: whether a connected member has not been sent the whole log yet."""
+        ...
+
     def last_responses(self) -> list[float]:
         """Leader: returns when each other member last answered, in seconds of now(), in the order of ids."""
         ...

@@ -69,6 +69,10 @@ class LinkOwner(Protocol):
         """Handles a received frame. Raises ChannelError or CodecError: the link is closed."""
         ...
 
+    def frames_end(self) -> None:
+        """Called after the frames of one read."""
+        ...
+
     def closed(self, link: "Link", reason: str, detail: str) -> None:
         """Handles the end of a link. `reason` is one of few (for metrics), `detail` may be any text."""
         ...
@@ -190,7 +194,7 @@ class Link:
             try:
                 data = self.sock.recv(READ_BYTES)
             except (BlockingIOError, InterruptedError):
-                return
+                break
             if not data:
                 return self.close("closed by the other side")
             budget -= len(data)
@@ -201,3 +205,6 @@ class Link:
             self._send_hello()
             while self.alive and (frame := self._channel.next_frame()) is not None:
                 self.owner.frame(self, frame)
+            if len(data) < READ_BYTES:  # it was all; what comes later makes another event
+                break
+        self.owner.frames_end()

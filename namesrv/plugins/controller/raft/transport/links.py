@@ -44,6 +44,10 @@ class LinkEvents(Protocol):
         """A frame of this member, still encoded."""
         ...
 
+    def frames_end(self) -> None:
+        """Every frame of one read was passed on."""
+        ...
+
 
 def members_hash(members: frozenset[str]) -> str:
     """Returns 16 hex digits; equal for equal member lists."""
@@ -153,6 +157,10 @@ class Links:
             self._events.link_frame(link.member, frame)
         else:
             self._on_hello(link, decode_message(frame))
+
+    def frames_end(self) -> None:
+        """LinkOwner: passes it on."""
+        self._events.frames_end()
 
     def closed(self, link: Link, reason: str, detail: str) -> None:
         """LinkOwner: counts and logs the end of a link."""

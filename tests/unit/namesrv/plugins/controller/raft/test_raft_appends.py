@@ -1,5 +1,6 @@
 """What a leader sends after a commit: nothing that the next append or heartbeat would say anyway."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,16 +8,18 @@ from typing import Any
 import pytest
 
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.codec import AppendEntries, VoteEligibility, decode_message
+from namesrv.plugins.controller.raft.codec import Acknowledgement, AppendEntries, VoteEligibility
+from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_batch
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
+from tests.support.raft_group import QuietMember, elect
 
 HEARTBEAT_S = 0.1
 
 
 class Leader:
-    """A Member whose library and links are looked at."""
+    """A Member whose library is a clock and a flag."""
 
     def __init__(self, directory: Path) -> None:
         members = dict.fromkeys(("n0", "n1", "n2"), ("127.0.0.1", 1))
@@ -29,62 +32,61 @@ class Leader:
             welcomed_as=lambda: None,
             welcome=lambda _member, _incarnation: None,
         )
-        self.now, self.sent = 10.0, list[tuple[str, AppendEntries]]()
-        core: Any = SimpleNamespace(now=lambda: self.now, term=1)
-        links: Any = SimpleNamespace(send=self._send)
-        self.member.core, self.member.links = core, links
-
-    def _send(self, member: str, frame: bytes) -> bool:
-        message = decode_message(frame)
-        assert isinstance(message, AppendEntries)
-        self.sent.append((member, message))
-        return True
-
-    def append(self, member: str, *entries: tuple[bytes, int, int], commit_index: int = 1) -> int:
-        """How many frames that made."""
-        before = len(self.sent)
-        message = {
-            "type": "append_entries",
-            "term": 1,
-            "commit_index": commit_index,
-            "entries": list(entries),
-        }
-        assert self.member.send(member, message | {"prevLogIdx": 1, "prevLogTerm": 1}), "the library goes on"
-        return len(self.sent) - before
+        self.now = 10.0
+        self.core: Any = SimpleNamespace(now=lambda: self.now, has_unsent_entries=False)
+        self.member.core = self.core
 
 
-@pytest.fixture
-def leader(tmp_path: Path) -> Leader:
-    return Leader(tmp_path)
-
-
-def test_a_commit_alone_is_told_with_the_next_append_or_heartbeat(leader: Leader) -> None:
-    assert leader.append("n1", (b"\x00a", 2, 1)) == 1
+def test_a_commit_alone_is_told_with_the_next_append_or_heartbeat(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    leader.core.has_unsent_entries = True
+    assert leader.member.must_append()
+    leader.core.has_unsent_entries = False
     leader.now += 0.001
-    assert leader.append("n1", commit_index=2) == 0, "only news: the commit index"
-    assert leader.append("n1", (b"\x00b", 3, 1), commit_index=2) == 1
-    assert leader.sent[-1][1].commit_index == 2
-    leader.now += 0.001
-    assert leader.append("n1", commit_index=3) == 0
+    assert not leader.member.must_append(), "only news: the commit index"
+    leader.core.has_unsent_entries = True
+    assert leader.member.must_append(), "the next event, with the commit index"
+    leader.core.has_unsent_entries = False
     leader.now += HEARTBEAT_S
-    assert leader.append("n1", commit_index=3) == 1, "the heartbeat"
+    assert leader.member.must_append(), "the heartbeat"
 
 
-def test_a_late_commit_is_told_and_silence_is_bounded(leader: Leader) -> None:
-    """The library's heartbeat comes a period after its last append, also if that was not sent."""
-    assert leader.append("n1") == 1
+def test_silence_is_bounded_however_often_the_library_calls(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    assert leader.member.must_append(), "the first"
     silent_since = leader.now
     for _ in range(100):
         leader.now += 0.007
-        if leader.append("n1"):
+        if leader.member.must_append():
             assert leader.now - silent_since < HEARTBEAT_S
             silent_since = leader.now
 
 
-def test_each_member_is_told_for_itself_and_snapshots_always(leader: Leader) -> None:
-    assert leader.append("n1", (b"\x00a", 2, 1)) == 1
-    assert leader.append("n2", commit_index=2) == 1, "this one had no append yet"
-    chunk = {"type": "append_entries", "term": 1, "commit_index": 2, "serialized": (b"x", True, False)}
-    assert leader.member.send("n1", chunk)
-    assert leader.member.send("n1", chunk)
-    assert [name for name, message in leader.sent if message.serialized] == ["n1", "n1"]
+@pytest.fixture
+def elected(tmp_path: Path) -> Iterator[QuietMember]:
+    with QuietMember(tmp_path) as member:
+        elect(member)
+        member.answers()
+        assert member.core.leads
+        yield member
+
+
+def test_an_event_is_sent_once_to_each_member_and_its_commit_not_at_all(elected: QuietMember) -> None:
+    elected.core.append(encode_batch(Batch("claim", elected.core.term, "n0")))
+    sent = [(name, each) for name, each in elected.answers() if isinstance(each, AppendEntries)]
+    assert sorted(name for name, _ in sent) == ["n1", "n2"]
+    assert all(len(each.entries) == 1 for _, each in sent)
+    _, index, term = elected.core.log[-1]
+    elected.receive("n1", Acknowledgement(index + 1, reset=False, success=True, term=term))
+    assert elected.answers() == []
+    assert elected.core.commit_index == index
+
+
+def test_a_member_that_lacks_entries_gets_them_at_once(elected: QuietMember) -> None:
+    """A reset makes entries unsent again: the next call of the library sends them."""
+    _, index, term = elected.core.log[-1]
+    elected.receive("n1", Acknowledgement(index, reset=True, success=False, term=term))
+    assert elected.core.has_unsent_entries
+    elected.receive("n2", Acknowledgement(index + 1, reset=False, success=True, term=term))
+    sent = [(name, each) for name, each in elected.answers() if isinstance(each, AppendEntries)]
+    assert [len(each.entries) for name, each in sent if name == "n1"] == [1]
