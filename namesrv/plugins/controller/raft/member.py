@@ -152,10 +152,10 @@ class Member:
 
     def wait_s(self) -> float:
         """Returns how long the poll may wait for input, in seconds."""
-        until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
-        if self.core.leads or until_election > self._settings.tick_s:
+        if self.core.leads:
             return self._settings.tick_s
-        return max(until_election, 0.001)
+        until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
+        return min(max(until_election, 0.001), self._settings.tick_s)
 
     def close(self) -> None:
         """Closes every link and the raft port."""

@@ -69,6 +69,8 @@ class Voters:
         Only after the removal is committed: a member that regards itself as removed gives no vote, and until
         then the others may need its vote.
         """
+        if not self._retire_at:
+            return
         core = self._member.core
         is_decided = core.leads and core.commit_index >= self._member.member_list.index
         for member, at in list(self._retire_at.items()):

@@ -1,4 +1,4 @@
-"""What a leader sends after a commit: nothing that the next append or heartbeat would say anyway."""
+"""When appends and acknowledgements leave. A leader sends nothing that the next append says anyway."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from namesrv.plugins.controller.raft.fenced_state_machine import Batch, encode_b
 from namesrv.plugins.controller.raft.member import Member
 from namesrv.plugins.controller.raft.membership.member_list import MemberList
 from namesrv.plugins.controller.raft.membership.vote_eligibility import Joining
-from tests.support.raft_group import QuietMember, elect
+from tests.support.raft_group import QuietMember, elect, no_ops
 
 HEARTBEAT_S = 0.1
 
@@ -80,6 +80,24 @@ def test_an_event_is_sent_once_to_each_member_and_its_commit_not_at_all(elected:
     elected.receive("n1", Acknowledgement(index + 1, reset=False, success=True, term=term))
     assert elected.answers() == []
     assert elected.core.commit_index == index
+
+
+def test_an_acknowledgement_leaves_at_the_end_of_the_read_and_after_the_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    with QuietMember(tmp_path) as follower:
+        flush, send = follower.core.log._flush, follower.links.send
+        monkeypatch.setattr(follower.core.log, "_flush", lambda: (steps.append("fsync"), flush()))
+        monkeypatch.setattr(follower.links, "send", lambda *sent: (steps.append("sent"), send(*sent))[1])
+        append = AppendEntries(term=1, commit_index=1, prev_index=1, prev_term=0)
+        for index in (2, 3):
+            append.entries, append.prev_index = no_ops(index, index, 1), index - 1
+            append.prev_term = follower.log()[-1][1]
+            follower.receive("n1", append)
+        assert steps == [], "both entries wait for the end of the read"
+        follower.member.frames_end()
+        assert steps == ["fsync", "sent"], "one for both"
 
 
 def test_a_member_that_lacks_entries_gets_them_at_once(elected: QuietMember) -> None:
