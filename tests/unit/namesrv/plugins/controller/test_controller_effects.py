@@ -1,5 +1,7 @@
 """NotifyBrokerRoleChanged (1008) is pushed for what was applied, whatever the proposal was answered."""
 
+import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,26 @@ async def test_a_follower_that_applies_pushes_nothing(bench: Bench) -> None:
     bench.replicator.become(True)
     await turns()
     assert [pushed(bench, each) for each in (1, 2)] == [[("2", "2")]] * 2
+
+
+async def test_a_new_leader_serves_others_between_the_groups(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier, told = bench.plugin.notifier, list[object]()
+    groups = {f"group-{number}": bench.broker_set for number in range(50)}
+    state = dataclasses.replace(bench.plugin.machine.state, brokers=groups)
+    monkeypatch.setattr(notifier, "_state", lambda: state)
+    monkeypatch.setattr(notifier, "notify", told.append)
+    task = asyncio.create_task(notifier.notify_all())
+    await asyncio.sleep(0)
+    assert len(told) == 1
+    await task
+    assert len(told) == 50
+
+
+async def test_a_leader_that_is_deposed_at_once_pushes_nothing(bench: Bench) -> None:
+    bench.replicator.become(False)
+    bench.replicator.become(True)
+    bench.replicator.become(False)
+    await turns()
+    assert [pushed(bench, each) for each in (1, 2)] == [[], []]
