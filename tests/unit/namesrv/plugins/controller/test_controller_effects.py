@@ -1,9 +1,9 @@
 """NotifyBrokerRoleChanged (1008) is pushed for what was applied, whatever the proposal was answered."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keelmq.remoting.operation import Unknown, UnknownOutcome
@@ -95,7 +95,7 @@ async def test_a_new_leader_serves_others_between_the_groups(
 ) -> None:
     notifier, told = bench.plugin.notifier, list[object]()
     groups = {f"group-{number}": bench.broker_set for number in range(50)}
-    state = dataclasses.replace(bench.plugin.machine.state, brokers=groups)
+    state = msgspec.structs.replace(bench.plugin.machine.state, brokers=groups)
     monkeypatch.setattr(notifier, "_state", lambda: state)
     monkeypatch.setattr(notifier, "notify", told.append)
     task = asyncio.create_task(notifier.notify_all())
