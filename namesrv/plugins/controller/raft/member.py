@@ -256,7 +256,7 @@ class Member:
             # kill -9 closes the connection at once; if only our link broke, the others refuse the pre-vote
             self.guard.last_append = NEVER_YET
             self._take_deadline()
-            self._deadline = min(self._deadline, self.core.now() + self._wait.link_lost(self._rank))
+            self._deadline = min(self._deadline, self.core.now() + self._wait.link_lost(self.voters.rank))
 
     def link_frame(self, member: str, frame: bytes) -> None:
         try:
@@ -342,17 +342,11 @@ class Member:
 
     def _send_vote_eligibility(self) -> None:
         if self.joining.is_member:
-            self._deadline = self.core.now() + self._wait.timeout_s(self._rank)
+            self._deadline = self.core.now() + self._wait.timeout_s(self.voters.rank)
         for member in self.voters.others:
             self.reply(member, self.joining.own)
 
     # ------------------------------------------------------------------ pre-vote
-    @property
-    def _rank(self) -> int:
-        """The number of other followers that ask before this one."""
-        own, leader = self._settings.self_id, self.core.leader_id
-        return sum(name < own and name != leader for name in self.voters.others)
-
     def _take_deadline(self) -> None:
         """Moves the library's election deadline here: the library would campaign without a pre-vote.
 
@@ -360,7 +354,7 @@ class Member:
         """
         if self.core.election_deadline != NEVER:  # an append or a vote came, and a new wait begins
             is_due, now = self.core.election_deadline <= self.core.now(), self.core.now()
-            self._deadline = now if is_due else now + self._wait.timeout_s(self._rank)
+            self._deadline = now if is_due else now + self._wait.timeout_s(self.voters.rank)
             self.core.election_deadline = NEVER
 
     def _ask_before_campaign(self, now: float) -> None:

@@ -130,6 +130,12 @@ class Voters:
         )
 
     @property
+    def rank(self) -> int:
+        """The number of other followers that ask for votes before this member (election_wait.py)."""
+        own, leader = self._settings.self_id, self._member.core.leader_id
+        return sum(name < own and name != leader for name in self.others)
+
+    @property
     def is_removed(self) -> bool:
         """Whether another member has reported our removal, in an entry that our log does not have yet."""
         return self._removed_at > self._member.member_list.index

@@ -1,8 +1,13 @@
 """How long a silent leader is waited for: short in quiet groups, long where pauses are usual."""
 
 import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from namesrv.plugins.controller.raft.api import RaftSettings
 
 from namesrv.plugins.controller.raft.election_wait import (
     BUCKET_S,
@@ -14,6 +19,7 @@ from namesrv.plugins.controller.raft.election_wait import (
     SPREAD,
     ElectionWait,
 )
+from namesrv.plugins.controller.raft.membership.voters import Voters
 
 
 def beats(wait: ElectionWait, begin: float, seconds: float, every: float = 0.1, term: int = 1) -> float:
@@ -85,3 +91,15 @@ def test_a_refused_round_is_repeated_soon_and_then_ever_later() -> None:
 def test_no_fast_election_if_it_is_switched_off() -> None:
     wait = ElectionWait(0.4, fast_s=0.0)
     assert wait.link_lost(0) >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "rank"),
+    [("n1", "n0", 0), ("n2", "n0", 1), ("n0", "n1", 0), ("n2", "n1", 1), ("n2", None, 2)],
+)
+def test_the_smallest_id_beside_the_leader_asks_first(own: str, leader: str | None, rank: int) -> None:
+    members = dict.fromkeys(("n0", "n1", "n2"), ("127.0.0.1", 1))
+    member: Any = SimpleNamespace(core=SimpleNamespace(leader_id=leader))
+    voters = Voters(RaftSettings(own, members, Path(), "group", insecure=True), member)
+    voters.others = sorted(members.keys() - {own})
+    assert voters.rank == rank
