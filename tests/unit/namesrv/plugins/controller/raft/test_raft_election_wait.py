@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from namesrv.plugins.controller.raft.api import RaftSettings
-
 from namesrv.plugins.controller.raft.election_wait import (
     BUCKET_S,
     BUCKETS,
