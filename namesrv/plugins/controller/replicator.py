@@ -73,7 +73,8 @@ APPEND_BYTES_MAX = 1024 * 1024  # one append message; our entries are smaller
 COMMANDS_QUEUED_MAX = 10_000  # below the pipe's capacity, where the library raises after queueing
 
 _library: Any = pysyncobj.syncobj
-_library.monotonicTime = time.monotonic  # its own takes three times as long, and is called in every line
+if hasattr(_library, "monotonicTime"):  # otherwise prepare_library() refuses the library
+    _library.monotonicTime = time.monotonic  # its own takes three times as long, and is called very often
 _serializer: Any = pysyncobj.serializer
 _codecs: tuple[Any, ...] = (pysyncobj.pickle, pysyncobj.journal)
 _PRIVATE = "_SyncObj__"

@@ -1,6 +1,6 @@
 """Member: the work around each tick of the raft library, and on every message in and out.
 
-    before_tick   pre-vote
+    before_tick   pre-vote; acknowledgements that a broken link has left behind
     (library)     elections, commits, applies, appends
     after_work    sync what the leader has appended, while the followers do the same; timers of the links
     (library)     poll: all input is read here and is passed to link_frame
