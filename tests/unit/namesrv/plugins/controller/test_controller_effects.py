@@ -9,6 +9,7 @@ import pytest
 from keelmq.remoting.operation import Unknown, UnknownOutcome
 from namesrv.plugins.controller.core.events import ElectMaster, encode_event
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED
+from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
 from tests.support.controller_fakes import GROUP, Bench, turns
 
 
@@ -93,10 +94,10 @@ async def test_a_follower_that_applies_pushes_nothing(bench: Bench) -> None:
 async def test_a_new_leader_serves_others_between_the_groups(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notifier, told = bench.plugin.notifier, list[object]()
     groups = {f"group-{number}": bench.broker_set for number in range(50)}
     state = msgspec.structs.replace(bench.plugin.machine.state, brokers=groups)
-    monkeypatch.setattr(notifier, "_state", lambda: state)
+    plugin, told = bench.plugin, list[object]()
+    notifier = RoleChangeNotifier(lambda: state, plugin.liveness_view, plugin.settings, lambda: None)
     monkeypatch.setattr(notifier, "notify", told.append)
     task = asyncio.create_task(notifier.notify_all())
     await asyncio.sleep(0)

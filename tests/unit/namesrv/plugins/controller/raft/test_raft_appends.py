@@ -85,19 +85,20 @@ def test_an_event_is_sent_once_to_each_member_and_its_commit_not_at_all(elected:
 def test_an_acknowledgement_leaves_at_the_end_of_the_read_and_after_the_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[str] = []
     with QuietMember(tmp_path) as follower:
-        flush, send = follower.core.log._flush, follower.links.send
-        monkeypatch.setattr(follower.core.log, "_flush", lambda: (steps.append("fsync"), flush()))
-        monkeypatch.setattr(follower.links, "send", lambda *sent: (steps.append("sent"), send(*sent))[1])
+        log, send, syncs_when_sent = follower.core.log, follower.links.send, list[int]()
+        syncs = log.syncs
+        monkeypatch.setattr(
+            follower.links, "send", lambda *sent: (syncs_when_sent.append(log.syncs), send(*sent))[1]
+        )
         append = AppendEntries(term=1, commit_index=1, prev_index=1, prev_term=0)
         for index in (2, 3):
             append.entries, append.prev_index = no_ops(index, index, 1), index - 1
             append.prev_term = follower.log()[-1][1]
             follower.receive("n1", append)
-        assert steps == [], "both entries wait for the end of the read"
+        assert (log.syncs, syncs_when_sent) == (syncs, []), "both entries wait for the end of the read"
         follower.member.frames_end()
-        assert steps == ["fsync", "sent"], "one for both"
+        assert syncs_when_sent == [syncs + 1], "one fsync and then one answer, for both"
 
 
 def test_a_member_that_lacks_entries_gets_them_at_once(elected: QuietMember) -> None:
