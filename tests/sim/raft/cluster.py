@@ -77,6 +77,7 @@ class World:
         names = [f"n{index}" for index in range(self.conditions.members)]
         self.addresses = {name: (name, 1) for name in names}
         self.disk_of = {name: self.disks.add(directory / name) for name in names}
+        self.files: dict[str, dict[str, tuple[str, int]]] = {}
         self.processes: dict[str, SimProcess] = {}
         self.notes: list[str] = []
         self.fatal: list[str] = []
@@ -89,6 +90,7 @@ class World:
         if name not in self.disk_of:
             self.disk_of[name] = self.disks.add(self.directory / name)
         self.disk_of[name].wipe()
+        self.files.pop(name, None)
         self.start(name)
 
     def leave(self, name: str) -> None:
@@ -98,9 +100,12 @@ class World:
             process.end(silently=False)
 
     def settings(self, name: str) -> RaftSettings:
+        """A member's file lists the members of its first start: nobody edits it before a change is in the
+        log."""
+        all_there_are = {each: (each, 1) for each in sorted({*self.processes, *self.addresses, name})}
         return RaftSettings(
             self_id=name,
-            members={each: (each, 1) for each in sorted({*self.processes, *self.addresses, name})},
+            members=self.files.setdefault(name, all_there_are),
             directory=self.disk_of[name].root,
             cluster_id="sim",
             secret=bytes(32),

@@ -161,6 +161,11 @@ class Changes:
         fresh: tuple[str, str] | None = None,
     ) -> ChangeOutcome:
         voters, asked_at = self._member.voters, self._core.now()
+        if (other := voters.contradicts(members)) is not None:
+            return ChangeRefused(
+                f"the configured member list of {other} differs from ours: transfer the leadership to a "
+                "member that all have in their files, and repeat there"
+            )
         based_on = self._member_list.index  # what `members` was made from; it may change while we wait
 
         def responsive() -> list[str]:

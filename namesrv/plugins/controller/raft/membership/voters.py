@@ -47,6 +47,7 @@ class Voters:
         self._addresses = dict(settings.members)
         self._retire_at: dict[str, float] = {}
         self._removed_at = 0  # index of a member list without us that another member reported
+        self._configured: dict[str, frozenset[str]] = {}  # by member: the list of its file, while it counts
 
     def apply_member_list(self) -> None:
         """Counts majorities over the current member list, and connects to its members."""
@@ -149,6 +150,17 @@ class Voters:
                 self._member.member_list.addresses(self._settings.members) | self.learners
             )
 
+    def contradicts(self, members: Collection[str]) -> str | None:
+        """Returns a member whose configured list differs in more than one member from a first change to
+        `members`, because there could be two majorities without a common member; None: there is none.
+
+        A newcomer whose addition failed counts itself by its file, and may be elected; others do not.
+        """
+        if self._member.member_list.index > 0:
+            return None
+        reported = ((name, self._configured.get(name)) for name in self.others)
+        return next((name for name, ids in reported if ids is not None and len(ids ^ set(members)) > 1), None)
+
     def check_member_list(self, member: str, note: MemberListNote) -> None:
         """Compares the member list of `member` with ours.
 
@@ -163,6 +175,9 @@ class Voters:
                     ", ".join(note.members),
                 )
             self._removed_at = max(self._removed_at, note.index)
+        self._configured.pop(member, None)
+        if note.index == 0:
+            self._configured[member] = frozenset(note.members)
         differs = self.ids ^ set(note.members)
         if note.index == self._member.member_list.index == 0 and len(differs) > 1:
             logger.critical(
