@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from broker.core.pauses import PauseDetector
 from broker.ha.catch_up import CatchUpThreads, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
@@ -74,8 +75,9 @@ class MasterProtocol(asyncio.Protocol):
             data = self._admit(self._hello, link, data)
             if not data:
                 return
-        before = link.slave_id
-        link.receive_data(data, self._server.clock())
+        before, now_ms = link.slave_id, self._server.clock()
+        link.receive_data(data, now_ms)
+        link.heard_ms = self._server.pauses.sent_ms(now_ms)
         if link.slave_id != before:
             self._server.identified(self, link)
         if not link.is_settled:
@@ -229,6 +231,7 @@ class MasterServer:
         self.clock = clock
         self.on_ack = on_ack
         self.state = MasterLog(log.file_bytes)
+        self.pauses = PauseDetector(clock())  # ticked by the owner
         self.catch_up = CatchUpThreads(catch_up_threads)
         self.links: dict[int, MasterLink] = {}
         """The live links of slaves that have identified themselves, by broker id; the newest one of each."""

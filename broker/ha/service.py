@@ -131,6 +131,7 @@ class HaService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
+            self._server.pauses.tick(self._clock())
             if self.mastership is not None:
                 self._tick_as_master(self.mastership)
             self._dispatcher.wake()

@@ -86,6 +86,9 @@ class MasterLink:
         self.slave_id: int | None = None
         self.proven_id: int | None = None  # the broker id that its hello has proved; None: there was none
         self.read_ms = self._sent_ms = now_ms  # read_ms: when the last byte arrived
+        self.heard_ms = (
+            now_ms  # for the lease: as read_ms, less if it was sent before this process was stopped
+        )
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
@@ -137,7 +140,7 @@ class MasterLink:
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Takes bytes from the slave. A stream that no slave sends closes the link."""
-        self.read_ms = now_ms
+        self.read_ms = self.heard_ms = now_ms
         decoder = self._decoder
         try:
             if self.close_reason is None and (ack := decoder.lone_ack(data)) is not None:
