@@ -1,7 +1,7 @@
 """PauseDetector: since when bytes that are read now may have waited, because this process was stopped. Pure.
 
-After SIGSTOP and SIGCONT, or when a virtual machine goes on, the kernel still has what peers sent before and
-during the stop. Its bytes are read now, but say nothing about now: a slave that reported may have been elected
+After SIGSTOP and SIGCONT, or when a virtual machine goes on, the kernel still has what peers sent before
+and during the stop. It is read now, but says nothing about now: a slave that reported may have been elected
 since then. A timer that is late shows the stop. From the stop on, and until the timer was on time again (one
 whole turn of the event loop has read everything that waited), what is read counts as of the last tick before
 the stop.
@@ -14,7 +14,7 @@ PAUSE_MS: Final = 300
 
 
 class PauseDetector:
-    """tick() is called by a timer whose period is a fraction of PAUSE_MS. Times in ms of one monotonic clock."""
+    """tick() is called by a timer, several times in PAUSE_MS. Times in ms of one monotonic clock."""
 
     __slots__ = ("_stopped_ms", "_ticked_ms")
 
