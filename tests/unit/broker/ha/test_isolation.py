@@ -9,13 +9,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from broker.admission.pending_replies import PendingReplies
-from broker.controller_mode.controller_client import Heartbeats
+from broker.controller_mode.controller_client import OFTEN_MS, Heartbeats
 from broker.ha.core.frames import Ack, SlaveHandshake
 from broker.ha.master_server import MasterProtocol, MasterServer
 from broker.ha.security import HaSecurity
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Unknown
-from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from keelmq.runtime.tasks import TaskSet
 from tests.support.ha_parts import link_settings
 from tests.support.handler_context import send_gate
@@ -126,3 +126,33 @@ def test_reports_that_waited_while_the_master_was_stopped_do_not_count_as_of_now
     server.pauses.tick(15_101)
     protocol.data_received(Ack(0).encode())
     assert link.heard_ms == 15_101
+
+
+async def test_a_controller_that_finds_hung_masters_gets_beats_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no other one. The call waits for its answer as long as ever."""
+    pauses: dict[str, list[float]] = {"a": [], "b": []}
+    waits: list[tuple[str, int]] = []
+
+    class Controllers:
+        async def call(self, address: str, *_: object, timeout_ms: int) -> Outcome[Any]:
+            waits.append((address, timeout_ms))
+            return Ok(BrokerHeartbeatResponse(finds_hung_masters=address == "a" or None))
+
+    async def pause(event: asyncio.Event, pause_ms: float) -> None:
+        name = asyncio.current_task().get_name()[-1]  # type: ignore[union-attr]
+        pauses[name].append(pause_ms)
+        await event.wait()
+
+    monkeypatch.setattr("broker.controller_mode.controller_client.wait_for_event", pause)
+    client: Any = Controllers()
+    beats = Heartbeats(
+        client, ["a", "b"], interval_ms=1_000, heartbeat=lambda: BEAT, on_answer=lambda *_: None
+    )
+    tasks = TaskSet()
+    beats.start(tasks)
+    await until(lambda: bool(pauses["a"] and pauses["b"]))
+    await tasks.stop()
+    assert pauses["a"][0] <= OFTEN_MS < pauses["b"][0] <= 1_000
+    assert dict(waits) == {"a": 1_000, "b": 1_000}
