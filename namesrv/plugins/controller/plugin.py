@@ -320,6 +320,7 @@ class ControllerPlugin:
             self.limits,
             lambda: self.heartbeats.beats,
             lambda: (self.death_proofs.proved, self.death_proofs.unproved),
+            lambda: self.hung_masters.found,
             None if self.telemetry is None else self.telemetry.writer,
         )
 

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 
 from broker.controller_mode.replicas_manager import ReplicasManager
-from broker.controller_mode.service import ControllerMode
 from broker.core.sync_state_set import SyncStateSetManager
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.master_link import LinkSettings
@@ -213,17 +212,14 @@ async def master_found_hung_wakes(world: WholeGroup) -> None:
 
 @contextmanager
 def every_master_says_that_it_waits_for_all() -> Iterator[None]:
-    real = ControllerMode._heartbeat
-
-    def heartbeat(self: ControllerMode) -> BrokerHeartbeatRequest | None:
-        sent = real(self)
-        return sent and sent.model_copy(update={"all_ack_in_sync_state_set": self.role.is_master})
+    def heartbeat(**fields: Any) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(**{**fields, "all_ack_in_sync_state_set": True})
 
     def settings(config: HaSettings) -> LinkSettings:
         return replace(master_link_settings(config), is_watched=True)
 
     with (
-        mock.patch.object(ControllerMode, "_heartbeat", heartbeat),
+        mock.patch("broker.controller_mode.service.BrokerHeartbeatRequest", heartbeat),
         mock.patch("broker.ha.service.master_link_settings", settings),
     ):
         yield
