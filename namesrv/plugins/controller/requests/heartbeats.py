@@ -145,10 +145,7 @@ class HeartbeatHandler:
         beats = before.all_ack_beats if isinstance(before, Heartbeat) else None
         if beats is None:
             return Silence(BEATS_MIN_MS, now_ms)
-        if self._liveness.is_active(key, now_ms):
-            beats.heard(now_ms)
-        else:
-            beats.begin(now_ms)
+        beats.heard(now_ms)
         return beats
 
 
