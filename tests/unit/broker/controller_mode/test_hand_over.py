@@ -152,7 +152,7 @@ async def test_a_message_does_not_wait_for_a_hung_master_that_was_replaced(
     scene.master = ""
     (answer,) = await scene.answers()
     assert answer.code == ResponseCode.SYSTEM_ERROR and "may be stored" in (answer.remark or "")
-    assert scene.forwarder.count == 0
+    await until(lambda: scene.forwarder.count == 0)
 
 
 @pytest.mark.parametrize(
