@@ -225,7 +225,7 @@ class MasterServer:
     ) -> None:
         """new_link: makes the link of a connection at a time in ms; None: one of controller mode."""
         self.log = log
-        self._new_link = new_link or _new_link
+        self._new_link = new_link or (lambda log, settings, ms: MasterLink(log, settings, now_ms=ms))
         self.security = security
         self.settings = settings
         self.clock = clock
@@ -397,7 +397,3 @@ class MasterServer:
         """Returns "host:port" of the slave's connection; empty if it is closed."""
         protocol = self._protocols.get(link)
         return protocol.address if protocol is not None else ""
-
-
-def _new_link(log: MasterLog, settings: LinkSettings, now_ms: int) -> MasterLink:
-    return MasterLink(log, settings, now_ms=now_ms)
