@@ -37,6 +37,9 @@ TAKEN_BYTES_MAX: Final = 64 << 20
 FORWARD_TIMEOUT_MS: Final = 2_500
 """Below the clients' timeout of 3 s."""
 RETRY: Final = Backoff(first_ms=2, max_ms=20)
+REPLACED_MS: Final = 250
+REPLACED_STEP_MS: Final = 50
+"""How long a master that was replaced may take to answer, and how often that is looked at."""
 MOVE_MS_MAX: Final = 2_000
 """How long a request waits for a mastership that moves; below the clients' timeout of 3 s."""
 GATHER_STEP_MS: Final = 2
@@ -309,12 +312,29 @@ class SendForwarder:
         outcome: Outcome[SendMessageResponse] = _NO_MASTER
         if address is not None and left_ms > 0:
             header = _header(command, self._broker_name)
-            outcome = await self._client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=left_ms)
+            call = self._client.call(address, SEND_MESSAGE_V2, header, body, timeout_ms=left_ms)
+            outcome = await self._unless_replaced(address, asyncio.create_task(call))
         self._master_refuses = _is_too_early(outcome)
         if not self._master_refuses:
             self._failures = 0
             self.forwarded += 1
         return outcome
+
+    async def _unless_replaced(
+        self, address: str, call: "asyncio.Task[Outcome[SendMessageResponse]]"
+    ) -> Outcome[SendMessageResponse]:
+        """Returns the master's answer; Unknown if another one is master for REPLACED_MS: this one hangs. In a
+        hand-over the old master answers sooner than that."""
+        replaced_ms = 0
+        try:
+            while not call.done():
+                await asyncio.wait((call,), timeout=REPLACED_STEP_MS / 1000)
+                replaced_ms = 0 if self._master() == address else replaced_ms + REPLACED_STEP_MS
+                if replaced_ms > REPLACED_MS and not call.done():
+                    return Unknown(f"{address} was replaced as master before it answered")
+            return call.result()
+        finally:
+            call.cancel()
 
 
 def _is_too_early(outcome: Outcome[SendMessageResponse]) -> bool:

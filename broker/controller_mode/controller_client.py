@@ -19,7 +19,11 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, Outcome, Unknown, Wire, in_short
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata, MasterInfo
-from keelmq.remoting.operations.route import BROKER_HEARTBEAT, BrokerHeartbeatRequest
+from keelmq.remoting.operations.route import (
+    BROKER_HEARTBEAT,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
@@ -33,6 +37,8 @@ LOOKUP_HEARSAY_MS = 200
 AGAIN = Backoff(first_ms=50, max_ms=200)
 REDIAL_MS = 500
 """How often a controller is dialled for a heartbeat while it cannot be reached."""
+OFTEN_MS = 200
+"""The interval to a controller that finds hung masters (BEATS_MIN_MS in its core/hang.py)."""
 LEARNED_MAX = 16
 """Limit of the controllers beside the configured ones; a healthy group has at most seven."""
 _ADDRESS = re.compile(r"[^\s;]+:[0-9]{1,5}")
@@ -167,7 +173,8 @@ class ControllerClient:
 class Heartbeats:
     """Sends 904 to every controller: each interval, at once on beat_now(), and soon after a failure. The
     answer proves that the controller has heard this broker (core/lease.py); RocketMQ's brokers ask for
-    none."""
+    none. A controller that finds hung masters says so to a master that it may find, and gets a beat every
+    OFTEN_MS."""
 
     def __init__(
         self,
@@ -216,15 +223,19 @@ class Heartbeats:
             wake.set()
 
     async def _run(self, address: str, wake: asyncio.Event) -> None:
+        often = False
         while self._wake.get(address) is wake:
             header, began_ms = self._heartbeat(), now_ms()
-            outcome: Outcome[Empty] | None = None
+            outcome: Outcome[BrokerHeartbeatResponse] | None = None
             if header is not None:
                 outcome = await self._client.call(
                     address, BROKER_HEARTBEAT, header, timeout_ms=self._interval_ms
                 )
             if isinstance(outcome, Ok):
                 self._on_answer(address, began_ms, now_ms())
+                often = bool(outcome.header.finds_hung_masters)
             unsent = isinstance(outcome, Failed) and outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED
-            pause_ms = min(REDIAL_MS, self._interval_ms) if unsent else self._interval_ms
+            pause_ms = min(
+                self._interval_ms, REDIAL_MS if unsent else OFTEN_MS if often else self._interval_ms
+            )
             await wait_for_event(wake, max(began_ms + pause_ms - now_ms(), 0))

@@ -28,11 +28,12 @@ from broker.controller_mode.role_change_notifications import RoleChangeNotificat
 from broker.controller_mode.slave_sync import SlaveSync
 from broker.core.readiness import RoleName
 from broker.core.role import Role
+from broker.ha.core.master_watch import MasterWatch
 from broker.ha.report import status_of
 from broker.ha.service import HaService
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -89,6 +90,7 @@ class ControllerMode:
             on_truncated=parts.metadata.log_truncated,
             check_master=self.slave_sync.unverified_peer,
             security=ha_security(config, parts.audit),
+            watch=MasterWatch(now_ms(), lambda: self._heartbeats.beat_now()),
         )
         self._lease = IsolationLease(
             self.ha,
@@ -253,8 +255,7 @@ class ControllerMode:
                 await self._hand_over.give(leaves=True)
 
     def hint(self) -> None:
-        """Takes an unverified hint that the role may have changed: asks the controllers, at most once a
-        second."""
+        """Takes an unverified hint of a role change: asks the controllers, at most once a second."""
         self._hints.hint()
 
     def poll_now(self) -> None:
@@ -279,9 +280,8 @@ class ControllerMode:
         """ "none": no role yet, or a role change is in progress."""
         if not self.role.epoch:
             return "none"
-        return (
-            "master" if self.ha.mastership is not None else "slave" if self.ha.client is not None else "none"
-        )
+        is_master, is_slave = self.ha.mastership is not None, self.ha.client is not None
+        return "master" if is_master else "slave" if is_slave else "none"
 
     @property
     def has_settled_role(self) -> bool:
@@ -353,8 +353,7 @@ class ControllerMode:
             return None
         config, store = self._config, self._parts.store
         return BrokerHeartbeatRequest(
-            cluster_name=config.broker_cluster_name,
-            broker_name=config.broker_name,
+            **self._names,
             broker_addr=self._parts.address(),
             broker_id=self._identity.broker_id,
             epoch=self.ha.last_epoch,
@@ -365,4 +364,6 @@ class ControllerMode:
             hands_over=True,
             min_in_sync_replicas=config.min_in_sync_replicas,
             send_time_millis=wall_ms(),
+            all_ack_in_sync_state_set=self.role.is_master and config.all_ack_in_sync_state_set,
+            silent_master_epoch=self.role.epoch if self.ha.watch.is_silent else None,
         )

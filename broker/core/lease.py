@@ -7,7 +7,8 @@ ways:
     heard by the controllers    the controller that led when it was asked has answered each heartbeat since;
                                 it waits a whole timeout after the last one, a later leader its grace period
     heard by its slaves         every other member of the SyncStateSet, in force or proposed, was heard lately
-                                over an open link; a slave that is elected closes it first
+                                over an open link; a slave that is elected closes it first. What waited in
+                                the kernel while this process was stopped was not heard (core/pauses.py)
 
 Either is enough: while the controllers are down the slaves are heard, and while a slave is lost the
 controllers are (and remove it from the set). A master that is the only member has no transfer target. All
@@ -31,8 +32,8 @@ class ReplicaLink(Protocol):
     """What is known of a slave's open link (MasterLink)."""
 
     @property
-    def read_ms(self) -> int:
-        """When the last byte arrived."""
+    def heard_ms(self) -> int:
+        """When the slave is known to have sent something last (PauseDetector)."""
         ...
 
 
@@ -107,6 +108,6 @@ class Lease:
         """
         for transfer_target in transfer_targets:
             link = links.get(transfer_target)
-            if link is None or now_ms >= link.read_ms + self._replica_timeout_ms:
+            if link is None or now_ms >= link.heard_ms + self._replica_timeout_ms:
                 return now_ms >= self.controllers_end_ms()
         return False

@@ -13,6 +13,7 @@ def master_link_settings(settings: HaSettings) -> LinkSettings:
         housekeeping_interval_ms=settings.housekeeping_interval_ms,
         bytes_per_second=settings.bytes_per_second,
         far_bytes_per_second=settings.far_bytes_per_second,
+        is_watched=settings.all_ack,
     )
 
 

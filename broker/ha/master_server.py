@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from broker.core.pauses import PauseDetector
 from broker.ha.catch_up import CatchUpThreads, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
@@ -74,8 +75,9 @@ class MasterProtocol(asyncio.Protocol):
             data = self._admit(self._hello, link, data)
             if not data:
                 return
-        before = link.slave_id
-        link.receive_data(data, self._server.clock())
+        before, now_ms = link.slave_id, self._server.clock()
+        link.receive_data(data, now_ms)
+        link.heard_ms = self._server.pauses.sent_ms(now_ms)
         if link.slave_id != before:
             self._server.identified(self, link)
         if not link.is_settled:
@@ -223,12 +225,13 @@ class MasterServer:
     ) -> None:
         """new_link: makes the link of a connection at a time in ms; None: one of controller mode."""
         self.log = log
-        self._new_link = new_link or _new_link
+        self._new_link = new_link or (lambda log, settings, ms: MasterLink(log, settings, now_ms=ms))
         self.security = security
         self.settings = settings
         self.clock = clock
         self.on_ack = on_ack
         self.state = MasterLog(log.file_bytes)
+        self.pauses = PauseDetector(clock())  # ticked by the owner
         self.catch_up = CatchUpThreads(catch_up_threads)
         self.links: dict[int, MasterLink] = {}
         """The live links of slaves that have identified themselves, by broker id; the newest one of each."""
@@ -394,7 +397,3 @@ class MasterServer:
         """Returns "host:port" of the slave's connection; empty if it is closed."""
         protocol = self._protocols.get(link)
         return protocol.address if protocol is not None else ""
-
-
-def _new_link(log: MasterLog, settings: LinkSettings, now_ms: int) -> MasterLink:
-    return MasterLink(log, settings, now_ms=now_ms)

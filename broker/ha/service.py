@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import MasterLink
+from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
 from broker.ha.link_settings import master_link_settings, slave_link_settings
@@ -56,6 +57,7 @@ class HaService:
         on_truncated: Callable[[int, int], None],
         check_master: MasterCheck,
         security: HaSecurity,
+        watch: MasterWatch,
         clock: Clock = now_ms,
     ) -> None:
         """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None: never sync_flush.
@@ -63,6 +65,7 @@ class HaService:
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
         slave's log was truncated from `before` to `end`. check_master(): asked before each reconnect.
+        watch: of each master that this broker follows.
         """
         self.store = store
         self._commit = commit
@@ -75,6 +78,7 @@ class HaService:
         """Length of the partial record that the last promotion removed from the log."""
         self._settings, self._events, self._clock = settings, events, clock
         self._security = security
+        self.watch = watch
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
@@ -131,6 +135,7 @@ class HaService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
+            self._server.pauses.tick(self._clock())
             if self.mastership is not None:
                 self._tick_as_master(self.mastership)
             self._dispatcher.wake()
@@ -264,6 +269,7 @@ class HaService:
             commit=self._commit,
             check_master=self.check_master,
             security=self._security,
+            watch=self.watch,
         )
 
     async def leave_role(self, reason: str, *, keep_links: bool = False) -> None:

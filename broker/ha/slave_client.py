@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import Close, SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
 from broker.ha.ports import Clock, ReplicatedStore
@@ -46,9 +47,11 @@ class SlaveClient:
         commit: GroupCommit | None,
         check_master: MasterCheck,
         security: HaSecurity,
+        watch: MasterWatch | None,
     ) -> None:
         """commit: the group commit; None without sync_flush. check_master: asked before every connection but
-        the first, whose address the caller has just checked."""
+        the first, whose address the caller has just checked. watch: of this master and those before;
+        None: nobody wants to know."""
         self.address = address
         self.broker_id = broker_id
         self.fault: str | None = None
@@ -60,6 +63,7 @@ class SlaveClient:
         self._commit = commit
         self._check_master = check_master
         self._security = security
+        self._watch = watch
         self._speaks_plain = False  # to the next master; only with haPlainMaster
         self._ciphertext = memoryview(bytearray(PLAIN_BYTES if security.client_tls is not None else 0))
         self._stopped = False
@@ -124,12 +128,18 @@ class SlaveClient:
                 await asyncio.wait([protocol.ended], timeout=TICK_MS / 1000)
                 if not protocol.ended.done():
                     protocol.tick()
+                    self._look(protocol.heard_ms)
             return protocol.ended.result(), protocol.link.received_bytes > 0
         finally:
             protocol.close("the client stops")
             self.protocol = None
+            self._look(None)
             if self._security.plain_master and not protocol.link.transferring:
                 self._speaks_plain = not self._speaks_plain  # what this master understands is found out
+
+    def _look(self, heard_ms: int | None) -> None:
+        if self._watch is not None:
+            self._watch.tick(self._clock(), heard_ms)
 
     async def _connect(self) -> SlaveProtocol:
         """Returns the protocol of a new connection. Raises TlsError, OSError, UnicodeError, TimeoutError."""

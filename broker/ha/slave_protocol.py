@@ -127,6 +127,14 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         """Whether the master has not proved its membership yet, and has to."""
         return self._hello is not None
 
+    @property
+    def heard_ms(self) -> int | None:
+        """When the last byte of the master was read; None: it does not send its log yet, or is not read."""
+        transport = self._transport
+        if transport is None or not self.link.transferring or not transport.is_reading():
+            return None
+        return self.link.read_ms
+
     def get_buffer(self, sizehint: int) -> memoryview:
         wanted = self.link.body_wanted
         self._is_direct = (

@@ -54,6 +54,7 @@ class PlainSlaveClient(SlaveClient):
             commit=commit,
             check_master=_checked_already,
             security=security,
+            watch=None,
         )
         self._check_log = check_log
 

@@ -33,12 +33,14 @@ class BrokerKey(NamedTuple):
 
 class LastSeen(NamedTuple):
     """inactive_ms: when a scan found it inactive; None: it is active, or no scan ran since. hung: inactive by
-    heartbeat timeout, not because its connection closed. proved: its process was proved dead."""
+    silence, not because its connection closed. proved: its process was proved dead. found_early: hung, and
+    found so before its heartbeat timeout."""
 
     last_heartbeat_ms: int
     inactive_ms: int | None
     hung: bool = False
     proved: bool = False
+    found_early: bool = False
 
 
 class RouteKey(NamedTuple):
@@ -67,6 +69,7 @@ class _Entry:
     inactive_ms: int | None = None
     hung: bool = False
     proved: bool = False
+    found_early: bool = False
     connections: set[int] = field(default_factory=set)
     newest_connection_id: int = 0
 
@@ -112,7 +115,7 @@ class HeartbeatTable:
             entry.incarnation = incarnation
         was_active = entry.active
         entry.last_ms, entry.timeout_ms, entry.info, entry.active = now_ms, timeout_ms, info, True
-        entry.inactive_ms, entry.hung, entry.proved = None, False, False
+        entry.inactive_ms, entry.hung, entry.proved, entry.found_early = None, False, False, False
         entry.grace_ms = self.grace_ms if grace_ms is None else grace_ms
         if self._sweep_after_ms is None or now_ms + timeout_ms < self._sweep_after_ms:
             self._sweep_after_ms = now_ms + timeout_ms
@@ -141,13 +144,26 @@ class HeartbeatTable:
             entry.connections.discard(connection_id)
             if entry.connections or not entry.active:
                 continue
-            deadline = now_ms + entry.grace_ms
-            entry.suspect_deadline_ms = self._suspects[key] = deadline
-            self._suspected += 1
-            entry.suspicion = self._suspected
-            heapq.heappush(self._deadlines, (deadline, self._suspected, key))
+            self._suspect(key, entry, now_ms + entry.grace_ms)
             suspects.append(key)
         return suspects
+
+    def found_hung(self, key: Hashable, deadline_ms: int) -> bool:
+        """Makes an active key inactive at `deadline_ms`, before its timeout, unless a heartbeat arrives until
+        then. False, without effect: it is not active, or is suspect already."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.active or entry.suspect_deadline_ms is not None:
+            return False
+        self._unbind_all(key, entry)
+        self._suspect(key, entry, deadline_ms)
+        entry.hung = entry.found_early = True
+        return True
+
+    def _suspect(self, key: Hashable, entry: _Entry, deadline_ms: int) -> None:
+        entry.suspect_deadline_ms = self._suspects[key] = deadline_ms
+        self._suspected += 1
+        entry.suspicion = self._suspected
+        heapq.heappush(self._deadlines, (deadline_ms, self._suspected, key))
 
     def suspicion(self, key: Hashable) -> int | None:
         """Returns the number of the close that made the key suspect, each one has its own; None: the key is
@@ -212,7 +228,7 @@ class HeartbeatTable:
         entry = self._entries.get(key)
         if entry is None:
             return None
-        return LastSeen(entry.last_ms, entry.inactive_ms, entry.hung, entry.proved)
+        return LastSeen(entry.last_ms, entry.inactive_ms, entry.hung, entry.proved, entry.found_early)
 
     def forget(self, key: Hashable) -> None:
         """Removes the key and its connections. Safe to repeat."""

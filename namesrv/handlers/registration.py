@@ -18,6 +18,7 @@ from keelmq.remoting.operations.route import (
     REGISTER_BROKER,
     UNREGISTER_BROKER,
     BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     DataVersion,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
@@ -116,10 +117,10 @@ class Registrations:
             self._notify(gone.min_id_changes)
         return Empty()
 
-    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> Empty:
+    async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> BrokerHeartbeatResponse:
         """Records a heartbeat (904). An unknown broker gets success as well: its next 103 registers it."""
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
-        return Empty()
+        return BrokerHeartbeatResponse()
 
     async def query_data_version(self, request: QueryDataVersionRequest, call: Call) -> Reply:
         """Returns whether the topic table has changed (322): any difference counts, even a lower counter.

@@ -66,6 +66,11 @@ class Liveness(Protocol):
         """Returns the number of the close that made the key suspect; None: it is not suspect."""
         ...
 
+    def found_hung(self, key: Hashable, deadline_ms: int) -> bool:
+        """Makes an active key inactive at that time, unless a heartbeat arrives until then. False: it is not
+        active, or is suspect."""
+        ...
+
     def proved_dead(self, key: Hashable, suspicion: int, now_ms: int) -> bool:
         """Ends the grace of a key whose process is proved dead. False: the proof is of an earlier close."""
         ...

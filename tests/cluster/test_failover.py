@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.runtime.clock import now_ms
-from tests.support.harness import LONG_GRACE, Harness
+from tests.support.harness import LONG_GRACE, SAFE, Harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -106,21 +106,35 @@ async def test_every_process_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert report.lost == 0 and report.damaged == 0, report
 
 
+async def hang_and_wake(running: Harness, reason: str) -> None:
+    """SIGSTOP of the master: alive, connected, silent. SIGCONT as soon as another one is elected."""
+    running.produce()
+    await running.acked(100)
+    master = await running.master()
+    running.cluster.pause(master)
+    await running.new_master(master)
+    assert running.reasons(f"({reason})") and not running.reasons("(connection_refused)")
+    running.cluster.resume(master)
+    await running.acked(100)
+    report = await running.compare()  # all three in sync: the old one follows
+    assert report.lost == 0 and report.damaged == 0, report
+    assert master.process is not None and master.process.poll() is None
+
+
 @pytest.mark.promise("S9")
-async def test_a_hung_master_is_replaced_and_steps_down_when_it_wakes(tmp_path: Path) -> None:
-    """SIGSTOP: alive, connected, silent. Found by the heartbeat timeout."""
-    async with Harness(tmp_path) as running:
-        running.produce()
-        await running.acked(100)
-        master = await running.master()
-        running.cluster.pause(master)
-        await running.new_master(master)
-        assert running.reasons("(heartbeat_timeout)") and not running.reasons("(connection_refused)")
-        await running.acked(100)
-        running.cluster.resume(master)
-        report = await running.compare()  # all three in sync: the old one follows
-        assert report.lost == 0 and report.damaged == 0, report
-        assert master.process is not None and master.process.poll() is None
+async def test_a_hung_master_is_found_by_its_replicas_and_steps_down_when_it_wakes(tmp_path: Path) -> None:
+    """Long before its heartbeat timeout. No lease stops it when it wakes: its replicas do not acknowledge."""
+    settings = {**SAFE, "controllerHeartBeatTimeoutMills": "60000", "isolationLeaseEnable": "false"}
+    async with Harness(tmp_path, broker_settings=settings) as running:
+        await hang_and_wake(running, "hung")
+
+
+@pytest.mark.promise("S9")
+async def test_a_hung_master_is_replaced_after_its_timeout(tmp_path: Path) -> None:
+    """Without the reports of its replicas."""
+    settings = {"controllerHungMasterDetectionEnable": "false"}
+    async with Harness(tmp_path, namesrv_settings=settings) as running:
+        await hang_and_wake(running, "heartbeat_timeout")
 
 
 async def test_a_hung_slave_delays_but_fails_nothing(tmp_path: Path) -> None:

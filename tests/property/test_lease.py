@@ -216,7 +216,7 @@ def test_a_close_of_earlier_is_no_proof_for_a_new_leader(monkeypatch: pytest.Mon
 
 def over_from(lease: Lease, transfer_targets: set[int], spoke_ms: dict[int, int]) -> int:
     """The first tenth of a second at which the lease is over; END_MS: it never is."""
-    links = {transfer_target: SimpleNamespace(read_ms=at_ms) for transfer_target, at_ms in spoke_ms.items()}
+    links = {transfer_target: SimpleNamespace(heard_ms=at_ms) for transfer_target, at_ms in spoke_ms.items()}
     return next((at for at in range(0, END_MS, 100) if lease.is_over(at, transfer_targets, links)), END_MS)
 
 

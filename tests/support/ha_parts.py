@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.ha.core.master_link import LinkSettings
+from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.ports import HaEvents, HaSettings, ReplicatedStore
 from broker.ha.security import HaSecurity
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
 from broker.store.log.group_commit import GroupCommit
+from keelmq.runtime.clock import now_ms
 
 _HA = HaSettings(
     batch_bytes=131_072,
@@ -83,6 +85,8 @@ def ha_service(
     check_master: MasterCheck = any_master,
     commit: GroupCommit | None = None,
     security: HaSecurity | None = None,
+    watch: MasterWatch | None = None,
+    clock: Callable[[], int] = now_ms,
 ) -> HaService:
     """A service on 127.0.0.1 whose replicas have all metadata; not started. 0: a port of the OS."""
     return HaService(
@@ -98,4 +102,6 @@ def ha_service(
         on_truncated=on_truncated,
         check_master=check_master,
         security=security or HaSecurity(),
+        watch=watch or MasterWatch(clock(), lambda: None),
+        clock=clock,
     )

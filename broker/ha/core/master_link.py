@@ -36,6 +36,8 @@ WRITING_BYTES_PER_SECOND = 1 << 20
 """Producers that write less than this do not slow down a slave that is far behind."""
 BUSY_BYTES_PER_SECOND = 8 << 20
 """The least rate for a slave that is far behind, on a machine that has no CPU to spare."""
+WATCHED_MS = 80
+"""A watched slave is sent a heartbeat after this idle time: with each tick, so every 100 ms."""
 CONFIRM_DELAY_MS = 100
 """An idle slave is sent a newer confirmOffset this soon (RocketMQ: with the next heartbeat, 5 s)."""
 
@@ -62,6 +64,7 @@ class LinkSettings:
     housekeeping_interval_ms: int
     bytes_per_second: int  # 0: no limit
     far_bytes_per_second: int  # to a slave that is far behind, while producers write; 0: no limit
+    is_watched: bool = False  # slaves report the silence of this link: it is never silent for long
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +89,9 @@ class MasterLink:
         self.slave_id: int | None = None
         self.proven_id: int | None = None  # the broker id that its hello has proved; None: there was none
         self.read_ms = self._sent_ms = now_ms  # read_ms: when the last byte arrived
+        self.heard_ms = (
+            now_ms  # for the lease: as read_ms, less if it was sent before this process was stopped
+        )
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
@@ -97,6 +103,7 @@ class MasterLink:
         self.progress = ReplicationProgress()
         self._log = log
         self._settings = settings
+        self._heartbeat_ms = settings.send_heartbeat_interval_ms
         self._decoder = SlaveStreamDecoder()
         self._from_last_file = False
         self._handshake_due = False
@@ -113,8 +120,14 @@ class MasterLink:
     def configure(self, settings: LinkSettings, now_ms: int) -> None:
         """Takes changed settings over; they count from the next packet on."""
         self._settings = settings
+        self._set_heartbeat_interval()
         self._throttle.limit(settings.bytes_per_second, now_ms)
         self._batch_bytes = self._packet_bytes()
+
+    def _set_heartbeat_interval(self) -> None:
+        self._heartbeat_ms = self._settings.send_heartbeat_interval_ms
+        if self._settings.is_watched and self.pulls_metadata:  # slaves of RocketMQ report nothing
+            self._heartbeat_ms = min(self._heartbeat_ms, WATCHED_MS)
 
     def _packet_bytes(self) -> int:
         limit = self._settings.batch_bytes
@@ -137,7 +150,7 @@ class MasterLink:
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
         """Takes bytes from the slave. A stream that no slave sends closes the link."""
-        self.read_ms = now_ms
+        self.read_ms = self.heard_ms = now_ms
         decoder = self._decoder
         try:
             if self.close_reason is None and (ack := decoder.lone_ack(data)) is not None:
@@ -171,6 +184,7 @@ class MasterLink:
         self.slave_id = handshake.slave_id
         self.learner = handshake.async_learner
         self.pulls_metadata = handshake.pulls_metadata
+        self._set_heartbeat_interval()
         self._from_last_file = handshake.sync_from_last_file
         self._handshake_due = True
 
@@ -354,7 +368,7 @@ class MasterLink:
         idle_ms = now_ms - self._sent_ms
         if self._sent_confirm_offset != self._log.confirm_offset and idle_ms >= CONFIRM_DELAY_MS:
             return True
-        return self._sent_epoch != entry.epoch or idle_ms >= self._settings.send_heartbeat_interval_ms
+        return self._sent_epoch != entry.epoch or idle_ms >= self._heartbeat_ms
 
     def _epoch_at(self, offset: int) -> EpochEntry | None:
         """Returns the epoch of an offset. It is looked up again when the log gets a new epoch, so a packet

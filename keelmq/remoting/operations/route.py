@@ -126,7 +126,9 @@ class ClusterInfo(Wire):
 class BrokerHeartbeatRequest(Wire):
     """Header of 904, at name server and controller. RocketMQ spells the field heartbeatTimeoutMills. Ours:
     hands_over, this broker knows HAND_OVER; min_in_sync_replicas, below this number it refuses messages;
-    send_time_millis, ms since 1970 by the broker's clock, with which the controllers compare theirs."""
+    send_time_millis, ms since 1970 by the broker's clock, with which the controllers compare theirs;
+    all_ack_in_sync_state_set, of a master: it acknowledges nothing that a member of the SyncStateSet lacks;
+    silent_master_epoch, of a slave: its link to the master of this masterEpoch is silent."""
 
     cluster_name: str
     broker_addr: str
@@ -140,6 +142,15 @@ class BrokerHeartbeatRequest(Wire):
     hands_over: bool = False
     min_in_sync_replicas: int | None = None
     send_time_millis: int | None = None
+    all_ack_in_sync_state_set: bool = False
+    silent_master_epoch: int | None = None
+
+
+class BrokerHeartbeatResponse(Wire):
+    """Header of the response to 904, empty in RocketMQ. finds_hung_masters: this controller is active, and
+    elects another master before the timeout if heartbeats come often enough to be missed."""
+
+    finds_hung_masters: bool | None = None
 
 
 class KVTable(Wire):
@@ -255,7 +266,7 @@ GET_ROUTEINFO_BY_TOPIC = Operation(
     105, "getRouteInfoByTopic", RouteRequest, Empty, response_body=TopicRouteData
 )
 GET_BROKER_CLUSTER_INFO = Operation(106, "getBrokerClusterInfo", Empty, Empty, response_body=ClusterInfo)
-BROKER_HEARTBEAT = Operation(904, "brokerHeartbeat", BrokerHeartbeatRequest, Empty)
+BROKER_HEARTBEAT = Operation(904, "brokerHeartbeat", BrokerHeartbeatRequest, BrokerHeartbeatResponse)
 QUERY_DATA_VERSION = Operation(
     322,
     "queryDataVersion",

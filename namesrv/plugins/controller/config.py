@@ -32,6 +32,7 @@ AT_RUN_TIME = frozenset(
         "controllerConnectionProbeEnable",
         "controllerGraceMs",
         "controllerHeartBeatTimeoutDefaultMs",
+        "controllerHungMasterDetectionEnable",
         "enableElectUncleanMaster",
         "notifyBrokerRoleChanged",
         "scanInactiveMasterInterval",
@@ -100,6 +101,11 @@ class ControllerConfig(TelemetryConfig):
     )
     controller_heart_beat_timeout_default_ms: int = Field(
         10_000, gt=0, description="heartbeat timeout in ms of brokers that send none"
+    )
+    controller_hung_master_detection_enable: bool = Field(
+        True,
+        description="elect another master within a second if one with allAckInSyncStateSet is silent here "
+        "and for its in-sync replicas; false: after controllerHeartBeatTimeoutMills",
     )
     controller_brokers_max: int = Field(
         50_000,

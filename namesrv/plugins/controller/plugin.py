@@ -26,6 +26,7 @@ from namesrv.plugins.controller.core.events import AnyEvent
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.death_proofs import DeathProofs, Probe, connect_and_close
+from namesrv.plugins.controller.election.hung_masters import HungMasters
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
 from namesrv.plugins.controller.election.role_change_notifier import RoleChangeNotifier
@@ -144,11 +145,15 @@ class ControllerPlugin:
             self.liveness_view,
         )
         signer = None if context.security is None else context.security.signer
+        self.hung_masters = HungMasters(
+            context.liveness, view, proposer, settings, context.clock, context.wake_scan
+        )
         self.heartbeats = HeartbeatHandler(
             settings,
             context.liveness,
             context.clock,
             self.elections.broker_became_active,
+            self.hung_masters,
             None if self.telemetry is None else self.telemetry.clock_offsets,
         )
         self.admin = AdminHandlers(
@@ -221,6 +226,7 @@ class ControllerPlugin:
         steps.add("the controller's port", self._server.close)
         steps.add("background tasks", self._tasks.stop)
         steps.add("connection probes", self.death_proofs.stop)
+        steps.add("hung masters", self.hung_masters.stop)
         steps.add("elections", self.elections.stop)
         steps.add("forwarded requests", self.admin.close)
         steps.add("changes of members", self.members.close)
@@ -314,6 +320,7 @@ class ControllerPlugin:
             self.limits,
             lambda: self.heartbeats.beats,
             lambda: (self.death_proofs.proved, self.death_proofs.unproved),
+            lambda: self.hung_masters.found,
             None if self.telemetry is None else self.telemetry.writer,
         )
 

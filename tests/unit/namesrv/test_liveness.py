@@ -236,3 +236,26 @@ def test_who_hangs_is_looked_for_when_it_can_be_found_first() -> None:
     assert table.next_timeout_ms() == 2_501
     assert table.scan_not_active(2_501) == [B]
     assert table.next_timeout_ms() == 2_901
+
+
+def test_a_key_that_was_found_hung_is_inactive_at_the_deadline_unless_it_beats() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    assert not table.found_hung(A, 10), "unknown"
+    beat(table, now=0)
+    assert table.found_hung(A, 210) and not table.found_hung(A, 210)
+    table.check_invariants()
+    assert table.is_active(A, 209) and table.is_doubtful(A, 209)
+    assert table.connection_closed(1, 205) == [], "that no longer matters"
+    assert table.scan_not_active(209) == []
+    assert table.scan_not_active(210) == [A]
+    assert table.last_seen(A) == LastSeen(0, 210, hung=True, proved=False, found_early=True)
+    assert not table.found_hung(A, 300), "inactive"
+    assert beat(table, now=300, connection=1)
+    assert table.last_seen(A) == LastSeen(300, None)
+
+    assert table.found_hung(A, 400)
+    assert not beat(table, now=390, connection=1), "it was active all the time"
+    assert table.scan_not_active(400) == []
+    assert table.connection_closed(1, 410) == [A], "it is bound again"
+    assert not table.found_hung(A, 420), "suspect: the grace decides"
+    table.check_invariants()

@@ -29,6 +29,7 @@ class LossReason(Enum):
 
     CONNECTION_REFUSED = "connection_refused"  # its connection closed, and its address refuses connections
     CONNECTION_CLOSED = "connection_closed"  # and none was opened in the grace
+    HUNG = "hung"  # found before its timeout, with the help of its replicas: core/hang.py
     HEARTBEAT_TIMEOUT = "heartbeat_timeout"
     NEVER_HEARD = "never_heard"  # by this controller
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from keelmq.health.silence import Silence
 from keelmq.remoting.operation import Peer
 from keelmq.runtime.clock import wall_ms
 from namesrv.core.liveness import BrokerKey, LastSeen
@@ -28,13 +29,17 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Stored with each heartbeat: its content and the connection that it arrived on.
 
     hands_over: a master drains on request before another broker is elected. min_in_sync_replicas: with fewer
-    members in the SyncStateSet it refuses messages; None: an older broker.
+    members in the SyncStateSet it refuses messages; None: an older broker. all_ack_beats: of a master
+    with allAckInSyncStateSet that was asked to beat often: the gaps between its beats. silent_master_epoch:
+    of a slave whose link to its master is silent: the masterEpoch of that one.
     """
 
     live: LiveInfo
     peer: Peer
     hands_over: bool = False
     min_in_sync_replicas: int | None = None
+    all_ack_beats: Silence | None = None
+    silent_master_epoch: int | None = None
 
 
 class LivenessView:
@@ -112,6 +117,8 @@ class LivenessView:
 def _reason(seen: LastSeen) -> LossReason:
     if seen.proved:
         return LossReason.CONNECTION_REFUSED
+    if seen.found_early:
+        return LossReason.HUNG
     if seen.hung or seen.inactive_ms is None:
         return LossReason.HEARTBEAT_TIMEOUT
     return LossReason.CONNECTION_CLOSED

@@ -146,6 +146,10 @@ OURS = Table(
             "unproved (every other answer)",
             ("result",),
         ),
+        Metric(
+            "rocketmq_controller_hung_masters_total",
+            "masters that were found hung before their heartbeat timeout, with the help of their replicas",
+        ),
         *unsent_metrics("rocketmq_controller"),
         *limit_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
@@ -236,6 +240,7 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
     ours.add("rocketmq_controller_heartbeats_total", beats)
     for result, count in zip(("proved", "unproved"), sources.probe_counts(), strict=True):
         ours.add("rocketmq_controller_connection_probes_total", count, result)
+    ours.add("rocketmq_controller_hung_masters_total", sources.hung_count())
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
     add_limits(ours, "rocketmq_controller", sources.limits)
     totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}

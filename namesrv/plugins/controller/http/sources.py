@@ -67,7 +67,8 @@ class GroupSources:
 @dataclass(frozen=True, slots=True)
 class MetricSources:
     """What /metrics reads. `heartbeat_count()`: heartbeats since the start. `probe_counts()`: brokers that
-    were proved dead, and attempts that proved nothing, since the start. `telemetry` None: disabled."""
+    were proved dead, and attempts that proved nothing, since the start. `hung_count()`: masters that were
+    found hung before their timeout. `telemetry` None: disabled."""
 
     groups: GroupSources
     requests: RequestCounts
@@ -75,4 +76,5 @@ class MetricSources:
     limits: PeerLimits
     heartbeat_count: Callable[[], int]
     probe_counts: Callable[[], tuple[int, int]]
+    hung_count: Callable[[], int]
     telemetry: TelemetryWriter | None

@@ -10,20 +10,25 @@ from typing import Annotated
 
 import msgspec
 
+from keelmq.health.silence import Silence
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, parse_header, response_frame
 from keelmq.remoting.operation import CommandError, FastPath, OperationTable, Peer
-from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from keelmq.runtime.clock import wall_ms
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
+from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
+from namesrv.plugins.controller.election.hung_masters import HungMasters
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
 
 KEYS_MAX = 300_000
 """Maximum for the whole table, including a name server's registrations. More are an attack or an error."""
+
+BEAT_OFTEN = BrokerHeartbeatResponse(finds_hung_masters=True)
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -45,6 +50,8 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     hands_over: bool = False
     min_in_sync_replicas: Int32 | None = None
     send_time_millis: Int64 | None = None
+    all_ack_in_sync_state_set: bool = False
+    silent_master_epoch: Int64 | None = None
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -57,7 +64,8 @@ class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 class HeartbeatHandler:
     """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat.
-    `clock_offsets` None: clocks are not compared."""
+    `hung_masters` is told of each slave whose master is silent. `clock_offsets` None: clocks are not
+    compared."""
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class HeartbeatHandler:
         liveness: Liveness,
         clock: Callable[[], int],
         became_active: Callable[[BrokerKey], None],
+        hung_masters: HungMasters,
         clock_offsets: ClockOffsets | None = None,
     ) -> None:
         self._config, self._liveness, self._clock, self._became_active = (
@@ -73,6 +82,7 @@ class HeartbeatHandler:
             clock,
             became_active,
         )
+        self._hung_masters = hung_masters
         self._clock_offsets = clock_offsets
         self.beats = 0  # taken since the start
 
@@ -94,6 +104,7 @@ class HeartbeatHandler:
         config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
         live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)
+        beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         is_new = self._liveness.record_heartbeat(
             key,
@@ -101,7 +112,14 @@ class HeartbeatHandler:
             incarnation=ext.broker_addr,
             timeout_ms=timeout_ms if timeout_ms > 0 else config.controller_heart_beat_timeout_default_ms,
             now_ms=now_ms,
-            info=Heartbeat(live, peer, ext.hands_over, ext.min_in_sync_replicas),
+            info=Heartbeat(
+                live,
+                peer,
+                ext.hands_over,
+                ext.min_in_sync_replicas,
+                beats,
+                ext.silent_master_epoch,
+            ),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
         if is_new and self._liveness.count > KEYS_MAX:
@@ -111,9 +129,24 @@ class HeartbeatHandler:
             self._became_active(key)
         if self._clock_offsets is not None and ext.send_time_millis is not None:
             self._clock_offsets.add(key, sent_ms=ext.send_time_millis, received_ms=wall_ms())
+        if ext.silent_master_epoch is not None:
+            self._hung_masters.check(ext.broker_name)
         if command.flag & FLAG_ONEWAY:
             return None
-        return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success")
+        header = None if beats is None else BEAT_OFTEN
+        return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success", header)
+
+    def _all_ack_beats(self, key: BrokerKey, now_ms: int) -> Silence | None:
+        """Returns the gaps of this master's beats, with the one before this beat; None: it does not matter if
+        one is missing. They begin with the beat whose answer asks for more of them."""
+        if not self._hung_masters.finds_any:
+            return None
+        before = self._liveness.info(key)
+        beats = before.all_ack_beats if isinstance(before, Heartbeat) else None
+        if beats is None:
+            return Silence(BEATS_MIN_MS, now_ms)
+        beats.heard(now_ms)
+        return beats
 
 
 def _lenient(code: int, opaque: int, flag: int, ext_fields: Mapping[str, str]) -> HeartbeatCommand:

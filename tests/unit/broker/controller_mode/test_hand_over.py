@@ -130,6 +130,31 @@ async def test_a_new_master_that_is_not_ready_is_asked_by_one_at_a_time(tmp_path
     assert len(scene.client.calls) == 50 + 6, "not fifty that knock together"
 
 
+async def test_a_message_does_not_wait_for_a_hung_master_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route may name this broker as master some ms before it knows that itself."""
+    monkeypatch.setattr(send_forwarder, "REPLACED_STEP_MS", 1)
+    monkeypatch.setattr(send_forwarder, "FORWARD_TIMEOUT_MS", 60_000)
+    scene = Forwarding(tmp_path, stored())
+    hangs = asyncio.Event()
+
+    async def call(*_: object, **__: object) -> Outcome[Any]:
+        hangs.set()
+        await asyncio.Event().wait()
+        raise AssertionError("cancelled")
+
+    monkeypatch.setattr(scene.client, "call", call)
+    scene.demote()
+    scene.broker.send()
+    await hangs.wait()
+    assert scene.forwarder.count == 1, "it waits while that master is not replaced"
+    scene.master = ""
+    (answer,) = await scene.answers()
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "may be stored" in (answer.remark or "")
+    await until(lambda: scene.forwarder.count == 0)
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "remark"),
     [

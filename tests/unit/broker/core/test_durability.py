@@ -294,7 +294,12 @@ async def test_a_newcomer_must_have_what_only_the_disk_is_missing_for(tmp_path: 
         (Durability(controlled=True, all_ack=True, min_in_sync=3), 2, "no more than 2 replicas are lost"),
         (Durability(controlled=True, sync_flush=True), 0, "on the disk of this broker"),
         (Durability(controlled=False, flush_interval_ms=700), 0, "up to 700 ms of messages are lost"),
-        (Durability(controlled=True, heartbeat_timeout_ms=10_000), 0, "10300 ms when it hangs"),
+        (Durability(controlled=True, heartbeat_timeout_ms=10_000), 0, "process dies, 10300 ms when it hangs"),
+        (
+            Durability(controlled=True, all_ack=True),
+            0,
+            "1200 ms when it hangs and its replicas report that, else 3300 ms when it hangs",
+        ),
         (Durability(controlled=True), 0, "a planned stop fails no send: after the hand-over"),
         (Durability(controlled=True, forward_ms=30_000), 0, "fails no send of KeelMQ's clients; RocketMQ's"),
         (Durability(controlled=True, hands_over=False), 0, "a planned stop is like a death"),

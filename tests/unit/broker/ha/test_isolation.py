@@ -4,15 +4,20 @@ property/test_lease.py."""
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from broker.admission.pending_replies import PendingReplies
-from broker.controller_mode.controller_client import Heartbeats
+from broker.controller_mode.controller_client import OFTEN_MS, Heartbeats
+from broker.ha.core.frames import Ack, SlaveHandshake
+from broker.ha.master_server import MasterProtocol, MasterServer
+from broker.ha.security import HaSecurity
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Unknown
-from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from keelmq.runtime.tasks import TaskSet
+from tests.support.ha_parts import link_settings
 from tests.support.handler_context import send_gate
 from tests.support.handler_parts import Broker
 from tests.support.store_parts import FakePeer
@@ -87,3 +92,67 @@ async def test_only_an_answer_says_that_a_controller_has_heard_us() -> None:
         await until(lambda: bool(answered))
     await tasks.stop()
     assert answered == [("a", True)]
+
+
+def test_reports_that_waited_while_the_master_was_stopped_do_not_count_as_of_now() -> None:
+    """SIGSTOP: the kernel keeps what the slave sent; the slave may have been elected since then."""
+    now_ms = [10_000]
+    server = MasterServer(
+        MagicMock(file_bytes=1 << 20, min_offset=0),
+        settings=link_settings(),
+        clock=lambda: now_ms[0],
+        on_ack=lambda link: None,
+        on_links_changed=lambda: None,
+        catch_up_threads=1,
+        security=HaSecurity(),
+    )
+    server.accept()
+    protocol = MasterProtocol(server)
+    protocol.connection_made(MagicMock())
+    protocol.data_received(SlaveHandshake(2).encode())
+    link = server.links[2]
+    now_ms[0] = 10_090
+    protocol.data_received(Ack(0).encode())
+    assert link.heard_ms == link.read_ms == 10_090
+
+    now_ms[0] = 15_000  # stopped meanwhile, and the timer has not run yet
+    protocol.data_received(Ack(0).encode())
+    assert (link.read_ms, link.heard_ms) == (15_000, 10_000)
+    server.pauses.tick(15_001)
+    now_ms[0] = 15_002
+    protocol.data_received(Ack(0).encode())
+    assert (link.read_ms, link.heard_ms) == (15_002, 10_000), "it may have waited as well"
+    now_ms[0] = 15_101
+    server.pauses.tick(15_101)
+    protocol.data_received(Ack(0).encode())
+    assert link.heard_ms == 15_101
+
+
+async def test_a_controller_that_finds_hung_masters_gets_beats_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no other one. The call waits for its answer as long as ever."""
+    pauses: dict[str, list[float]] = {"a": [], "b": []}
+    waits: list[tuple[str, int]] = []
+
+    class Controllers:
+        async def call(self, address: str, *_: object, timeout_ms: int) -> Outcome[Any]:
+            waits.append((address, timeout_ms))
+            return Ok(BrokerHeartbeatResponse(finds_hung_masters=address == "a" or None))
+
+    async def pause(event: asyncio.Event, pause_ms: float) -> None:
+        name = asyncio.current_task().get_name()[-1]  # type: ignore[union-attr]
+        pauses[name].append(pause_ms)
+        await event.wait()
+
+    monkeypatch.setattr("broker.controller_mode.controller_client.wait_for_event", pause)
+    client: Any = Controllers()
+    beats = Heartbeats(
+        client, ["a", "b"], interval_ms=1_000, heartbeat=lambda: BEAT, on_answer=lambda *_: None
+    )
+    tasks = TaskSet()
+    beats.start(tasks)
+    await until(lambda: bool(pauses["a"] and pauses["b"]))
+    await tasks.stop()
+    assert pauses["a"][0] <= OFTEN_MS < pauses["b"][0] <= 1_000
+    assert dict(waits) == {"a": 1_000, "b": 1_000}

@@ -1,5 +1,6 @@
 """MasterLink: what it sends, how it labels it, and whom it refuses."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from broker.ha.core.frames import (
     parse_master_handshake,
     parse_transfer_header,
 )
-from broker.ha.core.master_link import CONFIRM_DELAY_MS, Close, MasterLink, MasterLog, Send
+from broker.ha.core.master_link import CONFIRM_DELAY_MS, WATCHED_MS, Close, MasterLink, MasterLog, Send
 from broker.ha.ports import BATCH_BYTES_MAX
 from tests.support.ha_parts import link_settings
 from tests.unit.broker.ha.test_ha_frames import STATED_5_3_3
@@ -279,6 +280,20 @@ def test_heartbeats() -> None:
     assert packets(link, 4_999) == []
     assert packets(link, 5_000) == [TransferHeader(0, 1_000, 1, 0, 1_000)]
     assert packets(link, 5_001) == []
+
+
+@pytest.mark.parametrize(("pulls_metadata", "next_ms"), [(True, WATCHED_MS), (False, 5_000)])
+def test_a_slave_that_watches_its_master_hears_it_with_every_tick(pulls_metadata: bool, next_ms: int) -> None:
+    """One of RocketMQ does not watch it, and gets its heartbeats as before."""
+    link = MasterLink(log_of(), replace(SETTINGS, is_watched=True), now_ms=0)
+    link.receive_data(SlaveHandshake(2, pulls_metadata=pulls_metadata).encode(), 0)
+    link.next_effect(0)
+    link.receive_data(Ack(1_000).encode(), 0)
+    assert len(packets(link)) == 1
+    assert packets(link, next_ms - 1) == []
+    assert packets(link, next_ms) == [TransferHeader(0, 1_000, 1, 0, 1_000)]
+    link.configure(SETTINGS, next_ms)
+    assert packets(link, next_ms + 4_999) == []
 
 
 def test_an_idle_slave_hears_of_confirm_soon() -> None:

@@ -1,0 +1,46 @@
+"""hung_from_ms(): since when a master hangs, by what this controller and the in-sync replicas see. Pure.
+
+It does if all of this holds:
+
+    all-ack     the master's last heartbeat, of this term, says allAckInSyncStateSet: it acknowledges nothing
+                that a member of the SyncStateSet lacks. So whoever is elected has all that it has
+                acknowledged or ever will, even if it does not hang: the election is safe at any time
+    beats       none has arrived for longer than its beats of the last minute explain (Silence)
+    replicas    more than half of the other members that are alive, and at least one, report that their link
+                to this master, in this masterEpoch, is silent
+
+All-ack makes the election safe, beats and replicas make it right: a controller that merely lost the master
+leaves it alone while its replicas hear it, and a lost link means nothing while the controller hears it. Any
+other master is dead only after controllerHeartBeatTimeoutMills.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+BEATS_MIN_MS: Final = 800
+"""The least silence of beats that come every 200 ms: above a pause of 400 ms and a packet that is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterBeat:
+    """The last heartbeat of the master that the group has in `master_epoch`.
+
+    epoch: the one that it named. silent_from_ms: from then on its beats are missing; None: it does not send
+    all-ack beats.
+    """
+
+    epoch: int
+    silent_from_ms: int | None
+
+
+def hung_from_ms(beat: MasterBeat, reports: Collection[int | None], *, master_epoch: int) -> int | None:
+    """Returns from when on the master hangs, if nothing more is heard of it; None: that is not known.
+
+    reports: of each other member of the SyncStateSet that is alive: the masterEpoch whose link is silent, or
+    None.
+    """
+    if beat.silent_from_ms is None or beat.epoch != master_epoch:
+        return None
+    silent = sum(each == master_epoch for each in reports)
+    return beat.silent_from_ms if 2 * silent > len(reports) else None
