@@ -2,14 +2,12 @@
 
 Slaves learn of an election when the new master does, and connect while it still prepares its term. A slave
 that is turned away then comes back after a pause, and its TLS handshake would take the CPU that the promotion
-needs. So nothing is read from such a connection until this broker is master.
+needs. So what such a connection sends is not looked at until this broker is master.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final, cast
-
-from keelmq.runtime.tls.transport import AnyProtocol
 
 HOLD_MS: Final = 500
 """A promotion takes some 5 ms."""
@@ -23,7 +21,7 @@ class HeldConnections:
 
     def __init__(
         self,
-        make_protocol: Callable[[], AnyProtocol],
+        make_protocol: Callable[[], asyncio.Protocol],
         *,
         on_refused: Callable[[str, str], None],
         waiting_max: int,
@@ -38,7 +36,7 @@ class HeldConnections:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def accepted(self) -> AnyProtocol:
+    def accepted(self) -> asyncio.Protocol:
         """Returns the protocol of a new connection."""
         return self.make_protocol() if self.is_master else HeldConnection(self)
 
@@ -78,19 +76,24 @@ class HeldConnections:
 
 
 class HeldConnection(asyncio.Protocol):
-    """One that waits. Nothing is read from it, so its end is noticed by the deadline only."""
+    """One that waits: it keeps what one read brings, and reads no more."""
 
     def __init__(self, held: HeldConnections) -> None:
         self._held = held
         self._transport: asyncio.Transport | None = None
+        self._kept = b""
         self.address = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
         if peer := transport.get_extra_info("peername"):
             self.address = f"{peer[0]}:{peer[1]}"
-        self._transport.pause_reading()
         self._held.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        if self._transport is not None:
+            self._transport.pause_reading()  # not in connection_made(): uvloop begins to read after it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._held.leave(self)
@@ -103,6 +106,8 @@ class HeldConnection(asyncio.Protocol):
         protocol = self._held.make_protocol()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+        if self._kept and not transport.is_closing():
+            protocol.data_received(self._kept)
         if not transport.is_closing():
             transport.resume_reading()
 

@@ -252,8 +252,9 @@ class MasterServer:
                 handshake_ms=DEADLINE_MS,
                 waiting_max=LINKS_MAX,
             )
+        factory = self._new_protocol if self._tls_port is None else self._tls_port.accepted
         self._connections = HeldConnections(
-            self._new_protocol if self._tls_port is None else self._tls_port.accepted,
+            cast(Callable[[], asyncio.Protocol], factory),
             on_refused=partial(self._tell, self._strangers_log),
             waiting_max=LINKS_MAX,
         )

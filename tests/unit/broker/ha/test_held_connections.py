@@ -1,25 +1,29 @@
 """HeldConnections: slaves that connect a moment before this broker is master."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+import uvloop
 
 from broker.ha.core.frames import Ack, SlaveHandshake
 from broker.ha.held_connections import HeldConnections
 from tests.unit.broker.ha.test_ha_service import group, until
 
 HOUR_MS = 3_600_000
+Run = Callable[[Coroutine[object, object, None]], None]
+EITHER_LOOP = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+"""They differ in when they begin to read from a connection."""
 
 
 class Echo(asyncio.Protocol):
     """What a connection is passed to."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
@@ -40,16 +44,25 @@ async def port(*, waiting_max: int = 4, hold_ms: int = HOUR_MS) -> AsyncIterator
 
 
 async def end_of(reader: asyncio.StreamReader) -> bytes:
-    with suppress(ConnectionError):
-        return await reader.read()
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            return await reader.read()
     return b""
 
 
-async def test_what_a_slave_sent_early_is_read_when_this_broker_is_master() -> None:
-    async with port() as (held, number):
+@EITHER_LOOP
+def test_what_a_slave_sent_early_is_read_when_this_broker_is_master(run: Run) -> None:
+    run(sent_early())
+
+
+async def sent_early() -> None:
+    async with asyncio.timeout(10), port() as (held, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
-        writer.write(b"early")
         await until(lambda: len(held) == 1, "waits")
+        writer.write(b"early")
+        await writer.drain()
+        for _ in range(20):  # it is read, or would be
+            await asyncio.sleep(0)
         held.became_master()
         assert await reader.readexactly(5) == b"early" and not len(held)
         second, also = await asyncio.open_connection("127.0.0.1", number)
@@ -86,8 +99,15 @@ async def test_a_stop_closes_those_that_wait() -> None:
         writer.close()
 
 
-async def test_a_slave_that_is_quicker_than_the_promotion_needs_no_second_connection(tmp_path: Path) -> None:
-    async with group(tmp_path, 1) as (master,):
+@EITHER_LOOP
+def test_a_slave_that_is_quicker_than_the_promotion_needs_no_second_connection(
+    tmp_path: Path, run: Run
+) -> None:
+    run(quicker_than_the_promotion(tmp_path))
+
+
+async def quicker_than_the_promotion(tmp_path: Path) -> None:
+    async with asyncio.timeout(10), group(tmp_path, 1) as (master,):
         reader, writer = await asyncio.open_connection(*master.service.address)
         writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
         await until(lambda: master.service.connection_count == 1, "waits")
