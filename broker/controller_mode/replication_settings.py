@@ -18,6 +18,7 @@ def ha_settings(config: BrokerConfig) -> HaSettings:
         max_time_slave_not_catchup_ms=config.ha_max_time_slave_not_catchup,
         all_ack=config.all_ack_in_sync_state_set,
         in_sync_replicas=config.in_sync_replicas,
+        acknowledges_alone=awaited_copies(config) == 1 and config.min_in_sync_replicas == 1,
         sync_from_last_file=config.sync_from_last_file,
         async_learner=config.async_learner,
         bytes_per_second=config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0,

@@ -11,13 +11,16 @@ from typing import Final, cast
 
 HOLD_MS: Final = 500
 """A promotion takes some 5 ms."""
+PRODUCERS_FIRST_MS: Final = 15
+"""A new master that may acknowledge alone answers the producers that wait before it serves its slaves, whose
+TLS handshakes and first packets take some ms of its event loop."""
 
 
 class HeldConnections:
-    """The connections that wait; `accepted` is a factory for loop.create_server(). `is_master`: they need
-    not."""
+    """The connections that wait; `accepted` is a factory for loop.create_server(). `are_served`: this broker
+    is master, and they need not wait."""
 
-    is_master = False
+    are_served = False
 
     def __init__(
         self,
@@ -32,13 +35,14 @@ class HeldConnections:
         self._on_refused = on_refused
         self._waiting_max, self._hold_ms = waiting_max, hold_ms
         self._waiting: dict[HeldConnection, asyncio.TimerHandle] = {}
+        self._serving_soon: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def accepted(self) -> asyncio.Protocol:
         """Returns the protocol of a new connection."""
-        return self.make_protocol() if self.is_master else HeldConnection(self)
+        return self.make_protocol() if self.are_served else HeldConnection(self)
 
     def enter(self, connection: "HeldConnection") -> None:
         """Takes a connection in, or closes it."""
@@ -53,15 +57,30 @@ class HeldConnections:
         if (timer := self._waiting.pop(connection, None)) is not None:
             timer.cancel()
 
-    def became_master(self) -> None:
-        """Accepts those that wait, and all that come."""
-        self.is_master = True
+    def serve(self, after_ms: int) -> None:
+        """Serves those that wait, and all that come, `after_ms` from now on: this broker is master."""
+        self.hold()
+        if after_ms:
+            self._serving_soon = asyncio.get_running_loop().call_later(after_ms / 1000, self._serve)
+        else:
+            self._serve()
+
+    def hold(self) -> None:
+        """Serves nobody who comes from now on: this broker is not master."""
+        self.are_served = False
+        if self._serving_soon is not None:
+            self._serving_soon.cancel()
+            self._serving_soon = None
+
+    def _serve(self) -> None:
+        self.are_served = True
         for connection in list(self._waiting):
             self.leave(connection)
             connection.go_on()
 
     def close(self) -> None:
         """Aborts all."""
+        self.hold()
         for connection in list(self._waiting):
             self.leave(connection)
             connection.abort()

@@ -21,7 +21,7 @@ from broker.core.pauses import PauseDetector
 from broker.ha.catch_up import CatchUpThreads, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
-from broker.ha.held_connections import HeldConnections
+from broker.ha.held_connections import PRODUCERS_FIRST_MS, HeldConnections
 from broker.ha.ports import Clock, ReplicatedLog
 from broker.ha.security import HaSecurity
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -311,14 +311,14 @@ class MasterServer:
         for link in self._protocols:
             link.configure(settings, now_ms)
 
-    def accept(self) -> None:
-        """Accepts slaves from now on: this broker is master."""
-        self._connections.became_master()
+    def accept(self, *, producers_first: bool = False) -> None:
+        """Accepts slaves from now on, or after PRODUCERS_FIRST_MS: this broker is master."""
+        self._connections.serve(PRODUCERS_FIRST_MS if producers_first else 0)
 
     def refuse(self, reason: str) -> None:
         """Closes every link and serves none from now on: this broker is not master. Those that connect wait a
         moment. on_links_changed is not called."""
-        self._connections.is_master = False
+        self._connections.hold()
         self.links.clear()
         for protocol in list(self._protocols.values()):
             protocol.close(reason)
@@ -326,7 +326,7 @@ class MasterServer:
 
     def accepted(self, protocol: MasterProtocol) -> MasterLink | None:
         """Returns the link of a new connection; None: it is refused."""
-        if not self._connections.is_master:
+        if not self._connections.are_served:
             self._tell(self._strangers_log, protocol.address, "this broker is not master")
             return None
         if len(self._protocols) >= LINKS_MAX and not self._make_room():

@@ -24,6 +24,7 @@ class HaSettings:
     max_time_slave_not_catchup_ms: int  # haMaxTimeSlaveNotCatchup
     all_ack: bool  # allAckInSyncStateSet
     in_sync_replicas: int  # inSyncReplicas
+    acknowledges_alone: bool  # minInSyncReplicas and awaited copies are 1
     sync_from_last_file: bool  # syncFromLastFile
     async_learner: bool  # asyncLearner
     bytes_per_second: int  # maxHaTransferByteInSecond with haFlowControlEnable, per link; 0: no limit

@@ -225,7 +225,7 @@ class HaService:
             metadata_lag_ms=self._metadata_lag_ms,
         )
         mastership.sync_state_set_changed()
-        self._server.accept()
+        self._server.accept(producers_first=self._settings.acknowledges_alone)
         self._server.pump()
         self._role_tasks.start("SyncStateSet", mastership.maintain_sync_state_set)
         self._dispatcher.wake()

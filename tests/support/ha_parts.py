@@ -21,6 +21,7 @@ _HA = HaSettings(
     max_time_slave_not_catchup_ms=15_000,
     all_ack=False,
     in_sync_replicas=1,
+    acknowledges_alone=False,
     sync_from_last_file=False,
     async_learner=False,
     bytes_per_second=0,

@@ -63,13 +63,35 @@ async def sent_early() -> None:
         await writer.drain()
         for _ in range(20):  # it is read, or would be
             await asyncio.sleep(0)
-        held.became_master()
+        held.serve(0)
         assert await reader.readexactly(5) == b"early" and not len(held)
         second, also = await asyncio.open_connection("127.0.0.1", number)
         also.write(b"later")
         assert await second.readexactly(5) == b"later"
         writer.close()
         also.close()
+
+
+async def test_producers_may_come_first() -> None:
+    async with asyncio.timeout(10), port() as (held, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"early")
+        await until(lambda: len(held) == 1, "waits")
+        held.serve(20)
+        assert len(held) == 1 and not held.are_served
+        assert await reader.readexactly(5) == b"early" and held.are_served
+        writer.close()
+
+
+async def test_a_role_that_is_lost_before_anybody_is_served_serves_nobody() -> None:
+    async with asyncio.timeout(10), port(hold_ms=60) as (held, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"early")
+        await until(lambda: len(held) == 1, "waits")
+        held.serve(20)
+        held.hold()
+        assert await end_of(reader) == b"" and not held.are_served
+        writer.close()
 
 
 async def test_one_that_waits_too_long_is_closed() -> None:
