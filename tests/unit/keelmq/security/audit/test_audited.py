@@ -36,7 +36,7 @@ KEPT_OUT = {
     "haServerAddr", "enableActingMaster", "heartbeatTimeoutMillis", "compressed", "bodyCrc32",
     "maxOffset", "confirmOffset", "heartbeatTimeoutMills", "electionPriority", "handsOver",
     "minInSyncReplicas", "haBrokerAddr", "masterFlushOffset", "controllers", "waitMillis",
-    "sendTimeMillis", "forwardsSends",
+    "sendTimeMillis", "forwardsSends", "allAckInSyncStateSet", "silentMasterEpoch",
 }  # fmt: skip
 """Header fields of acts and of members that say nothing about a resource; `value` is one of `changes`."""
 
