@@ -96,8 +96,6 @@ def _nothing(*_: object) -> None: ...
 
 UNCOMPARED = SimpleNamespace(digest=hmac.digest, compare_digest=lambda *_: True)
 
-STORY_SEEDS = range(3, 10)
-"""Of a story, whose every change must be answered in time."""
 MUTANTS = {
     "a proof holds again": Mutant("twice", ((member_proof._Sender, "use", _nothing),)),
     "a proof is for every server": Mutant("had sent to", ((MemberProofs, "check", _for_anybody),)),
@@ -122,9 +120,8 @@ MUTANTS = {
         "has user|lets in user",
         ((broker_users, "subject_of", lambda name: f"User:not {name}"),),
         a_name_is_used_again,
-        STORY_SEEDS,
     ),
     "what was allowed stays allowed": Mutant(
-        "lets in user", ((AccessControl, "_forget", _nothing),), rights_are_taken, STORY_SEEDS
+        "lets in user", ((AccessControl, "_forget", _nothing),), rights_are_taken
     ),
 }

@@ -11,6 +11,7 @@ async def _quiet(world: SecureGroup) -> tuple[str, UserAdministrator]:
     master = (await world.whole()).name
     admin = next(each for each in world.clients if isinstance(each, UserAdministrator))
     admin.stopping = True
+    world.on_path.end()  # no request is held back: each change is acknowledged
     await seconds(2.0)
     admin.address_index, admin.told = world.addresses().index(world.brokers[master].address), None
     return master, admin
