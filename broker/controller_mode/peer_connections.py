@@ -1,8 +1,8 @@
 """Connections to the other members of the SyncStateSet: one of them is the next master.
 
-A slave asks its new master for the HA address before it replicates, and a master that waits for replicas
-acknowledges nothing until then. A new connection, with TLS and signed requests, would take a third of that
-time, so it is opened while nothing is urgent. The controllers know the addresses (1006).
+A slave asks its new master for the HA address before it replicates. A new connection, with TLS and signed
+requests, costs both brokers some ms of CPU in the middle of a fail-over, so it is opened while nothing is
+urgent. The controllers know the addresses (1006).
 """
 
 import asyncio
