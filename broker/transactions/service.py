@@ -274,8 +274,7 @@ class TransactionService(TermService):
         record = self._half_record(half)
         if record is None:
             return True
-        is_old = 0 < self._give_up_after_ms < now - min(record.born_timestamp, record.store_timestamp)
-        if half.checks >= self._settings.transaction_check_max or is_old:
+        if half.checks >= self._settings.transaction_check_max or self._is_old(half, record, now):
             return self._give_up(half, record)
         group = (property_value(record.properties, b"PGROUP") or b"").decode("utf-8", "replace")
         peer = self._find_producer(group, checked_topic(record.topic, record.properties))
@@ -292,6 +291,13 @@ class TransactionService(TermService):
         self.state.stored(self._half(stored, to_store.properties, to_store.born_timestamp, now))
         self._send_check(peer, replace(record, properties=to_store.properties), stored)
         return True
+
+    def _is_old(self, half: Half, record: Record, now: int) -> bool:
+        """Whether the transaction is given up for its age. A producer whose clock is far behind sends half
+        messages that are old at once: it has the usual time to end them."""
+        if not half.checks and now - half.stored_ms <= self._settings.transaction_time_out:
+            return False
+        return 0 < self._give_up_after_ms < now - min(record.born_timestamp, record.store_timestamp)
 
     def _half_record(self, half: Half) -> Record | None:
         """Returns its record. None: retention has deleted it, and its transaction is given up."""

@@ -359,6 +359,19 @@ def test_a_clock_that_is_ahead_does_not_wait_longer(scene: Scene) -> None:
     assert len(scene.questions()) == 1
 
 
+async def test_a_clock_that_is_far_behind_has_the_usual_time_to_decide(scene: Scene) -> None:
+    in_time = scene.half(b"in time", g="1")
+    scene.half(b"never", g="1")
+    scene.run(TIMEOUT_MS)
+    assert scene.bodies(GIVEN_UP_TOPIC) == []
+    reply = await scene.end(in_time)
+    assert reply is not None and reply.code == 0 and scene.bodies() == [b"in time"]
+    scene.producers = []
+    scene.run(COPY_PERIOD_MS)
+    scene.run(INTERVAL_MS)
+    assert scene.bodies(GIVEN_UP_TOPIC) == [b"never"]
+
+
 @pytest.mark.parametrize("seconds", [73 * 3_600, 9_999_999_999, 10**17])
 def test_no_patience_is_longer_than_the_log_is_kept(scene: Scene, seconds: int) -> None:
     scene.half(b"patient", HALF + f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{seconds}")
