@@ -152,10 +152,10 @@ class Member:
 
     def wait_s(self) -> float:
         """Returns how long the poll may wait for input, in seconds."""
+        due = min(self._deadline, self.core.election_deadline)
         if self.core.leads:
-            return self._settings.tick_s
-        until_election = min(self._deadline, self.core.election_deadline) - self.core.now()
-        return min(max(until_election, 0.001), self._settings.tick_s)
+            due = self._appended_at + self._settings.heartbeat_s  # followers triple the longest gap
+        return min(max(due - self.core.now(), 0.001), self._settings.tick_s)
 
     def close(self) -> None:
         """Closes every link and the raft port."""

@@ -33,7 +33,9 @@ class Leader:
             welcome=lambda _member, _incarnation: None,
         )
         self.now = 10.0
-        self.core: Any = SimpleNamespace(now=lambda: self.now, has_unsent_entries=False)
+        self.core: Any = SimpleNamespace(
+            now=lambda: self.now, has_unsent_entries=False, leads=True, election_deadline=float("inf")
+        )
         self.member.core = self.core
 
 
@@ -60,6 +62,16 @@ def test_silence_is_bounded_however_often_the_library_calls(tmp_path: Path) -> N
         if leader.member.must_append():
             assert leader.now - silent_since < HEARTBEAT_S
             silent_since = leader.now
+
+
+def test_a_heartbeat_does_not_wait_for_the_end_of_a_tick(tmp_path: Path) -> None:
+    """Followers triple the longest gap between appends, so a late one makes a fail-over slower."""
+    leader = Leader(tmp_path)
+    assert leader.member.must_append()
+    leader.now += 0.06
+    assert leader.member.wait_s() == pytest.approx(HEARTBEAT_S - 0.06)
+    leader.now += HEARTBEAT_S
+    assert leader.member.wait_s() == pytest.approx(0.001), "late: at once"
 
 
 @pytest.fixture
