@@ -4,6 +4,7 @@ The checkpoint (OUT/live/checkpoint) says which bytes each batch has read. A pro
 from there: a batch that was not finished is read again and gives the same tables.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from keelmq.runtime.program import stopped_by_signal
 
 TRIGGER_S = 5
 POLL_S = 1
+ROWS_OF_OLDER_RELEASES = "rows"
 
 STREAMING = {
     "spark.sql.shuffle.partitions": "2",
@@ -48,6 +50,8 @@ def run_stream(
     if not directory.is_dir():
         raise AnalyticsError(f"{directory} is not a directory; give one with telemetry folders in it")
     live = out / "live"
+    if (live / ROWS_OF_OLDER_RELEASES).exists():
+        shutil.rmtree(live)  # it begins anew, with the current hour
     live.mkdir(parents=True, exist_ok=True)
     stopped = threading.Event()
     with (
@@ -56,7 +60,10 @@ def run_stream(
         spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
-        tables, pages = LiveTables(spark, live, minutes_of), LivePages(out, every_ms=round(trigger_s * 1000))
+        tables, pages = (
+            LiveTables(spark, directory, live, minutes_of),
+            LivePages(out, every_ms=round(trigger_s * 1000)),
+        )
         for minute, lag in tables.kept("lag"):
             pages.remember(minute, lag)
         spark.dataSource.register(TelemetrySource)

@@ -1,26 +1,20 @@
 """A Spark data source that follows telemetry files while they grow.
 
-A batch is a pair of Positions in Spark's checkpoint, so after a restart it reads the same bytes again. One
-row per record; each table of analytics.tables is a column of structs, all but one of which are NULL in a row.
-`counts` says how many lines a piece of a file had; it is NULL in rows of records.
-
-Executors read the files by their paths: on a cluster the input must be on a shared file system.
+A batch is a pair of Positions in Spark's checkpoint, so after a restart it reads the same bytes again. Its
+rows are not records, but the ranges of bytes with records in them: analytics/stream/rows.py decodes these.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
-from analytics.compaction.columns import tables_of
-from analytics.compaction.decode import decode_lines
-from analytics.stream.files import GrowingFiles, kind_of
+from analytics.stream.files import GrowingFiles
 from analytics.stream.positions import Positions, Range, advance, ranges, share
-from analytics.tables import TABLES
+from analytics.stream.rows import RANGES
 from keelmq.runtime.clock import wall_ms
 
 NAME = "keelmq_telemetry"
@@ -29,14 +23,9 @@ BATCH_BYTES_MAX = 64 << 20
 PARTS = 2
 HOUR_MS = 3_600_000
 
-COUNTS = pa.struct([("record", pa.string()), ("rows", pa.int64()), ("bad", pa.int64())])
-SCHEMA = pa.schema(
-    [*(pa.field(table.name, pa.struct(list(table.schema))) for table in TABLES), pa.field("counts", COUNTS)]
-)
-
 
 class Share(InputPartition):
-    """Ranges of files that one task reads."""
+    """Ranges of files that one task decodes."""
 
     def __init__(self, found: Sequence[Range]) -> None:
         super().__init__([(each.name, each.start, each.end) for each in found])
@@ -51,7 +40,7 @@ class TelemetrySource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMA)
+        return from_arrow_schema(RANGES)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _Reader(self.options)
@@ -88,24 +77,5 @@ class _Reader(DataSourceStreamReader):
         every = list(ranges(Positions.of_json(start), Positions.of_json(end)))
         return [Share(each) for each in share(every, self._parts)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        files = GrowingFiles(self._directory)
-        for name, start, end in partition.value:
-            record = kind_of(name)
-            for data in files.chunks(name, start, end):
-                yield from rows_of(data, record)
-
-
-def rows_of(data: bytes, record: str) -> Iterator[pa.RecordBatch]:
-    """Yields the records in `data`, whole lines of files of one kind, and one row of counts, in SCHEMA."""
-    decoded = decode_lines(data, record)
-    for name, table in tables_of(record, decoded.rows).items():
-        for batch in table.to_batches():
-            yield _batch(name, batch.to_struct_array())
-    counts = [{"record": record, "rows": decoded.rows.num_rows, "bad": decoded.bad.total()}]
-    yield _batch("counts", pa.array(counts, COUNTS))
-
-
-def _batch(column: str, values: pa.Array) -> pa.RecordBatch:
-    columns = [values if field.name == column else pa.nulls(len(values), field.type) for field in SCHEMA]
-    return pa.record_batch(columns, schema=SCHEMA)
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int]]:
+        yield from partition.value

@@ -1,11 +1,11 @@
 """The stream: totals are exact whatever is late, doubled, damaged or repeated after a crash."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from keelmq.remoting.records import HaSample, ReplicaSample, encode_record
@@ -37,16 +37,18 @@ def sample(second: int, group: str = "b", broker_id: int = 1, role: str = "maste
     )
 
 
-@contextmanager
-def count_minutes(tables: "Mapping[str, DataFrame]") -> "Iterator[Mapping[str, DataFrame]]":
+def count_minutes(tables: "Mapping[str, pa.Table]") -> "Mapping[str, pa.Table]":
     """Masters' samples and replicas' acks per group and minute."""
-    from pyspark.sql import functions as F
+    import pyarrow.compute as pc
 
-    def counted(name: str) -> "DataFrame":
-        window = (F.col("ts") - F.pmod("ts", F.lit(60_000))).alias("window_ts")
-        return tables[name].groupBy("broker_name", window).agg(F.count("*").alias("n"))
+    def counted(name: str) -> "pa.Table":
+        ts, group = tables[name]["ts"], tables[name]["broker_name"].cast("string")
+        minutes = pc.multiply(pc.divide(ts, 60_000), 60_000)
+        rows = pa.table({"broker_name": group, "window_ts": minutes, "n": ts})
+        found = rows.group_by(["broker_name", "window_ts"]).aggregate([("n", "count")])
+        return found.rename_columns(["broker_name", "window_ts", "n"])
 
-    yield {"masters": counted("master_sample"), "replicas": counted("replica_sample")}
+    return {"masters": counted("master_sample"), "replicas": counted("replica_sample")}
 
 
 class Files:
@@ -79,7 +81,7 @@ def follow(spark: "SparkSession", files: Files, out: Path, *, fail: str = "") ->
     from analytics.stream.source import NAME, TelemetrySource
 
     spark.dataSource.register(TelemetrySource)
-    tables = LiveTables(spark, out, count_minutes, wall_clock=lambda: NOW)
+    tables = LiveTables(spark, files.root, out, count_minutes, wall_clock=lambda: NOW)
 
     def take(frame: "DataFrame", number: int) -> None:
         if fail == "before":
@@ -112,7 +114,17 @@ def found(tables: "LiveTables", name: str) -> dict[tuple[str, int], int]:
     return {(row["broker_name"], (row["window_ts"] - HOUR_TS) // 60_000): row["n"] for row in rows}
 
 
-def test_late_doubled_and_damaged_lines(spark: "SparkSession", files: Files, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_at_once", [500_000, 1])
+def test_late_doubled_and_damaged_lines(
+    spark: "SparkSession",
+    files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows_at_once: int,
+) -> None:
+    from analytics.stream import live
+
+    monkeypatch.setattr(live, "ROWS_AT_ONCE", rows_at_once)
     out = tmp_path / "live"
     first = [sample(second) for second in range(1200, 1290)]
     files.append(*first)
