@@ -159,7 +159,11 @@ def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, f
     text = spark_error(raised.value)
     assert text.startswith("[STREAM_FAILED] ") and text.endswith(": RuntimeError: crash") and "\n" not in text
     files.append(*(sample(second) for second in range(1230, 1270)))  # not in the batch that is repeated
+    left = crashed / "records" / "batch=0" / ".left-by-a-kill"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.touch()
     tables = follow(spark, files, crashed)
+    assert fail == "committed" or not left.exists()
     assert found(tables, "masters") == {("b", 20): 30}, "the same bytes again"
     tables = follow(spark, files, crashed)
     other = follow(spark, files, smooth)
