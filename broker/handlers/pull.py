@@ -35,7 +35,7 @@ from broker.metadata.groups import FORBIDDEN_READ, Group
 from broker.metadata.topics import PERM_READ, Topic
 from broker.put.handler_context import HandlerContext
 from broker.stats.rpc_latency import response_code_of
-from broker.store.queue.reading import OUTSIDE, GetResult, GetStatus
+from broker.store.queue.reading import OUTSIDE, VIEW_BYTES_MIN, VIEWS_MAX, GetResult, GetStatus
 from keelmq.remoting.codes import VERSION, RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY
 from keelmq.remoting.operation import FastPath, FastPathHandler, OperationTable
@@ -44,8 +44,6 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
-VIEWS_MAX: Final = 8  # more, or shorter, views are cheaper to join
-VIEW_BYTES_MIN: Final = 4_096
 CHECKED_MAX: Final = 4_096
 """Waiting pulls whose connection one expire() checks. All are checked before the longest wait is over."""
 

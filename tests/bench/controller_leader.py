@@ -36,6 +36,8 @@ VALUE = b"v" * 100
 KEYS = 10
 TURNS = 10
 KILLED_MS_MAX, STOPPED_MS_MAX = 500.0, 1_000.0
+HEARTBEAT_S = 0.1
+"""Of a leader. It may stop at any moment between two; a silent one is replaced 0.41 s after the last."""
 PROBE_TIMEOUT_S = 0.2
 SERVED_S_MAX = 20.0
 
@@ -51,7 +53,10 @@ def run(directory: Path) -> Results:
         results = sequential(leader, groups[0], directory / "etcd")
         before = masters(members, groups)
         killed = [_without_leader(members, groups[0], Controller.kill, _start) for _ in range(TURNS)]
-        stopped = [_without_leader(members, groups[0], _stop, _resume) for _ in range(TURNS)]
+        stopped = [
+            _without_leader(members, groups[0], _stop, _resume, after_s=HEARTBEAT_S * turn / TURNS)
+            for turn in range(TURNS)
+        ]
         after = masters(members, groups)
         if after != before:
             changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
@@ -161,10 +166,13 @@ def _without_leader(
     group: Group,
     end: Callable[[Controller], None],
     back: Callable[[Controller], None],
+    after_s: float = 0.0,
 ) -> float:
-    """ms from the signal until another member answers a fresh read."""
+    """ms from the signal until another member answers a fresh read. after_s: from the leader's last append to
+    the signal."""
     leader = leader_of(members)
     others = [member for member in members if member is not leader]
+    time.sleep(after_s)
     begin = time.perf_counter()
     end(leader)
     try:

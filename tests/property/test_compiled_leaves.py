@@ -3,6 +3,7 @@
 import importlib
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answer
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from broker.store.queue.size_counts import SMALL_BYTES, no_records
+from broker.store.queue.unit_ranges import Ranges
 from keelmq.remoting.frame import frame_bytes
 from keelmq.runtime.compiled import leaves
 
@@ -411,3 +413,58 @@ def test_count_large_of_messages_that_share_records(size: int, messages: int, re
         count_large(counts, bytes(46 * records), messages, size * messages)
         assert sum(counts) == (messages if size > SMALL_BYTES else 0)
         assert counts[(size - 1).bit_length()] == sum(counts)
+
+
+# -- ranges of a queue's records -------------------------------------------------------------------------
+
+NEXT_RECORDS = ways("broker.store.queue.unit_ranges", "next_records")
+JOINED = ways("broker.store.queue.unit_ranges", "joined")
+BASE = 2**40
+gaps_and_sizes = st.lists(
+    st.tuples(st.sampled_from([0, 0, 1, 2**33]), st.sampled_from([1, 2, 300, 2**31 - 1])),
+    min_size=1,
+    max_size=9,
+)
+
+
+@unhurried
+@given(gaps_and_sizes, st.sampled_from([1, 300, 2_000, 2**31, 2**40]), st.sampled_from([0, BASE, BASE + 1]))
+def test_next_records(found: list[tuple[int, int]], bytes_max: int, log_min: int) -> None:
+    places, at = list[tuple[int, int]](), BASE
+    for gap, size in found:
+        places.append((at + gap, size))
+        at += gap + size
+    units = b"".join(struct.pack(">qiq", offset, size, -1) for offset, size in places)
+    records = same(NEXT_RECORDS, units, bytes_max, log_min)
+    total = sum(size for _, size in places)
+    if total > bytes_max or places[0][0] < log_min:
+        assert records is None
+        return
+    count, bytes_in_all, ranges = records
+    assert (count, bytes_in_all) == (len(places), total)
+    assert all(end < start for (_, end), (start, _) in pairwise(ranges)), "adjacent records share a range"
+    assert [each for start, end in ranges for each in (start, end)] == [
+        each
+        for (offset, size), before, after in zip(
+            places, [None, *places[:-1]], [*places[1:], None], strict=True
+        )
+        for each in (
+            *([offset] if before is None or sum(before) != offset else []),
+            *([offset + size] if after is None or after[0] != offset + size else []),
+        )
+    ]
+
+
+@unhurried
+@given(st.binary(max_size=60), st.lists(st.tuples(st.integers(-2, 62), st.integers(-2, 62)), max_size=5))
+@example(b"abcd", [(0, 4), (4, 4)])
+@example(b"abcd", [(3, 5)])
+@example(b"abcd", [(-1, 2)])
+@example(b"abcd", [(2, 1)])
+def test_joined(log: bytes, places: list[tuple[int, int]]) -> None:
+    ranges: Ranges = [(BASE + start, BASE + end) for start, end in places]
+    whole = same(JOINED, memoryview(log), BASE, ranges)
+    if all(0 <= start <= end <= len(log) for start, end in places):
+        assert whole == b"".join(log[start:end] for start, end in places)
+    else:
+        assert whole[0] is ValueError

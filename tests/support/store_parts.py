@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from broker.message.record import decode, tags_code
+from broker.message.record import Record, decode, tags_code
 from broker.metadata.topics import Topic
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
 from broker.store.queue.queue_table import BatchTopics
+from broker.store.queue.reading import GetResult
 from keelmq.remoting.operations.route import TopicConfig
 
 FILE_BYTES = 4_096
@@ -55,18 +56,23 @@ def put_many(store: MessageStore, count: int, *, queues: int = 2) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
 
 
+def records_in(result: GetResult) -> list[Record]:
+    """What was read, however many views there are."""
+    raw, found, at = b"".join(result.views), list[Record](), 0
+    while at < len(raw):
+        found.append(decode(raw, at))
+        at += found[-1].size
+    return found
+
+
 def bodies(store: MessageStore, queue_id: int = 0, offset: int = 0) -> list[bytes]:
     """All confirmed bodies of a queue, read as a consumer does."""
     first, found = offset, list[bytes]()
     while True:
         result = store.get("TopicA", queue_id, offset, 32, 1 << 20, None)
-        for view in result.views:
-            at = 0
-            while at < len(view):
-                record = decode(view, at)
-                assert record.queue_offset == len(found) + first
-                found.append(record.body)
-                at += record.size
+        for record in records_in(result):
+            assert record.queue_offset == len(found) + first
+            found.append(record.body)
         if not result.views:
             return found
         offset = result.next_begin_offset

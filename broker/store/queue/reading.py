@@ -8,9 +8,13 @@ from typing import Final, NamedTuple
 
 from broker.store.log.commit_log import CommitLog
 from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.unit_ranges import Ranges, joined, next_records
 
 SCAN_UNITS_MIN: Final = 800
 """Units that a filtered pull may scan at least (maxFilterMessageSize: 16000 bytes of units)."""
+VIEWS_MAX: Final = 8
+VIEW_BYTES_MIN: Final = 4_096
+"""More, or shorter, pieces of the log are cheaper to copy than to send as they are."""
 
 
 class GetStatus(Enum):
@@ -40,8 +44,8 @@ OUTSIDE: Final = frozenset(
 
 
 class GetResult(NamedTuple):
-    """views: the stored records, adjacent ones in one view. The three offsets are queue offsets. body_bytes:
-    size of the views."""
+    """views: the stored records, adjacent ones in one view, or all in one copy. The three offsets are queue
+    offsets. body_bytes: size of the views."""
 
     status: GetStatus
     next_begin_offset: int
@@ -72,7 +76,7 @@ def read_queue(
         result = _next_ones(log, queue, offset, max_nums, max_bytes)
         if result is not None:
             return result
-    ranges: list[tuple[int, int]] = []  # (start, end) in the log, adjacent records merged
+    ranges: Ranges = []  # adjacent records merged
     range_start = range_end = -1
     count = total = 0
     removed = False
@@ -96,7 +100,7 @@ def read_queue(
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, index, low, high, [])
     ranges.append((range_start, range_end))
-    return GetResult(GetStatus.FOUND, index, low, high, log.views(ranges), count, total)
+    return GetResult(GetStatus.FOUND, index, low, high, _views(log, ranges, total), count, total)
 
 
 def _next_ones(
@@ -104,29 +108,23 @@ def _next_ones(
 ) -> GetResult | None:
     """The usual pull without a filter: all of the next units. None: they have too many bytes, or one has no
     record."""
-    offsets, sizes, _ = zip(*queue.units(offset, max_nums), strict=True)
-    total, begin = sum(sizes), offsets[0]
-    if total > max_bytes or begin < log.min_offset:  # a filler's size is above every max_bytes
+    found = next_records(bytes(queue.raw(offset, max_nums)), max_bytes, log.min_offset)
+    if found is None:
         return None
-    ranges: list[tuple[int, int]] = []
-    end = offsets[-1] + sizes[-1]
-    if end - begin != total:  # offsets ascend: else all of them are adjacent
-        end = begin
-        for log_offset, size in zip(offsets, sizes, strict=True):
-            if log_offset != end:
-                ranges.append((begin, end))
-                begin = log_offset
-            end = log_offset + size
-    ranges.append((begin, end))
-    return GetResult(
-        GetStatus.FOUND,
-        offset + len(sizes),
-        queue.min_offset,
-        queue.max_offset,
-        log.views(ranges),
-        len(sizes),
-        total,
-    )
+    count, total, ranges = found
+    next_offset, views = offset + count, _views(log, ranges, total)
+    return GetResult(GetStatus.FOUND, next_offset, queue.min_offset, queue.max_offset, views, count, total)
+
+
+def _views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
+    """Returns the bytes of the ranges; those of many or short ones as one copy."""
+    count = len(ranges)
+    if count > 1 and (count > VIEWS_MAX or total < VIEW_BYTES_MIN * count):
+        begin, end = ranges[0][0], ranges[-1][1]
+        piece = log.view(begin, end - begin)
+        if len(piece) == end - begin:  # of one file
+            return [memoryview(joined(piece, begin, ranges))]
+    return log.views(ranges)
 
 
 def outside(offset: int, low: int, high: int) -> GetResult:

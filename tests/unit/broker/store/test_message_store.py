@@ -23,7 +23,17 @@ from broker.store.queue import queue_table as queues
 from broker.store.queue.reading import GetStatus
 from broker.store.settings import NamedTopic
 from tests.support.store_disk import StoreDisk
-from tests.support.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put, put_many
+from tests.support.store_parts import (
+    BORN_HOST,
+    FILE_BYTES,
+    TOPIC,
+    bodies,
+    crash,
+    open_store,
+    put,
+    put_many,
+    records_in,
+)
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 
@@ -514,7 +524,7 @@ def test_get_by_tag(tmp_path: Path) -> None:
         put(store, b"%d" % index, tags="ABC"[index % 3])
     store.set_confirm_offset(store.commit_log.max_offset)
     result = store.get("TopicA", 0, 0, 32, 1 << 20, frozenset({java_hash("B")}))
-    assert [decode(view).body for view in result.views] == [b"1", b"4", b"7"]
+    assert [record.body for record in records_in(result)] == [b"1", b"4", b"7"]
     assert result.next_begin_offset == 9
     none = store.get("TopicA", 0, 0, 32, 1 << 20, frozenset({java_hash("D")}))
     assert (none.status, none.next_begin_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)

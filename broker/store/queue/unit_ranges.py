@@ -1,0 +1,115 @@
+# cython: boundscheck=False, wraparound=False
+"""Where the next records of a queue are in the log, and copies of scattered ones. Pure; a compiled leaf.
+
+Units are those of a ConsumeQueue: the records' CommitLog offsets ascend. Ranges are (start, end) in the log,
+and adjacent records share one.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from keelmq.runtime.compiled import is_compiled, prefer_twin
+
+_IS_COMPILED: Final = is_compiled(__file__)
+_UNIT = struct.Struct(">qi8x")
+_UNIT_BYTES: Final = 20
+
+Ranges = list[tuple[int, int]]
+
+
+class NextRecords(NamedTuple):
+    """count: of the records. total: of their bytes."""
+
+    count: int
+    total: int
+    ranges: Ranges
+
+
+def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
+    """Returns the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
+    has, or the first one lies below log_min."""
+    if _IS_COMPILED:
+        return _next_records(units, bytes_max, log_min)
+    offsets, sizes = zip(*_UNIT.iter_unpack(units), strict=True)
+    total, begin = sum(sizes), offsets[0]
+    if total > bytes_max or begin < log_min:
+        return None
+    ranges: Ranges = []
+    end = offsets[-1] + sizes[-1]
+    if end - begin != total:  # offsets ascend: else all of them are adjacent
+        end = begin
+        for log_offset, size in zip(offsets, sizes, strict=True):
+            if log_offset != end:
+                ranges.append((begin, end))
+                begin = log_offset
+            end = log_offset + size
+    ranges.append((begin, end))
+    return NextRecords(len(sizes), total, ranges)
+
+
+def joined(log: memoryview, base: int, ranges: Ranges) -> bytes | bytearray:
+    """Returns a copy of the ranges, one after the other. log: the bytes of the log from offset `base` on.
+    ValueError: a range is not in it."""
+    low, high = base, base + len(log)
+    for start, end in ranges:
+        if not low <= start <= end <= high:
+            raise ValueError(f"{start}..{end} is not in {low}..{high}")
+    if _IS_COMPILED:
+        return _joined(log, base, ranges)
+    return b"".join([log[start - base : end - base] for start, end in ranges])
+
+
+# -- compiled --------------------------------------------------------------------------------------
+
+
+def _next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
+    raw, at, units_end = units, 0, len(units)
+    count = total = begin = end = 0
+    ranges: Ranges = []
+    while at < units_end:
+        log_offset = _number(raw, at, 8)
+        size = _number(raw, at + 8, 4)
+        if not count:
+            if log_offset < log_min:
+                return None
+            begin = end = log_offset
+        if log_offset != end:
+            ranges.append((begin, end))
+            begin = log_offset
+        end = log_offset + size
+        total += size
+        count += 1
+        at += _UNIT_BYTES
+        if total > bytes_max:
+            return None
+    ranges.append((begin, end))
+    return NextRecords(count, total, ranges)
+
+
+def _number(raw: bytes, at: int, width: int) -> int:
+    """Reads a big-endian number that is not negative."""
+    value = 0
+    for index in range(width):
+        value = value << 8 | raw[at + index]
+    return value
+
+
+def _joined(log: memoryview, base: int, ranges: Ranges) -> bytearray:
+    total = 0
+    for start, end in ranges:
+        total += end - start
+    whole = bytearray(total)
+    target, at = whole, 0
+    for start, end in ranges:
+        at = _copy(target, at, log, start - base, end - start)
+    return whole
+
+
+def _copy(target: bytearray, at: int, source: memoryview, begin: int, count: int) -> int:
+    """Copies `count` bytes; returns where they end."""
+    for index in range(count):
+        target[at + index] = source[begin + index]
+    return at + count
+
+
+prefer_twin(__name__, globals(), "next_records", "joined")
