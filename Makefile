@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -29,6 +29,10 @@ raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos --certificates $(if $(SEED),--seed $(SEED))
 raft-failover:
 	./run python -m tests.cluster.raft_chaos failover
+# 24 simulated hours of noisy machines: no master that works is taken for a hung one (ten minutes)
+hung-masters:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	TESTS_ALL=1 .venv/bin/python -m pytest -q -m "long or not long" tests/sim/test_hang_budget.py
 # kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
 	./run python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)
