@@ -18,10 +18,10 @@ Ranges = list[tuple[int, int]]
 
 
 class NextRecords(NamedTuple):
-    """count: of the records. total: of their bytes."""
+    """records, total_bytes: their number, and the sum of their sizes."""
 
-    count: int
-    total: int
+    records: int
+    total_bytes: int
     ranges: Ranges
 
 
