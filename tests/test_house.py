@@ -436,12 +436,36 @@ def test_ports_that_are_known_before_their_bind_come_from_one_place() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
+        if "free_port" in path.read_text()
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.strip("_").startswith("free_port")
         and path != allowed
     ]
     none_of(wrong, "Use tests.support.ports.")
+
+
+@pytest.mark.parametrize("mark", ["spark", "cluster"])
+def test_tests_with_a_phase_of_their_own_are_in_its_folders(mark: str) -> None:
+    """./test looks for them nowhere else."""
+    (line,) = [
+        each
+        for each in (ROOT / "test").read_text().splitlines()
+        if re.search(rf'tests -m "\(\$processes\) and {mark}\b', each)
+    ]
+    folders_of_phase = set(re.findall(r"\btests/(\w+)", line))
+    marked = [
+        path
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if f"pytest.mark.{mark}" in path.read_text()
+    ]
+    assert marked and folders_of_phase
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in marked
+        if path.name != "test_house.py" and path.relative_to(ROOT / "tests").parts[0] not in folders_of_phase
+    ]
+    none_of(wrong, f"./test has the folders {sorted(folders_of_phase)} for the mark {mark}.")
 
 
 def test_a_private_name_is_found() -> None:

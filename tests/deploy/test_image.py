@@ -103,6 +103,7 @@ def test_the_build_gets_what_it_needs_and_no_more() -> None:
     assert not any(fnmatch.fnmatch("deploy/k8s/base/raft.key", pattern) for pattern in let_in)
 
 
+@pytest.mark.slow
 def test_ports_user_and_programs(rendered: dict[str, Objects]) -> None:
     stateful_sets = [
         *rendered["ha"].stateful_sets,

@@ -122,6 +122,7 @@ def ports_of(found: tuple[Any, ...]) -> dict[str, int]:
     return ports | {"http": http}
 
 
+@pytest.mark.slow
 def test_what_there_is(rendered: dict[str, Objects]) -> None:
     for overlay, replicas, pods in (
         ("base", 1, "keelmq-broker-a"),

@@ -83,6 +83,7 @@ def test_a_lock_line_without_a_hash_is_found(locked: ModuleType) -> None:
 # -- the bill of materials -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_bill_has_every_locked_package(bill: dict[str, Any], locked: ModuleType) -> None:
     found = {
         each["purl"]: each for each in bill["components"] if each.get("purl", "").startswith("pkg:pypi/")

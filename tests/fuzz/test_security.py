@@ -38,6 +38,7 @@ INPUTS = 400
 TARGETS = makers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_input(name: str, seed: int) -> None:
@@ -145,6 +146,7 @@ def test_yaml_that_raised_or_took_long_or_told_secrets(text: bytes) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [False, True])
 def test_an_acl_of_many_policies_is_refused_at_once(same: bool) -> None:
     """Each was merged with all before it: a body of 16 MiB took hours."""

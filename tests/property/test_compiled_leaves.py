@@ -151,6 +151,7 @@ one_key = key_bytes.map(lambda key: key.replace(b" ", b""))
 keyed = st.tuples(st.integers(-(2**31), 2**31 - 1), offsets, st.integers(0, 2**62), one_key, key_bytes)
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(keyed, max_size=12))
 @example([(0, 0, 0, b"polygenelubricants", b"")])  # Java's hash of it is the one whose abs() overflows

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def test_exact_at_the_pace_of_the_ticks(seed: int) -> None:
         model.ms_max = model.bytes_max = 0
 
 
+@pytest.mark.slow
 @settings(max_examples=share(200), deadline=None)
 @given(seeds, st.sampled_from([8, 32]))
 def test_a_small_ring_errs_a_little_and_only_upwards(seed: int, points: int) -> None:

@@ -371,6 +371,7 @@ def run(seed: int, protections: Protections) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_is_there_after_any_history() -> None:
     acked = elections = 0
     for seed in range(SEEDS):

@@ -151,6 +151,7 @@ def known_kind(*frames: Frame) -> KnownKind:
 # -- the leaf -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both_ways
 @unhurried
 @given(frame=sent())
@@ -375,6 +376,7 @@ class World:
         return together, len(frames)
 
 
+@pytest.mark.slow
 @both_ways
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ class Story:
         self.store.become_master()
 
 
+@pytest.mark.slow
 @settings(max_examples=share(80), deadline=None)
 @given(seed=st.integers(0, 1 << 32), runs=st.booleans())
 @example(1703, False)  # a cut in the last file, torn away before the checkpoint knew of it

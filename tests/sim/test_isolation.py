@@ -223,6 +223,7 @@ def test_s2_without_it_asynchronous_replication_does(
     assert loses(rooms, lease=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease", first(1, [True, False]))
 @pytest.mark.promise("S2")
 def test_s2_counting_copies(monkeypatch: pytest.MonkeyPatch, lease: bool) -> None:

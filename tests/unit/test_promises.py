@@ -34,6 +34,7 @@ from tests.unit.namesrv.plugins.controller.test_controller_plugin import (
 # -- S6 ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S6")
 async def test_s6_what_no_majority_confirmed_is_no_success(tmp_path: Path) -> None:
     """Two of three controllers stop, and the leader is asked to write: upstream's future has ended, and is

@@ -36,6 +36,7 @@ def outside(site: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=cwd, env=settings, capture_output=True, text=True, timeout=50)
 
 
+@pytest.mark.slow
 def test_the_wheel_has_our_packages_and_nothing_else(site: Path) -> None:
     assert {each.name for each in site.iterdir() if not each.name.endswith(".dist-info")} == PACKAGES
 

@@ -200,6 +200,7 @@ def query_by_offset(
     codec = _codec(body_format)
 
     async def action(admin: AdminClient) -> Output:
+        await admin.topic_route(namesrv_addr, topic)  # a consumer would look for a route until its timeout
         async with (
             route_explained(admin, namesrv_addr, topic),
             PullConsumer(namesrv_addr, "TOOLS_CONSUMER", credentials=admin.credentials) as consumer,

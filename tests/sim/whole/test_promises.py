@@ -175,6 +175,7 @@ async def woken_master(world: WholeGroup) -> None:
     await world.conclude()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S2")
 def test_s2_a_hung_master_that_wakes_acknowledges_nothing_late() -> None:
     """S2 with asynchronous replication: the lease is checked at the acknowledgement. Off: no lease."""
@@ -225,6 +226,7 @@ def every_master_says_that_it_waits_for_all() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S2")
 def test_s2_a_master_found_hung_that_wakes_at_once_acknowledges_nothing_late() -> None:
     """S2 with allAckInSyncStateSet, whatever the lease does; only then are masters found hung before their
@@ -393,6 +395,7 @@ OPERATIONS = range(1, 41)
 SOME = range(3, 41, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S5")
 def test_s5_truncation_and_role_change_survive_a_crash_at_any_operation() -> None:
     """S5; broker-ha pitfalls 3 and 8. Off: the two tests below."""
@@ -413,6 +416,7 @@ def cuts_leave_the_bytes() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S5")
 def test_s5_without_zeros_behind_the_cut_a_crash_brings_the_tail_back() -> None:
     """S5, protection off: what lies behind a cut stays in the file, and is found again."""
@@ -474,6 +478,7 @@ def elections_only_on_death() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S8")
 def test_s8_a_group_without_master_is_always_elected_for_and_says_why_not() -> None:
     """S8; pain 1-4, 11. Off: an election that failed is not tried again."""
@@ -642,6 +647,7 @@ def heartbeats_count_for_ever() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S9")
 def test_s9_fail_over_of_a_killed_master_takes_300_ms_at_most() -> None:
     """S9, in virtual time: the steps of the protocol, not the machine's. Off: only heartbeats are watched."""
@@ -665,6 +671,7 @@ def a_close_is_a_proof() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S9")
 def test_s9_a_killed_master_is_replaced_without_the_grace() -> None:
     """S9: its address refuses connections. Off: only the close of its connection is seen."""
@@ -672,6 +679,7 @@ def test_s9_a_killed_master_is_replaced_without_the_grace() -> None:
     assert broken(proved_master, nothing_is_proved, NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S9")
 def test_s9_a_master_that_accepts_connections_stays_master() -> None:
     """S9. Off: the controllers take a closed connection for a proof."""
@@ -679,6 +687,7 @@ def test_s9_a_master_that_accepts_connections_stays_master() -> None:
     assert broken(lost_connections, a_close_is_a_proof, NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S9")
 def test_s9_fail_over_of_a_hung_master_takes_the_configured_timeout() -> None:
     """S9, of a master that may acknowledge alone. Off: the timeout that a heartbeat names is not honoured."""
@@ -701,6 +710,7 @@ def slaves_report_nothing() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S9")
 def test_s9_a_hung_master_that_waits_for_all_is_found_before_its_timeout() -> None:
     """S9. Off: the reports of its replicas are not looked at."""
@@ -773,6 +783,7 @@ def addresses_are_for_life() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S11")
 def test_s11_an_address_change_of_any_process_needs_no_operator() -> None:
     """S11; pain 43-46. Off: the controllers keep the first address of a broker."""

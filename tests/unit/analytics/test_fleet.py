@@ -167,6 +167,7 @@ def generate(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     done = generate("--groups", "9", "--hours", "1", "--rollup", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr

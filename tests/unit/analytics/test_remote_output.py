@@ -79,6 +79,7 @@ def test_pages_go_there_and_back(bucket: pa_fs.FileSystem, out: str, tmp_path: P
     assert sorted(store.folders(bucket, f"bucket/{tmp_path.name}/pages")) == list(map(str, kept))
 
 
+@pytest.mark.slow
 def test_a_fetch_that_fails_leaves_the_pages_before(
     bucket: pa_fs.FileSystem, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,11 +35,13 @@ def of_brokers() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_routes_are_those_of_the_openapi_text() -> None:
     text = tables.DOCUMENT.read_text()
     assert tables.rewritten(text) == text, "run: PYTHONPATH=. .venv/bin/python tools/http_tables.py"
 
 
+@pytest.mark.slow
 def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     text = tables.DOCUMENT.read_text()
     for method, path, operation in tables.routes(document):
@@ -127,6 +129,7 @@ def test_statuses_of_the_document_are_those_of_the_routes(document: dict[str, An
     assert used <= told, used - told
 
 
+@pytest.mark.slow
 async def test_every_get_of_a_fresh_program_is_no_error(document: dict[str, Any]) -> None:
     """A name server without brokers: nothing is there, and nothing breaks. /metrics needs its port, and
     events never end. Routes that need a query are left out."""

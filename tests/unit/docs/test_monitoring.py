@@ -174,6 +174,7 @@ def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
     assert len(records) > 60 and done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
     def at(name: str, when: str, value: int) -> dict[str, Any]:

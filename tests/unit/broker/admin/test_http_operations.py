@@ -86,6 +86,7 @@ def test_no_token_reads_what_its_role_does_not_say() -> None:
             assert all(Action.GET in each.actions for each in needed.contexts), code
 
 
+@pytest.mark.slow
 async def test_the_routes_are_the_operations(tmp_path: Path) -> None:
     async with Broker(config(tmp_path, http_port=0)) as broker, http_of(broker) as http:
         posts = await posts_of(http)
@@ -113,6 +114,7 @@ GARBAGE: list[tuple[bytes, dict[str, str]]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_any_input_is_answered_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No server error and no traceback, whatever is sent to any operation."""
     caplog.set_level(logging.ERROR)
@@ -163,6 +165,7 @@ async def test_what_http_changes_tcp_reads(tmp_path: Path) -> None:
     await client.close()
 
 
+@pytest.mark.slow
 async def test_consumers_are_asked_for_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """307: by the connection that the consumer has; a consumer that is silent is an unknown outcome."""
     monkeypatch.setattr(

@@ -102,6 +102,7 @@ async def test_what_waits_is_answered_by_the_new_settings(tmp_path: Path, client
         assert await hung == (0, "")
 
 
+@pytest.mark.slow
 async def test_lag_and_timeout(tmp_path: Path, client: RemotingClient) -> None:
     """A slave that hangs stays a member for a minute, then for a second; slaveTimeout is in the answer."""
     settings = Settings(all_ack=True, sync_flush=False, copies=1, minimum=1)

@@ -91,6 +91,7 @@ async def test_the_configuration_tells_what_was_chosen(tmp_path: Path, client: R
     assert lines == sorted(set(lines))
 
 
+@pytest.mark.slow
 async def test_without_a_controller_a_controlled_broker_takes_nothing(
     tmp_path: Path, client: RemotingClient
 ) -> None:

@@ -248,6 +248,7 @@ async def test_too_few_copies_and_enable_auto_in_sync_replicas(group: Group) -> 
     assert isinstance(refused, Failed) and refused.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.slow
 async def test_swapped_roles_stop_a_slave_with_more_and_nothing_is_overwritten(group: Group) -> None:
     """The slave was behind, an operator makes it the master, and the old master its slave."""
     old = await group.start("a", 0)

@@ -68,6 +68,7 @@ class Consumer:
         await self.told.wait()
 
 
+@pytest.mark.slow
 async def test_consumers_are_asked(tmp_path: Path) -> None:
     consumer, tool = Consumer(), RemotingClient()
     async with Broker(config(tmp_path)) as broker:
@@ -97,6 +98,7 @@ async def test_messages_that_are_not_there(tmp_path: Path, message_id: str | Non
         await tool.close()
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {"answer_ms_max": 30, "status_ms_max": 30}
     monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", defaults)
@@ -110,6 +112,7 @@ async def test_a_consumer_that_does_not_answer(tmp_path: Path, monkeypatch: pyte
         await tool.close()
 
 
+@pytest.mark.slow
 async def test_how_far_each_consumer_is(tmp_path: Path) -> None:
     """223: the maps of all members, in the form that fastjson writes."""
     one, two, tool = Consumer(), Consumer("c@2", offset=9), RemotingClient()
@@ -135,6 +138,7 @@ async def test_how_far_each_consumer_is(tmp_path: Path) -> None:
             await client.close()
 
 
+@pytest.mark.slow
 async def test_members_that_are_silent_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {"answer_ms_max": 100, "status_ms_max": 100}
     monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", defaults)

@@ -129,6 +129,7 @@ async def growth(
     return grown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unlogged")
 async def test_thirty_brokers_come_and_go(tmp_path: Path, start: Starter) -> None:
     """One object of each broker would be 30. Bytes of malloc are left to the thousand, which run in a process

@@ -234,6 +234,7 @@ async def test_it_is_refused_when_there_is_none_for_too_long(
     assert scene.client.calls == []
 
 
+@pytest.mark.slow
 async def test_all_are_refused_when_their_time_is_over_however_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,6 +323,7 @@ async def test_no_common_epoch_stops_with_an_explanation(tmp_path: Path) -> None
         assert two.log_bytes() == before, "nothing was cut"
 
 
+@pytest.mark.slow
 async def test_a_slave_that_is_dead_to_the_controllers_neither_keeps_others_in_nor_keeps_them_busy(
     tmp_path: Path,
 ) -> None:

@@ -279,6 +279,7 @@ async def route(consumer: PullConsumer, topic: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_from_the_producer_to_the_consumer(test_broker: TestBroker) -> None:
     """mqadmin makes the topic; our clients send, read, fail, and find by key."""
     address = test_broker.namesrv_addr

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(90)
 HALF = {"TRAN_MSG": "true", "PGROUP": "P"}
 
 
+@pytest.mark.slow
 async def test_a_fail_over_in_the_middle_of_transactions(tmp_path: Path) -> None:
     """One committed, one rolled back, one decided by its producer only after the fail-over, and one of which
     the new master asks. Each message comes once."""

@@ -333,6 +333,7 @@ async def commits(message: MessageExt) -> TransactionState:
     return TransactionState.COMMIT
 
 
+@pytest.mark.slow
 def test_every_record_of_a_broker_has_it(tmp_path: Path) -> None:
     """Plain, batch, inner batch, delayed and its delivery, timer, half message and what decides it, a message
     that is sent back: each once, also the copies of records that have one."""

@@ -295,6 +295,7 @@ async def test_a_switch_takes_everything_along_and_the_old_master_follows(tmp_pa
             assert node.metadata.offsets.query("g", "Kept", 0) == -1
 
 
+@pytest.mark.slow
 async def test_a_topic_that_was_cut_is_cut_at_the_next_master_too(tmp_path: Path) -> None:
     """A new replica meets a record of a queue that the topic had once; its master knows nothing newer."""
     async with nodes(tmp_path, 3) as (master, transfer_target, third):

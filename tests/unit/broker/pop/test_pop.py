@@ -480,6 +480,7 @@ async def test_a_reset_stays_when_a_new_master_reads_older_checkpoints(scene: Sc
     assert await scene.pop(queueId=1) == []
 
 
+@pytest.mark.slow
 async def test_what_was_out_before_a_reset_moves_nobody_on(scene: Scene) -> None:
     """Neither by a changed invisible time, nor when its checkpoint is written again."""
     await hold_the_revive_queues(scene)

@@ -58,6 +58,7 @@ class Life:
         store.set_confirm_offset(store.commit_log.max_offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", first(2, range(0, 120, 20)))
 def test_what_a_checkpoint_promised_is_there_after_any_power_cuts(tmp_path: Path, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 20):

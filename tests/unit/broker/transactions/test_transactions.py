@@ -382,6 +382,7 @@ def test_no_patience_is_longer_than_the_log_is_kept(scene: Scene, seconds: int) 
     assert len(scene.transactions.state) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_ms", [0, 10**12])
 async def test_a_patient_one_holds_no_others_back(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, ahead_ms: int

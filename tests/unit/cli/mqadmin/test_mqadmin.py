@@ -256,6 +256,7 @@ def test_an_interval_may_have_no_number() -> None:
     assert with_interval(["-i", "7", "-b", "i"]) == ["-i", "7", "-b", "i"]
 
 
+@pytest.mark.slow
 def test_again_and_again_until_interrupted(world: World) -> None:
     args = ["getSyncStateSet", "-a", world.leader.address, "-b", "broker-a", "-i", "1", "--json"]
     with subprocess.Popen(

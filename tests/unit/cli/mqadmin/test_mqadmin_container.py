@@ -149,6 +149,7 @@ def test_a_change_is_of_one_container() -> None:
     assert mqadmin("addBroker", "-c", f"{DEAD};{DEAD}", "-b", "/x").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_container_of_rocketmq(world: World) -> None:
     """It answers four requests, and nothing at all to others: its reply alone counts."""
     result = mqadmin(*add(world.java))

@@ -41,6 +41,7 @@ async def compared(*brokers: Broker) -> GroupReport:
 # -- brokers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_two_brokers_with_the_same_files(tmp_path: Path) -> None:
     client = RemotingClient()
     async with Broker(config(tmp_path / "one")) as one:
@@ -55,6 +56,7 @@ async def test_two_brokers_with_the_same_files(tmp_path: Path) -> None:
     await client.close()
 
 
+@pytest.mark.slow
 async def test_two_logs_that_differ(tmp_path: Path) -> None:
     client = RemotingClient()
     async with (

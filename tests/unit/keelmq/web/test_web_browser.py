@@ -86,6 +86,7 @@ def check(document: str, *, charts: int) -> None:
     assert text.count("shrink") == 1
 
 
+@pytest.mark.slow
 def test_the_report(tmp_path: Path) -> None:
     """With hostile names."""
     data = example()
@@ -167,6 +168,7 @@ def listener(directory: Path) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_the_live_page_under_its_policy(tmp_path: Path) -> None:
     with listener(write_example(tmp_path / "out")) as address:
         check(drawn(address, tmp_path / "profile"), charts=5)
@@ -175,6 +177,7 @@ def test_the_live_page_under_its_policy(tmp_path: Path) -> None:
 FLEET = [("KeelCluster", f"broker-{i:02}") for i in range(60)]
 
 
+@pytest.mark.slow
 def test_a_fleet_shows_groups_incidents_and_what_is_unknown(tmp_path: Path) -> None:
     data = with_groups(FLEET)
     del data["groups"][3]["lag"]["ms_p99"][5]  # parallel lists: the last one is unknown then
@@ -243,6 +246,7 @@ def write_live(out: Path, age_ms: int) -> None:
     path.write_bytes(packed(msgspec.json.encode(fleet)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("age_ms", "is_stale"), [(2_000, False), (3_600_000, True)])
 def test_the_last_hour_of_the_fleet_is_live(tmp_path: Path, age_ms: int, is_stale: bool) -> None:
     out = write_example(tmp_path / "out", with_groups(FLEET[:2]))

@@ -58,6 +58,7 @@ async def test_without_auto_commit_only_commit_counts(broker: TestBroker) -> Non
         assert [message.body for message in await one.poll(2)] == [b"4", b"5"]
 
 
+@pytest.mark.slow
 async def test_members_share_the_queues(broker: TestBroker) -> None:
     broker.create_topic("PollShared")
     address = broker.namesrv_addr

@@ -3,6 +3,8 @@
 import asyncio
 from collections import defaultdict
 
+import pytest
+
 from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, broker, numbers, send, until
@@ -63,6 +65,7 @@ async def test_what_is_given_up_becomes_a_dead_letter_and_the_queue_goes_on(brok
             assert await dead.has(1) == [b"0"]
 
 
+@pytest.mark.slow
 async def test_two_members_never_consume_one_queue_at_the_same_time(broker: TestBroker) -> None:
     """A second member joins while the first one's listeners run: it gets the queues after they ended."""
     broker.create_topic("Exclusive", queues=4)

@@ -47,6 +47,7 @@ async def test_everything_arrives_once_and_is_committed(broker: TestBroker) -> N
         assert await again.has(1) == [b"100"], "it goes on where the group was"
 
 
+@pytest.mark.slow
 async def test_a_message_that_failed_comes_again_under_its_own_topic(broker: TestBroker) -> None:
     broker.create_topic("Again")
     seen = Seen(lambda message: ValueError("not yet") if message.reconsume_times < 2 else None)
@@ -155,6 +156,7 @@ async def test_sql_that_is_none_is_told_at_the_start(broker: TestBroker) -> None
             pass
 
 
+@pytest.mark.slow
 async def test_members_share_the_queues_and_take_over_at_once(broker: TestBroker) -> None:
     broker.create_topic("Shared", queues=6)
     first, second = Seen(), Seen()
@@ -176,6 +178,7 @@ async def test_members_share_the_queues_and_take_over_at_once(broker: TestBroker
     assert sorted(set(first.bodies) | set(second.bodies)) == sorted(numbers(72))
 
 
+@pytest.mark.slow
 async def test_a_member_that_dies_is_replaced_and_loses_nothing(broker: TestBroker) -> None:
     """Its connection closes without a farewell; what it held unfinished comes to the other one."""
     broker.create_topic("Dies", queues=4)

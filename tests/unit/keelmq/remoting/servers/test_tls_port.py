@@ -498,6 +498,7 @@ async def test_damaged_records(seed: int, authority: Authority) -> None:
 # ---- data ----
 
 
+@pytest.mark.slow
 @loops
 def test_large_and_many_messages(new_loop: Any, authority: Authority) -> None:
     """Frames of several records, of one record, and many in one."""

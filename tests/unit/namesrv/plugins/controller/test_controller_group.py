@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Failed, Ok
@@ -123,6 +124,7 @@ async def test_the_state_moves_to_new_controllers_and_the_group_goes_on(tmp_path
             assert (group.master_broker_id, group.master_epoch) == (2, 2), "nobody is deposed by the move"
 
 
+@pytest.mark.slow
 async def test_the_log_keeps_its_name_until_the_directories_are_deleted(tmp_path: Path) -> None:
     """The same at all controllers, over a restart and a change of the leader."""
     configs = members(tmp_path, ["n0", "n1", "n2"])

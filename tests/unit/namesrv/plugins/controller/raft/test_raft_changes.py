@@ -129,6 +129,7 @@ def ids(replicator: RaftReplicator) -> list[str]:
     return sorted(replicator.status()["members"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # the library leaves a file to the collector
@@ -259,6 +260,7 @@ def test_who_leads_no_more_tells_nobody_of_a_removal(tmp_path: Path) -> None:
         assert not leader.member.voters.learners and leader.member.voters.is_replicated_to("n2")
 
 
+@pytest.mark.slow
 async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "JOIN_S", 0.3)
     monkeypatch.setattr(changes, "IN_FLIGHT_S", 0.3)

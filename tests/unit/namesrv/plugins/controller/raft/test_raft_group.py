@@ -87,6 +87,7 @@ async def test_a_restart_of_all_forgets_nothing(tmp_path: Path) -> None:
         await group.converged(51)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("S6")
 async def test_a_minority_leader_answers_unknown_then_not_active(tmp_path: Path) -> None:
     async with Group(tmp_path, append_deadline_s=0.5) as group:

@@ -70,6 +70,7 @@ async def test_a_flood_at_the_leader_costs_neither_leader_nor_memory(outfit: Out
         assert len(refused) < 8, "one entry for each reason, not for each stranger"
 
 
+@pytest.mark.slow
 async def test_many_handshakes_of_unverified_peers_cost_no_leader(tmp_path: Path) -> None:
     """Each costs the raft thread a signature; never more than PENDING_MAX of them between two heartbeats."""
     outfit = TlsOutfit(tmp_path)
@@ -123,6 +124,7 @@ async def test_idle_and_slow_unverified_peers_are_closed(
         assert leader.status()["refusedConnections"]["handshake took too long"] >= 1
 
 
+@pytest.mark.slow
 async def test_many_unverified_peers_leave_room_for_members(outfit: Outfit) -> None:
     async with outfit.group() as group:
         leader = await group.active()

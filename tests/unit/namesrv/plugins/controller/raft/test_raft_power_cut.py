@@ -122,6 +122,7 @@ def one_cut(root: Path, after: int, seed: int) -> bool:
     return was_cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("survival", first(1, range(SURVIVALS)))
 def test_a_cut_at_every_operation_of_a_leader(tmp_path: Path, survival: int) -> None:
     """Appends, votes, commits, snapshots and compactions; survival 0 is kill -9, the others power cuts."""
@@ -271,6 +272,7 @@ def test_a_disk_that_becomes_full_ends_the_member_with_a_clear_text(tmp_path: Pa
     assert codes == {1, EXIT_JOURNAL, EXIT_SNAPSHOT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["pwrite", "fsync", "rename", "open", "ftruncate"])
 def test_an_error_of_the_disk_ends_the_member(tmp_path: Path, operation: str) -> None:
     """After a failed write or fsync nobody knows what the disk holds: only a new start finds out."""
