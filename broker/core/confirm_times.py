@@ -57,13 +57,16 @@ class ConfirmTimes:
 
     def confirmed(self, now_us: int, confirm_offset: int) -> None:
         """Counts the batches that end at or below confirm_offset."""
-        waiting, counts = self._waiting, self._counts
+        waiting = self._waiting
         while waiting and waiting[0][0] <= confirm_offset:
             _, first_us, _, count = waiting.popleft()
-            us = now_us - first_us
-            bucket = _SMALL[us] if 0 <= us < _SMALL_US else bucket_of(us)
-            counts[bucket] = counts.get(bucket, 0) + count
+            self.confirmed_at_once(now_us - first_us, count)
         self.next_end = waiting[0][0] if waiting else NEVER
+
+    def confirmed_at_once(self, us: int, count: int = 1) -> None:
+        """Counts batches that took `us` and do not wait."""
+        bucket = _SMALL[us] if 0 <= us < _SMALL_US else bucket_of(us)
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
 
     def age_us(self, now_us: int) -> int:
         """Returns how long the oldest waiting batch has waited; 0: none waits."""

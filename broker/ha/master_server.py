@@ -391,7 +391,7 @@ class MasterServer:
 
     def pump(self) -> None:
         """Sends to every slave. Called for new bytes, for a newer confirmOffset, and at each tick."""
-        for protocol in list(self._protocols.values()):
+        for protocol in list(self._protocols.values()) if self._protocols else ():
             protocol.pump()
 
     def address_of(self, link: MasterLink) -> str:

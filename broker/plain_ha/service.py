@@ -31,6 +31,7 @@ from keelmq.runtime.clock import now_ms
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
 
+_NO_ACKS: Mapping[int, int] = {}
 TICK_MS = 100
 
 
@@ -182,8 +183,9 @@ class PlainHaService:
         log, state, store = self.store.commit_log, self._server.state, self.store
         end = state.max_offset = state.confirm_offset = log.max_offset
         readable = min(end, log.flushed_offset) if self._settings.sync_flush else end
-        acks = {number: link.ack_offset for number, link in self._server.links.items()}
-        in_sync = self.rules.in_sync_count(acks.values(), end)
+        links = self._server.links
+        acks = {number: link.ack_offset for number, link in links.items()} if links else _NO_ACKS
+        in_sync = self.rules.in_sync_count(acks.values(), end) if links else 1
         if in_sync != self._in_sync:
             self._in_sync = in_sync
             self._on_in_sync_changed(in_sync)

@@ -19,7 +19,7 @@ from broker.message.properties import with_properties, without
 from broker.message.record import tags_code
 from broker.message.timer_properties import recall_key
 from broker.put.message_to_store import MessageToStore, PutMessageResult
-from broker.stats.rpc_latency import RpcLatency
+from broker.stats.rpc_latency import SUCCESS, Answers, RpcLatency
 from broker.store.client_batch import StoredBatch, put_batch
 from broker.store.inner_batch_put import put_inner_batch
 from broker.store.message_store import MessageStore
@@ -33,6 +33,8 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 logger = logging.getLogger(__name__)
 
 ERROR_LOG_PERIOD_MS: Final = 5_000
+SENDS: Final = Answers(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, SUCCESS)
+SENDS_V1: Final = SENDS._replace(request_code=RequestCode.SEND_MESSAGE)
 TIMER_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 _SCHEDULE: Final = NamedTopic(SCHEDULE_TOPIC)
 _TIMER: Final = NamedTopic(TIMER_TOPIC)
@@ -98,17 +100,18 @@ class Tick:
             self._answered(elapsed_ms)
         if self.answered:
             count, self.answered = self.answered, 0
-            self._latency.observe(RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, elapsed_ms, count)
+            self._latency.of(SENDS).observe(elapsed_ms, count)
         if self.answered_v1:
             count, self.answered_v1 = self.answered_v1, 0
-            self._latency.observe(RequestCode.SEND_MESSAGE, ResponseCode.SUCCESS, elapsed_ms, count)
-        times = self._store.confirm_times
-        if times.is_on:
-            end = self._store.commit_log.max_offset
-            times.appended(self.us, end)
-            if end <= self._store.confirm_offset:  # by an ack that came between the put and this call
-                times.confirmed(now_us(), end)
+            self._latency.of(SENDS_V1).observe(elapsed_ms, count)
+        store, us = self._store, self.us
+        times, end = store.confirm_times, store.commit_log.max_offset
         self._end_of_tick()
+        if times.is_on:
+            if end <= store.confirm_offset:  # by this call, or by an ack that came between the put and it
+                times.confirmed_at_once(now_us() - us)
+            else:
+                times.appended(us, end)
 
 
 class MessageWriter:

@@ -93,11 +93,14 @@ class RpcLatency:
         """Counts `count` answers that took elapsed_ms each."""
         if request_code == TIMED:
             return
-        key = Answers(request_code, response_code, is_long_polling, result)
-        histogram = self.histograms.get(key)
+        self.of(Answers(request_code, response_code, is_long_polling, result)).observe(elapsed_ms, count)
+
+    def of(self, answers: Answers) -> Histogram:
+        """Returns the histogram of these answers."""
+        histogram = self.histograms.get(answers)
         if histogram is None:
-            histogram = self.histograms[key] = Histogram(BOUNDS_MS)
-        histogram.observe(elapsed_ms, count)
+            histogram = self.histograms[answers] = Histogram(BOUNDS_MS)
+        return histogram
 
     def watch(self, table: OperationTable, watchers: Mapping[int, Watcher] | None = None) -> None:
         """Wraps the coroutine handlers of a table. Call it after everything is bound. watchers: by request
