@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.ha.core.epochs import Epochs
-from broker.ha.epoch_file import EpochFile, EpochFileError, decode_epochs
+from broker.ha.epoch_file import EpochFile, EpochFileError
+from broker.ha.epoch_wal import wal_of
 from broker.message.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
 from broker.store.log.file_allocator import PREPARED_NAME
 from broker.store.log.mapped_file import StoreError, listed_files, sync_directory, take_lock
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
 from broker.store.queue.batch_queue import BATCH_FILE_BYTES
+from keelmq.runtime.durable_file import backup_of
 
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
@@ -35,8 +37,8 @@ class RepairError(Exception):
 
 @dataclass(frozen=True)
 class StoreReport:
-    """The state of a store. epoch_fault: why `epochs` were read from the .bak, which may lack the last
-    epoch; None: they were not."""
+    """The state of a store. epoch_fault: why `epochs` were read from the write-ahead file or the .bak, which
+    may lack the last epoch; None: they were not."""
 
     root: Path
     epoch_path: Path
@@ -95,11 +97,12 @@ def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
 
 
 def _epochs(path: Path) -> tuple[Epochs, str | None]:
+    file = EpochFile(path)
     try:
-        return EpochFile(path).load(), None
+        return file.load(), None
     except EpochFileError as error:
         with suppress(OSError, ValueError):
-            return decode_epochs(path.with_name(path.name + ".bak").read_bytes()), str(error)
+            return file.load_older(), str(error)
         return Epochs(), str(error)
 
 
@@ -231,8 +234,7 @@ def resync(found: StoreReport) -> Path:
     for name in MOVED:
         with suppress(FileNotFoundError):
             os.rename(found.root / name, aside / name)
-    backup = found.epoch_path.with_name(found.epoch_path.name + ".bak")
-    for path in (backup, found.epoch_path):
+    for path in (wal_of(found.epoch_path), backup_of(found.epoch_path), found.epoch_path):
         with suppress(FileNotFoundError):
             shutil.move(path, aside / path.name)  # storePathEpochFile may be on another disk
     (aside / "commitlog" / PREPARED_NAME).unlink(missing_ok=True)
@@ -248,6 +250,8 @@ def _refuse_running(found: StoreReport) -> None:
 
 def _keep_epoch_file(found: StoreReport) -> Path:
     path = found.epoch_path
+    if found.epoch_fault is None:
+        EpochFile(path).finish()  # the copy is of the newest version
     kept = _unused(path.with_name(f"{path.name}.before-repair-{_stamp()}"))
     with suppress(FileNotFoundError):
         shutil.copy2(path, kept)

@@ -7,13 +7,21 @@
 The previous version stays as .bak, for operators. Unlike RocketMQ, the broker never falls back to it: a list
 without its last epoch would assign that epoch's bytes to an older one, and the truncation would keep bytes
 that no other replica has.
+
+A broker writes a new version into the write-ahead file first (epoch_wal.py): that is durable within one
+fdatasync, and nobody waits until it is in this file, too. So this file may lack the newest version while a
+broker runs, and after a crash. EpochFile.load() knows; nothing else may read the file.
 """
 
+import logging
 import zlib
 from pathlib import Path
 
 from broker.ha.core.epochs import Epochs
+from broker.ha.epoch_wal import CONTENT_BYTES_MAX, EpochRecord, EpochWal, base_of, wal_of
 from keelmq.runtime.durable_file import backup_of, replace_file
+
+logger = logging.getLogger(__name__)
 
 
 class EpochFileError(Exception):
@@ -47,21 +55,37 @@ def _pair(line: str) -> tuple[int, int]:
 
 
 class EpochFile:
-    """The file at one path: load() once, save() on every change."""
+    """The file at one path, with its write-ahead file. Used by one thread at a time.
+
+    A record is pending until its content is durable in the file: while the file has the content that the
+    record supersedes, and while it has the record's own, for a rename may be seen before it is durable.
+    Another record is ignored. The file is replaced only while no record is there that supersedes the new
+    content, or else that record would come back at the next load: save() of A over B must not leave the
+    record that once replaced A by B, so finish() removes every record, durably, before save() replaces.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._backup = backup_of(path)
+        self.is_pending = False
+        """A version is in the write-ahead file only, as far as this object knows: finish() is due."""
+        self._is_prepared = False
+        self._backup, self._wal = backup_of(path), EpochWal(wal_of(path))
+
+    # -- reading -----------------------------------------------------------------------------------------
 
     def load(self) -> Epochs:
-        """Returns the epochs on disk; no epochs if neither the file nor its .bak exists. Raises
-        EpochFileError if the file is damaged, or missing beside its .bak."""
+        """Returns the newest epochs on disk, and changes nothing; no epochs if neither the file nor its .bak
+        exists. Raises EpochFileError if the file is damaged, or missing beside its .bak."""
+        content = self._content()
+        pending = self._pending(content)
         try:
-            return decode_epochs(self.path.read_bytes())
-        except FileNotFoundError:
-            fault = "missing, although its .bak exists"
+            if pending is not None:
+                return decode_epochs(pending)
+            if content is not None:
+                return decode_epochs(content)
             if not self._backup.exists():
                 return Epochs()
+            fault = "missing, although its .bak exists"
         except ValueError as error:
             fault = str(error)
         raise EpochFileError(
@@ -70,15 +94,75 @@ class EpochFile:
             " since then"
         )
 
-    def save(self, epochs: Epochs) -> None:
-        """Replaces the file durably. Raises OSError. An empty list is written, too (RocketMQ keeps the old
-        entries)."""
-        replace_file(self.path, encode_epochs(epochs), keep_backup=self._is_readable())
+    def load_older(self) -> Epochs:
+        """Returns the newest epochs that can be read although load() fails, for a repair: of the record, or
+        of the .bak. They may lack the last epoch. Raises OSError, ValueError."""
+        record = self._wal.read()
+        return decode_epochs(self._backup.read_bytes() if record is None else record.content)
 
-    def _is_readable(self) -> bool:
-        """Returns whether the file can be read: a damaged one must not replace a good .bak."""
+    def _content(self) -> bytes | None:
         try:
-            decode_epochs(self.path.read_bytes())
-        except (FileNotFoundError, ValueError):
-            return False
-        return True
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _pending(self, content: bytes | None) -> bytes | None:
+        """Returns the content of the pending record; None: there is none. content: the file's."""
+        record = self._wal.read()
+        if record is None or (record.base != base_of(content) and record.content != content):
+            return None
+        return record.content
+
+    # -- writing: all methods raise OSError --------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Call this once before save_ahead(). Makes durable what load() returned, which a killed process may
+        have written without syncing it."""
+        self.is_pending = self._pending(self._content()) is not None
+        self._wal.prepare()
+        self._is_prepared = True
+
+    def save_ahead(self, epochs: Epochs) -> None:
+        """Makes the epochs durable in the write-ahead file; finish() puts them into the file. Does what
+        save() does if there is no write-ahead file, or if it cannot hold them."""
+        content = encode_epochs(epochs)
+        if not self._is_prepared or len(content) > CONTENT_BYTES_MAX:
+            self.save(epochs)
+            return
+        before = self._content()
+        if (pending := self._pending(before)) is not None:
+            self._replace(pending)  # the new record overwrites the only durable copy
+            before = pending
+        self.is_pending = True
+        try:
+            self._wal.write(EpochRecord(base_of(before), content))
+        except OSError as error:
+            logger.warning("%s cannot be written (%s): %s is replaced", self._wal.path, error, self.path)
+            self.save(epochs)
+
+    def finish(self) -> None:
+        """Puts the pending record into the file, and removes any record."""
+        pending = self._pending(self._content())
+        if pending is not None:
+            self._replace(pending)
+        self._wal.clear()
+        self.is_pending = False
+
+    def save(self, epochs: Epochs) -> None:
+        """Replaces the file durably. An empty list is written, too (RocketMQ keeps the old entries)."""
+        self.finish()
+        self._replace(encode_epochs(epochs))
+
+    def _replace(self, content: bytes) -> None:
+        before = self._content()
+        # neither a damaged file nor the same version may replace a good .bak
+        keep_backup = before is not None and before != content and _is_readable(before)
+        replace_file(self.path, content, keep_backup=keep_backup)
+
+
+def _is_readable(content: bytes) -> bool:
+    try:
+        decode_epochs(content)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,8 @@
 """The epochs of this broker's log: in memory, and on disk as epochFileCheckpoint.
 
 Threads write the file, so the event loop does not wait for the disk. Epochs come into force when they are on
-disk, and versions never overtake each other: of two that are asked for, the later one stays.
+disk, and versions never overtake each other: of two that are asked for, the later one stays. A new version is
+in the write-ahead file first, and up to FINISH_PERIOD_MS later in epochFileCheckpoint.
 """
 
 import asyncio
@@ -12,15 +13,20 @@ from pathlib import Path
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
+from broker.ha.epoch_wal import wal_of
+from keelmq.runtime.finished_in_thread import finished_in_thread
 
 logger = logging.getLogger(__name__)
+
+FINISH_PERIOD_MS = 1_000
+"""A role change is over by then, so the slow replacement of the file is not in its way."""
 
 
 class EpochSave:
     """One version of the epochs on its way to the disk: write() in a thread, then use() on the loop."""
 
     def __init__(self, write: Callable[[], None], use: Callable[[], None]) -> None:
-        """write: replaces the file durably, unless a later version was asked for; raises OSError. use: puts
+        """write: makes the epochs durable, unless a later version was asked for; raises OSError. use: puts
         the epochs in force, unless a later version was asked for."""
         self.write, self.use = write, use
 
@@ -37,14 +43,31 @@ class LogEpochs:
         self._file, self._on_change = EpochFile(path), on_change
         self._turn = 0  # of the newest version that was asked for
         self._lock = threading.Lock()
+        self._cannot_finish = False
 
     def load(self) -> None:
-        """Reads the file. If it cannot be trusted, `fault` says why."""
+        """Reads the file and prepares its write-ahead file. Waits for the disk: call it in a thread, and once
+        it has ended the other methods. If the file cannot be trusted, `fault` says why. Raises OSError if it
+        cannot be read."""
         try:
             self.now = self._file.load()
+            self._prepare()
         except EpochFileError as error:
             self.fault = str(error)
             logger.error("replication is stopped: %s", error)
+
+    def _prepare(self) -> None:
+        try:
+            self._file.prepare()
+        except OSError as error:
+            if self._file.is_pending:
+                raise EpochFileError(
+                    f"{wal_of(self.path)}: {error}, so the newest epochs may not be durable. Check the disk,"
+                    " then start the broker again"
+                ) from error
+            logger.warning("%s: %s. Role changes take longer without this file", wal_of(self.path), error)
+        else:
+            self._finish()
 
     def begin_save(self, epochs: Epochs) -> EpochSave:
         """Returns the two steps of a change. From now on no version that was asked for earlier is written or
@@ -55,7 +78,7 @@ class LogEpochs:
         def write() -> None:
             with self._lock:
                 if turn == self._turn:
-                    self._file.save(epochs)
+                    self._file.save_ahead(epochs)
 
         def use() -> None:
             if turn == self._turn:
@@ -69,3 +92,29 @@ class LogEpochs:
         save = self.begin_save(epochs)
         await asyncio.to_thread(save.write)
         save.use()
+
+    # -- the slow part, which nobody waits for -----------------------------------------------------------
+
+    async def finish_forever(self) -> None:
+        """Puts each version that was saved into epochFileCheckpoint."""
+        while True:
+            await asyncio.sleep(FINISH_PERIOD_MS / 1000)
+            await self.finish()
+
+    async def finish(self) -> None:
+        """Puts the version that was saved last into epochFileCheckpoint, unless it is there. If that fails
+        the log says so, and the next finish() or save() tries again: the version stays durable."""
+        if self._file.is_pending:
+            await finished_in_thread(self._finish)
+
+    def _finish(self) -> None:
+        with self._lock:
+            try:
+                self._file.finish()
+                self._cannot_finish = False
+            except OSError as error:
+                if not self._cannot_finish:
+                    logger.error(
+                        "%s has the epochs, %s cannot be written: %s", wal_of(self.path), self.path, error
+                    )
+                self._cannot_finish = True

@@ -99,9 +99,10 @@ class HaService:
 
     async def start(self) -> None:
         """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
-        self.log_epochs.load()
+        await asyncio.to_thread(self.log_epochs.load)
         await self._server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
+        self._tasks.start("epoch file", self.log_epochs.finish_forever)
         self._tasks.start("epochs of deleted files", self._drop_epochs_of_deleted_files)
         self._dispatcher.start()
 
@@ -113,6 +114,7 @@ class HaService:
         steps.add("dispatch", self._dispatcher.stop)
         steps.add("HA tasks", self._tasks.stop)
         steps.add("the HA port", self._server.stop)
+        steps.add("the epoch file", self.log_epochs.finish)
         await steps.run()
 
     @property
@@ -172,9 +174,8 @@ class HaService:
     async def _drop_epochs_of_deleted_files(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            epochs = self.log_epochs.now
-            kept = epochs.drop_below(self.store.commit_log.min_offset)
-            if len(kept.entries) < len(epochs.entries) and self.client is None:
+            kept = self.log_epochs.now.drop_below(self.store.commit_log.min_offset)
+            if len(kept.entries) < len(self.epochs) and self.client is None:
                 await self.log_epochs.save(kept)
 
     # -- roles -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from broker.admin.repair import inspect_store
 from broker.ha.core.epochs import Epochs
-from broker.ha.epoch_file import EpochFile
+from broker.ha.epoch_file import EpochFile, encode_epochs
 from cli.keelmq import app
 from tests.support.slices import first
 from tests.support.store_disk import After, StoreDisk, Torn
@@ -84,8 +84,47 @@ def test_a_damaged_epoch_file_is_cut_below_what_the_backup_can_tell(tmp_path: Pa
     assert inspect_store(tmp_path).max_offset == starts[2]
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_repair_uses_what_a_killed_broker_has_written_ahead(tmp_path: Path, is_finished: bool) -> None:
+    """Epoch 3 is in the write-ahead file only: the .bak has epoch 1, the epoch file 1 and 2."""
+    starts = filled(tmp_path)
+    path = tmp_path / "epochFileCheckpoint"
+    written_ahead(path, starts)
+    newest = encode_epochs(Epochs.of(starts.items()))
+    if is_finished:
+        EpochFile(path).finish()
+    assert f"epochs  1@0, 2@{starts[2]}, 3@{starts[3]}" in repair(tmp_path).output
+    assert (path.read_bytes() == newest) == is_finished, "to look changes nothing"
+    done = repair(tmp_path, "--wipe-after", "2", "--yes")
+    assert done.exit_code == 0, done.output
+    (kept,) = tmp_path.glob("epochFileCheckpoint.before-repair-*")
+    assert kept.read_bytes() == newest
+    assert EpochFile(path).load().pairs == ((1, 0), (2, starts[2]))
+    assert inspect_store(tmp_path).max_offset == starts[3]
+
+
+def written_ahead(path: Path, starts: dict[int, int]) -> None:
+    file = EpochFile(path)
+    file.save(Epochs.of(list(starts.items())[:1]))
+    file.save(Epochs.of(list(starts.items())[:2]))
+    file.prepare()
+    file.save_ahead(Epochs.of(starts.items()))
+
+
+def test_a_damaged_epoch_file_is_cut_below_what_the_write_ahead_file_can_tell(tmp_path: Path) -> None:
+    """It knows epochs 1, 2 and 3, the .bak 1 only. Nothing tells whether there was a later one."""
+    starts = filled(tmp_path)
+    written_ahead(tmp_path / "epochFileCheckpoint", starts)
+    (tmp_path / "epochFileCheckpoint").write_bytes(b"")
+    shown = repair(tmp_path)
+    assert "DAMAGED" in shown.output
+    assert "--wipe-after 2 " in shown.output
+    assert repair(tmp_path, "--wipe-after", "2", "--yes").exit_code == 0
+    assert EpochFile(tmp_path / "epochFileCheckpoint").load().pairs == ((1, 0), (2, starts[2]))
+
+
 def test_resync_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> None:
-    filled(tmp_path)
+    written_ahead(tmp_path / "epochFileCheckpoint", filled(tmp_path))
     (tmp_path / "brokerIdentity").write_text("C#b#2")
     before = content(tmp_path)
     done = repair(tmp_path, "--resync", "--yes")
@@ -95,6 +134,7 @@ def test_resync_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> No
     after = {name.removeprefix(aside.name + "/"): data for name, data in content(tmp_path).items()}
     assert after == before
     assert (tmp_path / "brokerIdentity").exists(), "it is the same replica"
+    assert EpochFile(tmp_path / "epochFileCheckpoint").load() == Epochs()
     store = open_store(tmp_path, master=False)
     assert store.commit_log.max_offset == 0
     crash(store)
@@ -120,16 +160,18 @@ def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
     assert repair(tmp_path, "--wipe-after", "1", "--resync").exit_code == 2
 
 
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("state", ["", "damaged", "written ahead"])
 @pytest.mark.parametrize("flags", first(1, [["--resync"], ["--wipe-after", "1"]]))
 def test_a_repair_that_broke_off_is_done_by_the_next_one(
-    tmp_path: Path, flags: list[str], damaged: bool
+    tmp_path: Path, flags: list[str], state: str
 ) -> None:
     operations, done = 0, False
     while not done:
         root, left = tmp_path / str(operations), tmp_path / f"{operations}-left"
         starts = filled(root)
-        if damaged:
+        if state == "written ahead":
+            written_ahead(root / "epochFileCheckpoint", starts)
+        if state == "damaged":
             (root / "epochFileCheckpoint").write_bytes(b"x")
         disk = StoreDisk(root)
         with disk.watched(After(operations)):

@@ -108,6 +108,7 @@ async def test_torn_away_at_every_operation_of_a_promotion(tmp_path: Path, survi
         with disk.watched(After(operations)):
             try:
                 await promote(service)
+                await service.log_epochs.finish()
                 done = True
             except Torn:
                 pass
@@ -157,6 +158,7 @@ async def test_a_failure_at_every_operation_of_a_promotion(tmp_path: Path) -> No
             except OSError:
                 assert service.mastership is None, "half a master takes no messages"
                 await promote(service)
+            await service.log_epochs.finish()
         assert service.mastership is not None and service.mastership.epoch == EPOCH
         await service.stop()
         await check(store, complete=True)

@@ -2,14 +2,16 @@
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from broker.ha.core.epochs import Epochs
-from broker.ha.epoch_file import EpochFile
+from broker.ha.epoch_file import EpochFile, decode_epochs
 from broker.ha.log_epochs import LogEpochs
+from tests.unit.broker.ha.test_ha_service import until
 
 OLD, NEW = Epochs.of([(1, 0)]), Epochs.of([(1, 0), (2, 400)])
 
@@ -74,3 +76,130 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     epochs.path.write_text("2\n7\n")
     epochs.load()
     assert epochs.fault is not None and "checksum" in epochs.fault
+
+
+# -- the write-ahead file ----------------------------------------------------------------------------------
+
+
+def in_main(epochs: LogEpochs) -> Epochs:
+    return decode_epochs(epochs.path.read_bytes())
+
+
+def is_in_main(epochs: LogEpochs, which: Epochs) -> bool:
+    return epochs.path.exists() and in_main(epochs) == which
+
+
+async def test_a_save_does_not_wait_for_the_epoch_file(tmp_path: Path) -> None:
+    epochs, changes = log_epochs(tmp_path)
+    epochs.load()
+    await epochs.save(OLD)
+    await epochs.finish()
+    with patch("broker.ha.epoch_file.replace_file", side_effect=AssertionError("it is slow")):
+        await epochs.save(NEW)
+    assert (epochs.now, changes, in_main(epochs)) == (NEW, [OLD, NEW], OLD)
+    assert EpochFile(epochs.path).load() == NEW
+    await epochs.finish()
+    assert in_main(epochs) == NEW
+
+
+async def test_saves_are_finished_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.ha.log_epochs.FINISH_PERIOD_MS", 1)
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    task = asyncio.create_task(epochs.finish_forever())
+    for each in (OLD, NEW):
+        await epochs.save(each)
+        await until(partial(is_in_main, epochs, each), "epoch file")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_full_disk_is_logged_once_and_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    await epochs.save(OLD)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with patch("broker.ha.epoch_file.replace_file", side_effect=full):
+        for _ in range(3):
+            await epochs.finish()
+        with pytest.raises(OSError, match="No space"):
+            await epochs.save(NEW)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{epochs.path}.wal has the epochs, {epochs.path} cannot be written: {full}"
+    ]
+    assert (epochs.now, EpochFile(epochs.path).load()) == (OLD, OLD)
+    await epochs.save(NEW)
+    await epochs.finish()
+    assert (epochs.now, in_main(epochs)) == (NEW, NEW)
+
+
+def test_a_start_finishes_what_a_killed_broker_saved(tmp_path: Path) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    epochs.begin_save(OLD).write()
+    again, _ = log_epochs(tmp_path)
+    again.load()
+    assert (again.now, in_main(again)) == (OLD, OLD)
+
+
+def test_a_start_on_a_full_disk_uses_what_a_killed_broker_saved(tmp_path: Path) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    epochs.begin_save(OLD).write()
+    again, _ = log_epochs(tmp_path)
+    with patch("broker.ha.epoch_file.replace_file", side_effect=OSError(errno.ENOSPC, "No space")):
+        again.load()
+    assert (again.now, again.fault) == (OLD, None)
+    again.begin_save(NEW).write()
+    assert EpochFile(again.path).load() == NEW
+
+
+def test_a_disk_too_full_for_a_write_ahead_file_is_no_reason_to_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    with patch("os.pwrite", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+        epochs.load()
+    assert epochs.fault is None
+    assert "Role changes take longer without this file" in caplog.text
+    epochs.begin_save(OLD).write()
+    assert in_main(epochs) == OLD
+
+
+def test_epochs_that_may_not_be_durable_are_not_used(tmp_path: Path) -> None:
+    """A killed broker wrote them, and the disk fails when they are synced."""
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    epochs.begin_save(OLD).write()
+    again, _ = log_epochs(tmp_path)
+    with patch("os.fsync", side_effect=OSError(errno.EIO, "Input/output error")):
+        again.load()
+    assert again.fault is not None
+    assert "epochFileCheckpoint.wal: [Errno 5] Input/output error" in again.fault
+
+
+def test_a_damaged_file_leaves_the_record_to_a_repair(tmp_path: Path) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    epochs.begin_save(OLD).write()
+    epochs.path.write_text("2\n7\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    again, _ = log_epochs(tmp_path)
+    again.load()
+    assert again.fault is not None and "checksum" in again.fault
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_version_that_was_overtaken_is_not_finished_over_the_later_one(tmp_path: Path) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    epochs.load()
+    old, new = epochs.begin_save(OLD), epochs.begin_save(NEW)
+    new.write()
+    old.write()
+    asyncio.run(epochs.finish())
+    assert in_main(epochs) == NEW
