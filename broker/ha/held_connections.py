@@ -51,6 +51,8 @@ class HeldConnections:
             return
         loop = asyncio.get_running_loop()
         self._waiting[connection] = loop.call_later(self._hold_ms / 1000, self._overdue, connection)
+        if self.are_served:  # since it was accepted; in connection_made() it cannot go on yet
+            loop.call_soon(self._go_on)
 
     def leave(self, connection: "HeldConnection") -> None:
         """Forgets a connection that was lost."""
@@ -74,6 +76,11 @@ class HeldConnections:
 
     def _serve(self) -> None:
         self.are_served = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.are_served:
+            return
         for connection in list(self._waiting):
             self.leave(connection)
             connection.go_on()

@@ -72,6 +72,29 @@ async def sent_early() -> None:
         also.close()
 
 
+@EITHER_LOOP
+def test_a_slave_that_is_accepted_while_this_broker_becomes_master_is_served(run: Run) -> None:
+    """Accepted before it and made after it, a connection waited for HOLD_MS and was refused."""
+    run(accepted_before_made_after())
+
+
+async def accepted_before_made_after() -> None:
+    held = HeldConnections(Echo, on_refused=lambda address, why: None, waiting_max=4, hold_ms=HOUR_MS)
+
+    def accepted() -> asyncio.Protocol:
+        connection = held.accepted()
+        held.serve(0)
+        return connection
+
+    async with asyncio.timeout(10):
+        listener = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.sockets[0].getsockname()[1])
+        writer.write(b"early")
+        assert await reader.readexactly(5) == b"early" and not len(held)
+        writer.close()
+        listener.close()
+
+
 async def test_producers_may_come_first() -> None:
     async with asyncio.timeout(10), port() as (held, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
