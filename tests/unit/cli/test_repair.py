@@ -134,7 +134,7 @@ def test_resync_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> No
     after = {name.removeprefix(aside.name + "/"): data for name, data in content(tmp_path).items()}
     assert after == before
     assert (tmp_path / "brokerIdentity").exists(), "it is the same replica"
-    assert EpochFile(tmp_path / "epochFileCheckpoint").load() == Epochs()
+    assert not list(tmp_path.glob("epochFileCheckpoint*"))
     store = open_store(tmp_path, master=False)
     assert store.commit_log.max_offset == 0
     crash(store)

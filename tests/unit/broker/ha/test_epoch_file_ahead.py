@@ -103,6 +103,18 @@ def test_a_save_never_leaves_a_record_that_would_override_it(tmp_path: Path) -> 
     assert (loaded(file), in_main(file)) == (A, A)
 
 
+def test_a_removed_record_does_not_come_back_in_a_power_cut(tmp_path: Path) -> None:
+    file = prepared(tmp_path)
+    file.save(A)
+    disk = StoreDisk(tmp_path)
+    with disk.watched(After(1_000)):
+        file.save_ahead(B)
+        file.save(A)
+    for seed in range(8):
+        left = disk.survivors_of_a_power_cut(tmp_path / f"left-{seed}", Random(seed))
+        assert EpochFile(left / file.path.name).load() == A
+
+
 def test_a_pending_record_of_no_file_is_the_first_version(tmp_path: Path) -> None:
     file = prepared(tmp_path)
     file.save_ahead(A)
