@@ -50,9 +50,7 @@ def run_stream(
     if not directory.is_dir():
         raise AnalyticsError(f"{directory} is not a directory; give one with telemetry folders in it")
     live = out / "live"
-    if (live / ROWS_OF_OLDER_RELEASES).exists():
-        shutil.rmtree(live)  # it begins anew, with the current hour
-    live.mkdir(parents=True, exist_ok=True)
+    make_directory(live)
     stopped = threading.Event()
     with (
         spark_in_one_line(),
@@ -87,6 +85,14 @@ def run_stream(
             .start()
         )
         _wait(query, stopped)
+
+
+def make_directory(live: Path) -> None:
+    """Makes the stream's directory. One of an older release, whose rows cannot be read, is made anew: the
+    stream then begins with the current hour."""
+    if (live / ROWS_OF_OLDER_RELEASES).exists():
+        shutil.rmtree(live)
+    live.mkdir(parents=True, exist_ok=True)
 
 
 def _wait(query: StreamingQuery, stopped: threading.Event) -> None:

@@ -7,7 +7,9 @@ that its process is dead ends the grace at once. Any heartbeat makes it active.
 
 A late close of an older connection never evicts a newer registration (promise S7). Connections are bound to
 an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
-older connection than the bound ones is outdated and ignored.
+older connection than the bound ones is outdated and ignored, while the key is active. Once it is inactive,
+whoever still beats is alive: else an old process that came back for a moment, over a new connection, would
+keep the present one out until that one connects again.
 
 The cost of a scan depends on what it finds: suspects are in a heap by deadline, and no entry is read before
 the earliest time at which one could have timed out.
@@ -109,7 +111,7 @@ class HeartbeatTable:
             entry = _Entry(incarnation, now_ms, timeout_ms, 0, info, active=False)
             self._entries[key] = entry
         elif entry.incarnation != incarnation:
-            if 0 < connection_id < entry.newest_connection_id:
+            if entry.active and 0 < connection_id < entry.newest_connection_id:
                 return False
             self._unbind_all(key, entry)
             entry.incarnation = incarnation

@@ -148,6 +148,20 @@ def test_a_late_beat_of_an_older_incarnation_is_ignored() -> None:
     assert table.connection_closed(7, 1_000) == [A]
 
 
+def test_an_older_incarnation_that_came_back_for_a_moment_keeps_nobody_out() -> None:
+    """A heartbeat of the old process, held up on its way or sent after a pause, over a newer connection."""
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, connection=5, run="new", now=0)
+    assert not beat(table, connection=9, run="old", now=10)
+    assert not beat(table, connection=5, run="new", now=20), "the other one is active"
+    assert table.info(A) == ("old", 9)
+    assert table.connection_closed(9, 30) == [A]
+    assert table.scan_not_active(80) == [A]
+    assert beat(table, connection=5, run="new", now=90)
+    assert table.is_active(A, 90) and table.info(A) == ("new", 5)
+    assert table.connection_closed(5, 100) == [A]
+
+
 def test_two_live_connections_of_one_incarnation_must_both_close() -> None:
     table = HeartbeatTable()
     beat(table, connection=1)
