@@ -58,10 +58,8 @@ def run_stream(
         spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
-        tables, pages = (
-            LiveTables(spark, directory, live, minutes_of),
-            LivePages(out, every_ms=round(trigger_s * 1000)),
-        )
+        tables = LiveTables(spark, directory, live, minutes_of)
+        pages = LivePages(out, every_ms=round(trigger_s * 1000))
         for minute, lag in tables.kept("lag"):
             pages.remember(minute, lag)
         spark.dataSource.register(TelemetrySource)

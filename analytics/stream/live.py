@@ -44,7 +44,8 @@ _OF_SAMPLE = ("cluster_name", "broker_name", "min_in_sync_replicas")
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """`rows`: by table, duplicates included. `bad`: lines that are not records. from_ts > to_ts: no rows."""
+    """`rows`: by table, duplicates included. `bad`: lines that are not records. `from_ts`, `to_ts`: of its
+    rows, without clocks that are hours off; from_ts > to_ts: none."""
 
     number: int
     from_ts: int
@@ -92,7 +93,7 @@ class LiveTables:
         gives the same tables."""
         now = self._wall_clock()
         oldest = (now - LIVE_MS) // MINUTE_MS * MINUTE_MS
-        batch, minutes = self._write_rows(frame, number)
+        batch, minutes = self._write_rows(frame, number, now)
         self._batches[number] = batch
         replace_file(self._batch_file(number), msgspec.json.encode(batch), keep_backup=False)
         self._add_states(number)
@@ -101,7 +102,7 @@ class LiveTables:
         self._tidy(now)
         return changed
 
-    def _write_rows(self, frame: DataFrame, number: int) -> tuple[Batch, Counter[int]]:
+    def _write_rows(self, frame: DataFrame, number: int, now: int) -> tuple[Batch, Counter[int]]:
         """Writes the rows of a batch; returns how many there are of each minute, too."""
         rows = self._rows(number)
         shutil.rmtree(rows, ignore_errors=True)
@@ -111,7 +112,9 @@ class LiveTables:
         for each in written:
             tables[each["table"]] += each["rows"]
             minutes[each["minute_ts"]] += each["rows"]
-        there = [each for each in written if each["rows"]]
+        # a row of the far future would keep its batch for ever
+        times = range(now - KEPT_MS, now + MINUTE_MS + 1)
+        there = [each for each in written if each["rows"] and each["minute_ts"] in times]
         return Batch(
             number=number,
             from_ts=min((each["from_ts"] for each in there), default=NO_ROWS[0]),

@@ -74,14 +74,14 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path / "telemetry")
 
 
-def follow(spark: "SparkSession", files: Files, out: Path, *, fail: str = "") -> "LiveTables":
+def follow(spark: "SparkSession", files: Files, out: Path, *, fail: str = "", now: int = NOW) -> "LiveTables":
     """Reads what is there now, from the checkpoint on. `fail`: before or after the tables are written, or
     when their status is."""
     from analytics.stream.live import LiveTables
     from analytics.stream.source import NAME, TelemetrySource
 
     spark.dataSource.register(TelemetrySource)
-    tables = LiveTables(spark, files.root, out, count_minutes, wall_clock=lambda: NOW)
+    tables = LiveTables(spark, files.root, out, count_minutes, wall_clock=lambda: now)
 
     def take(frame: "DataFrame", number: int) -> None:
         if fail == "before":
@@ -144,6 +144,21 @@ def test_late_doubled_and_damaged_lines(
     assert (tables.status.bad, tables.status.late) == (2, 2)  # one sample, and its replica
     again = follow(spark, files, out)
     assert again.status == tables.status
+
+
+def test_a_clock_of_the_far_future_keeps_no_batch(
+    spark: "SparkSession", files: Files, tmp_path: Path
+) -> None:
+    from analytics.stream.live import KEPT_MS
+
+    out = tmp_path / "live"
+    files.append(sample(1200), sample(10**9))
+    tables = follow(spark, files, out)
+    assert found(tables, "masters") == {("b", 20): 1}
+    assert tables.status.data_to_ts == HOUR_TS + 1_200_000
+    files.append(sample(1201))
+    follow(spark, files, out, now=NOW + 2 * KEPT_MS)
+    assert [path.name for path in (out / "records").iterdir()] == ["batch=1"]
 
 
 @pytest.mark.parametrize("fail", ["before", "after", "committed"])

@@ -7,6 +7,7 @@ survivors_of_a_power_cut() write what is left into another directory; a store is
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,6 +37,19 @@ class After:
         if self.left <= 0:
             raise Torn(f"{operation} {path.name}")
         self.left -= 1
+
+
+class FailsOnce:
+    """Operation number `at` finds no room."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.failed = at, False
+
+    def __call__(self, operation: str, path: Path) -> None:
+        self.at -= 1
+        if self.at == -1:
+            self.failed = True
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
 class File:

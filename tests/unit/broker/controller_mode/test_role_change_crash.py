@@ -17,7 +17,7 @@ from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
 from tests.support.ha_parts import ha_service
-from tests.support.store_disk import After, StoreDisk, Torn
+from tests.support.store_disk import After, FailsOnce, StoreDisk, Torn
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 from tests.unit.broker.ha.test_ha_service import FAST
 
@@ -122,19 +122,6 @@ async def test_torn_away_at_every_operation_of_a_promotion(tmp_path: Path, survi
         await check(open_store(left, master=False), complete=survival == 0)
         operations += 1
     assert operations > (5 if survival < 2 else 3)
-
-
-class FailsOnce:
-    """Operation number `at` finds no room."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.failed = at, False
-
-    def __call__(self, operation: str, path: Path) -> None:
-        self.at -= 1
-        if self.at == -1:
-            self.failed = True
-            raise OSError(28, "No space left on device", str(path))
 
 
 async def test_a_failure_at_every_operation_of_a_promotion(tmp_path: Path) -> None:

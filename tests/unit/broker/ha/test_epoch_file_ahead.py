@@ -13,7 +13,7 @@ from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError, decode_epochs, encode_epochs
 from broker.ha.epoch_wal import CONTENT_BYTES_MAX, EpochRecord, EpochWal, base_of, wal_of
 from keelmq.runtime.durable_file import backup_of, replace_file
-from tests.support.store_disk import After, StoreDisk, Torn
+from tests.support.store_disk import After, FailsOnce, StoreDisk, Torn
 
 A, B, C = (Epochs.of([(1, 0), *later]) for later in ([], [(2, 400)], [(2, 400), (3, 900)]))
 
@@ -208,19 +208,6 @@ def test_a_finish_whose_rename_may_not_be_durable_is_done_again(tmp_path: Path) 
         assert EpochFile(left / file.path.name).load() == C
 
 
-class FailsAt:
-    """Operation number `at` fails."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.failed = at, False
-
-    def __call__(self, operation: str, path: Path) -> None:
-        self.at -= 1
-        if self.at == -1:
-            self.failed = True
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-
 def save_ahead_twice(file: EpochFile) -> None:
     file.save_ahead(B)
     file.save_ahead(C)
@@ -243,7 +230,7 @@ def test_a_failure_at_every_operation(tmp_path: Path, step: Callable[[EpochFile]
         root = tmp_path / str(operation)
         file = prepared(root)
         file.save(A)
-        disk, hook = StoreDisk(root), FailsAt(operation)
+        disk, hook = StoreDisk(root), FailsOnce(operation)
         with disk.watched(hook):
             try:
                 step(file)
