@@ -165,6 +165,15 @@ def test_no_name_server_runs(command: str) -> None:
     assert "; check the address, and that the program runs there\n" in result.stderr
 
 
+def test_a_message_is_not_pulled_where_no_name_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer would look for the route until its timeout."""
+    consumers: list[object] = []
+    monkeypatch.setattr("cli.mqadmin.commands.query.PullConsumer", consumers.append)
+    result = mqadmin("queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "0", "-o", "0", "-n", DEAD)
+    assert result.exit_code == 3 and f"cannot connect to {DEAD}" in result.stderr
+    assert consumers == []
+
+
 @pytest.mark.parametrize("command", SENDS_AND_READS)
 def test_the_name_server_does_not_answer(command: str) -> None:
     with hanging() as address:
