@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from analytics.errors import AnalyticsError
@@ -58,6 +58,7 @@ def run_stream(
         spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
+        _end_quietly(spark, stopped)
         tables = LiveTables(spark, directory, live, minutes_of)
         pages = LivePages(out, every_ms=round(trigger_s * 1000))
         for minute, lag in tables.kept("lag"):
@@ -91,6 +92,15 @@ def make_directory(live: Path) -> None:
     if (live / ROWS_OF_OLDER_RELEASES).exists():
         shutil.rmtree(live)
     live.mkdir(parents=True, exist_ok=True)
+
+
+def _end_quietly(spark: SparkSession, stopped: threading.Event) -> None:
+    """A signal to the whole group, as of systemd, ends Java as well. Spark's server of accumulators, which
+    nothing here uses, would print a traceback then."""
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        complain = server.handle_error
+        server.handle_error = lambda *request: None if stopped.is_set() else complain(*request)
 
 
 def _wait(query: StreamingQuery, stopped: threading.Event) -> None:
