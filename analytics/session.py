@@ -8,6 +8,7 @@ Under spark-submit, in a notebook, or wherever a session is there already, that 
 runs, its memory and its places are never changed.
 """
 
+import logging
 import os
 import sys
 import tempfile
@@ -15,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import py4j  # type: ignore[import-untyped]
 import pyspark
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -66,6 +68,7 @@ COMMON = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
 }
 
+PY4J = Path(py4j.__file__).parent
 _TRACEBACK = "Traceback (most recent call last):"
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 """ConnectionError: its Java process is gone, killed or out of memory."""
@@ -105,10 +108,26 @@ def spark_session(
         settings |= {"spark.master": master} if master else {}
         with _environment(environ):
             spark = _start(settings | dict(conf or {}))
+        _without_tracebacks(spark)
         try:
             yield spark
         finally:
             _stop(spark, progress)
+
+
+def _without_tracebacks(spark: SparkSession) -> None:
+    """When Java is gone (killed, out of memory), Python's next request to it raises an error, and that is
+    enough. py4j would log it with a traceback as well, its threads even after the session's end; PySpark's
+    server of accumulators, which nothing here uses, would print one of its own."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").propagate = False
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *request: None
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return PY4J not in Path(record.pathname).parents
 
 
 @contextmanager
@@ -116,10 +135,17 @@ def spark_in_one_line() -> Iterator[None]:
     """Raises AnalyticsError, one line, for each of SPARK_ERRORS."""
     try:
         yield
-    except ConnectionError as error:
-        raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
     except SPARK_ERRORS as error:
+        if _is_of_lost_java(error):
+            raise AnalyticsError("Spark's Java process is gone: killed, or out of memory") from error
         raise AnalyticsError(f"Spark failed: {spark_error(error)}") from error
+
+
+def _is_of_lost_java(error: Exception) -> bool:
+    """py4j raises its base class, with no stack trace of Java in the text, for an answer that never came."""
+    return isinstance(error, ConnectionError | Py4JNetworkError) or (
+        type(error) is Py4JError and len(str(error).splitlines()) == 1
+    )
 
 
 def spark_error(error: Exception) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from analytics.errors import AnalyticsError
@@ -23,6 +23,9 @@ from keelmq.runtime.program import stopped_by_signal
 
 TRIGGER_S = 5
 POLL_S = 1
+LAST_BATCH_S = 30
+"""How long a stop waits for the batch that is being taken; it is read again otherwise."""
+
 ROWS_OF_OLDER_RELEASES = "rows"
 
 STREAMING = {
@@ -58,32 +61,72 @@ def run_stream(
         spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
-        _end_quietly(spark, stopped)
-        tables = LiveTables(spark, directory, live, minutes_of)
-        pages = LivePages(out, every_ms=round(trigger_s * 1000))
-        for minute, lag in tables.kept("lag"):
-            pages.remember(minute, lag)
+        batches = _Batches(LiveTables(spark, directory, live, minutes_of), out, trigger_s, stopped, progress)
         spark.dataSource.register(TelemetrySource)
-
-        def take(frame: DataFrame, number: int) -> None:
-            began_ms = now_ms()
-            for minute, rolled in tables.add(frame, number).items():
-                pages.put(minute, rolled.get("lag"), rolled.get("replica_lag"))
-            status = tables.status
-            pages.forget(status.computed_ts - KEPT_MS)
-            pages.publish(tables.states, computed_ts=status.computed_ts, data_to_ts=status.data_to_ts)
-            progress(_line(tables.commit(now_ms() - began_ms)))
-
         query = (
             spark.readStream.format(NAME)
             .option("directory", str(directory))
             .load()
-            .writeStream.foreachBatch(take)
+            .writeStream.foreachBatch(batches.take)
             .option("checkpointLocation", f"file://{live / 'checkpoint'}")
             .trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds")
             .start()
         )
-        _wait(query, stopped)
+        batches.follow(query)
+
+
+class _Batches:
+    """Takes the batches, in Spark's thread, and waits for the end, in that of the caller."""
+
+    def __init__(
+        self, tables: LiveTables, out: Path, trigger_s: float, stopped: threading.Event, progress: Progress
+    ) -> None:
+        self._tables, self._stopped, self._progress = tables, stopped, progress
+        self._pages = LivePages(out, every_ms=round(trigger_s * 1000))
+        for minute, lag in tables.kept("lag"):
+            self._pages.remember(minute, lag)
+        self._taking = threading.Lock()
+        self._error: AnalyticsError | None = None
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        with self._taking:
+            if self._stopped.is_set():
+                raise AnalyticsError("the stream is being stopped")
+            try:
+                with spark_in_one_line():
+                    self._take(frame, number)
+            except OSError as error:
+                self._error = AnalyticsError(f"{error.filename or 'telemetry'}: {error.strerror}")
+            except AnalyticsError as error:
+                self._error = error
+            if self._error is not None:
+                # without its cause: Spark's thread ends with a StackOverflowError when it searches a long one
+                raise AnalyticsError(str(self._error))
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        began_ms = now_ms()
+        for minute, rolled in self._tables.add(frame, number).items():
+            self._pages.put(minute, rolled.get("lag"), rolled.get("replica_lag"))
+        status = self._tables.status
+        self._pages.forget(status.computed_ts - KEPT_MS)
+        self._pages.publish(self._tables.states, computed_ts=status.computed_ts, data_to_ts=status.data_to_ts)
+        self._progress(_line(self._tables.commit(now_ms() - began_ms)))
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Waits until the query fails, which raises its error, or the stream is stopped. A batch that is
+        being taken is finished first."""
+        try:
+            while not self._stopped.is_set() and not query.awaitTermination(POLL_S):
+                pass
+            if self._taking.acquire(timeout=LAST_BATCH_S):
+                self._taking.release()
+            query.stop()
+        except SPARK_ERRORS:
+            if self._stopped.is_set():
+                return  # the checkpoint knows where the stream was
+            if self._error is not None:
+                raise self._error from None
+            raise
 
 
 def make_directory(live: Path) -> None:
@@ -92,26 +135,6 @@ def make_directory(live: Path) -> None:
     if (live / ROWS_OF_OLDER_RELEASES).exists():
         shutil.rmtree(live)
     live.mkdir(parents=True, exist_ok=True)
-
-
-def _end_quietly(spark: SparkSession, stopped: threading.Event) -> None:
-    """A signal to the whole group, as of systemd, ends Java as well. Spark's server of accumulators, which
-    nothing here uses, would print a traceback then."""
-    server = getattr(spark.sparkContext, "_accumulatorServer", None)
-    if server is not None:
-        complain = server.handle_error
-        server.handle_error = lambda *request: None if stopped.is_set() else complain(*request)
-
-
-def _wait(query: StreamingQuery, stopped: threading.Event) -> None:
-    try:
-        while not stopped.is_set() and not query.awaitTermination(POLL_S):
-            pass
-        query.stop()
-    except SPARK_ERRORS:
-        if not stopped.is_set():
-            raise
-        # the signal went to Java, too, as with systemd; the checkpoint knows where the stream was
 
 
 def _line(status: Status) -> str:

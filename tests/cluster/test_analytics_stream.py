@@ -134,9 +134,38 @@ def test_exact_totals_over_kill_9(tmp_path: Path, fleet: Fleet) -> None:
         until(lambda: live(tmp_path) == fleet.counts, tmp_path, 40)
         assert fleet_groups(tmp_path) == {group for group, _ in fleet.counts}
         before = (tmp_path / "stream.log").stat().st_size
-        os.killpg(process.pid, signal.SIGTERM)  # as systemd does: Java gets it, too
+        os.killpg(process.pid, signal.SIGTERM)  # Java gets it, too
         code, log = process.wait(30), (tmp_path / "stream.log").read_bytes()[before:].decode()
-        assert code == 0 and "Traceback" not in log, log[-3_000:]
+        assert code == 0 and "Traceback" not in log and "could not be stopped" not in log, log[-3_000:]
+    finally:
+        if process.poll() is None:
+            kill(process)
+
+
+def test_a_java_that_is_killed_ends_it_with_one_line(tmp_path: Path, fleet: Fleet) -> None:
+    process = stream(tmp_path)
+    try:
+        until(lambda: live(tmp_path).total() > 0, tmp_path)
+        assert fleet.counts
+        before = (tmp_path / "stream.log").stat().st_size
+        subprocess.run(["pkill", "-KILL", "-x", "-g", str(process.pid), "java"], check=True)
+        code, log = process.wait(30), (tmp_path / "stream.log").read_bytes()[before:].decode()
+        assert code == 1 and "Traceback" not in log, log[-3_000:]
+        assert "Java process is gone: killed, or out of memory" in log
+    finally:
+        if process.poll() is None:
+            kill(process)
+
+
+def test_an_error_ends_it_with_one_line(tmp_path: Path, fleet: Fleet) -> None:
+    until(lambda: len(fleet.counts) >= GROUPS, tmp_path)
+    (tmp_path / "out" / "live").mkdir(parents=True)
+    (tmp_path / "out" / "live" / "rollup").write_bytes(b"")
+    process = stream(tmp_path)
+    try:
+        code, log = process.wait(60), (tmp_path / "stream.log").read_text().splitlines()
+        assert code == 1 and len(log) == 2, log  # the first one says which Java
+        assert log[1].startswith(f"keelmq: {tmp_path}/out/live/rollup") and "irectory" in log[1]
     finally:
         if process.poll() is None:
             kill(process)
