@@ -18,6 +18,7 @@ from tests.attacks.stage import ADMIN, BROKER_NAME, CLUSTER_NAME, HOST, MEMBER, 
 from tests.attacks.tls import showing
 
 HA_S: Final = 3.0
+TRIES: Final = 3
 CLOSED: Final = "connection closed"
 
 
@@ -96,15 +97,18 @@ async def ha_ack(attacker: Attacker) -> Outcome:
         rows = status.get("haConnectionInfo") or []
         return any(row["addr"].startswith(attacker.source) and row["slaveAckOffset"] > 0 for row in rows)
 
-    try:
-        async with attacker.dial("ha", tls=ways(attacker)[-1]) as line:
-            await shake_hands(line, 2)
-            status = json.loads((await attacker.stage.must("broker", 907)).body)
-            await line.send(struct.pack(">iq", 2, status["masterCommitLogMaxOffset"]))
-            succeeded = await happens(is_shown, HA_S)
-    except (*GONE, TimeoutError) as error:
-        return refused(error)
-    return Outcome(succeeded, "listed as a replica" if succeeded else "not listed")
+    outcome = Outcome(False, "not listed")
+    for _ in range(TRIES):  # the true replica 2 connects again, too
+        try:
+            async with attacker.dial("ha", tls=ways(attacker)[-1]) as line:
+                await shake_hands(line, 2)
+                status = json.loads((await attacker.stage.must("broker", 907)).body)
+                await line.send(struct.pack(">iq", 2, status["masterCommitLogMaxOffset"]))
+                if await happens(is_shown, HA_S / TRIES):
+                    return Outcome(True, "listed as a replica")
+        except (*GONE, TimeoutError) as error:
+            outcome = refused(error)
+    return outcome
 
 
 # -- the hello, by which members prove that they have the secret -----------------------------------------
