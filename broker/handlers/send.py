@@ -2,16 +2,18 @@
 
 Nothing here waits. A plain message costs one call of the store and one reply template; the plain messages of
 one read are stored together. Every other message goes to unusual_sends.py, which also finds the reason of a
-refusal. Plain is decided in four places, which `send` and `send_batched` share: the gate's accepts_all (the
-whole broker), the topic's open_queue_count (topic and queue), look() (the properties), and `_is_unusual`
-(sizes and flags). Source: RocketMQ 5.3.3 SendMessageProcessor.
+refusal. Plain is decided in four places, for `send` and for `send_batched`: the gate's accepts_all (the whole
+broker), the topic's open_queue_count (topic and queue), scan_properties(), and sizes and flags. Source:
+RocketMQ 5.3.3 SendMessageProcessor.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
 
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.pending_replies import reply_frame
@@ -26,6 +28,7 @@ from broker.metadata.topics import Topic
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
+from broker.put.plain_sends import PlainSend, plain_sends
 from broker.put.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
 from broker.put.send_replies import key_text, refusal, reply_template, reply_texts
 from broker.put.success_frames import success_frames
@@ -34,9 +37,13 @@ from broker.store.batched_put import BatchedPut
 from broker.store.queue.batch_queue import BatchQueue
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY
-from keelmq.remoting.operation import BatchedHandler, FastPath, FastPathHandler, OperationTable
+from keelmq.remoting.operation import Batched, FastPath, FastPathHandler, OperationTable
 
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
+_WAITS: Final = 8
+"""In a PlainSend."""
+Answered: TypeAlias = tuple[int, bytes, int, bool]
+"""(queueId, key in the reply, opaque, is_oneway) of a message in a batch."""
 _UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
 
 
@@ -66,9 +73,10 @@ class SendHandler:
     def bind(self, table: OperationTable) -> None:
         """Binds 310, 10 and 320."""
         handler, v1 = cast(FastPathHandler, self.send), cast(FastPathHandler, self.send_v1)
-        has_prop_crc = self._store.config.append_prop_crc  # each record has a checksum of its own
-        batched = None if has_prop_crc else cast(BatchedHandler, self.send_batched)
-        batched_v1 = None if has_prop_crc else cast(BatchedHandler, self.send_batched_v1)
+        batched: Batched | None = _batched(SendCommandV2, True, self.send_batched)
+        batched_v1: Batched | None = _batched(SendCommandV1, False, self.send_batched_v1)
+        if self._store.config.append_prop_crc:  # each record has a checksum of its own
+            batched = batched_v1 = None
         table.bind_fast_path(
             RequestCode.SEND_MESSAGE_V2, FastPath(SendCommandV2, lenient_v2, handler, batched)
         )
@@ -154,12 +162,10 @@ class SendHandler:
         with self._v1():
             return self.send(command, body, peer)
 
-    def send_batched_v1(
-        self, commands: list[SendCommand], bodies: list[bytes], peer: FastPathPeer
-    ) -> tuple[int, bytes]:
+    def send_batched_v1(self, sends: list[PlainSend], peer: FastPathPeer) -> tuple[int, bytes]:
         """Serves the messages of one read with code 10."""
         with self._v1():
-            return self.send_batched(commands, bodies, peer)
+            return self.send_batched(sends, peer)
 
     @contextmanager
     def _v1(self) -> Iterator[None]:
@@ -171,36 +177,40 @@ class SendHandler:
             tick.answered_v1 += tick.answered - answered
             tick.answered, tick.code = answered, int(RequestCode.SEND_MESSAGE_V2)
 
-    def send_batched(
-        self, commands: list[SendCommand], bodies: list[bytes], peer: FastPathPeer
-    ) -> tuple[int, bytes]:
-        """Stores the messages of one read, up to the first that is not plain, with one call of the store.
+    def send_batched(self, sends: list[PlainSend], peer: FastPathPeer) -> tuple[int, bytes]:
+        """Stores the messages of one read, up to the first that is refused, or does not wait for replicas as
+        the others do, with one call of the store.
 
         Returns how many, and the replies that are sent now.
         """
         gate = self._gate
-        if not gate.accepts_all:
+        if not gate.accepts_all or not sends:
             return 0, b""
         batched, tick = BatchedPut(self._store), self._tick
-        cursors: dict[tuple[str, int], QueueCursor] = {}
+        cursors: dict[tuple[bytes, int], QueueCursor] = {}
         messages: list[Message] = []
-        reply_keys: list[bytes] = []
-        suffix, all_wait = self._suffix, True
-        room = self._pending.room if gate.wait else len(commands)
-        for _, command, body in zip(range(room), commands, bodies, strict=False):
-            ext = command.ext
-            properties, is_plain, waits, code, key, keys = scan_properties(ext.properties)
-            if not is_plain or ext.batch or self._is_unusual(ext.sys_flag, len(body), len(properties)):
+        answered: list[Answered] = []
+        suffix, all_wait = self._suffix, sends[0][_WAITS]
+        body_bytes_max, properties_bytes_max = self._body_bytes_max, self._properties_bytes_max
+        if gate.wait:
+            del sends[self._pending.room :]
+        for send in sends:
+            (
+                topic_raw, queue_id, flag, sys_flag, born_timestamp, times, body, properties,
+                waits, code, key, keys, opaque, is_oneway,
+            ) = send  # fmt: skip
+            if (
+                waits is not all_wait
+                or sys_flag & _UNUSUAL_BITS
+                or len(body) > body_bytes_max
+                or len(properties) > properties_bytes_max
+            ):
                 break
-            if waits is not all_wait:
-                if messages:
-                    break
-                all_wait = waits
-            queue_key = ext.topic, ext.queue_id
+            queue_key = topic_raw, queue_id
             cursor = cursors.get(queue_key)
             if cursor is None:
-                topic = self._open_topic(*queue_key)
-                cursor = None if topic is None else batched.cursor(topic, ext.queue_id)
+                topic = self._open_topic(topic_raw.decode(), queue_id)
+                cursor = None if topic is None else batched.cursor(topic, queue_id)
                 if cursor is None:
                     break
                 cursors[queue_key] = cursor
@@ -208,11 +218,10 @@ class SendHandler:
                 key = self._new_unique_key().encode()
                 properties += _UNIQUE_KEY % key
             message = (
-                cursor, ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body,
-                properties + suffix, code, key, keys,
+                cursor, flag, sys_flag, born_timestamp, times, body, properties + suffix, code, key, keys,
             )  # fmt: skip
             messages.append(message)
-            reply_keys.append(key if key.isalnum() else key_text(key))
+            answered.append((queue_id, key if key.isalnum() else key_text(key), opaque, is_oneway))
         if not messages or (not tick.is_due and tick.starts_cut_off()):
             return 0, b""
         written = batched.put(messages, peer.address_bytes, tick.wall_ms)
@@ -220,11 +229,12 @@ class SendHandler:
             return 0, b""
         if not tick.is_due:
             tick.schedule()
-        found = zip(written.offsets, written.queue_offsets, reply_keys, commands, strict=False)
         answers = [
-            (offset, command.ext.queue_id, queue_offset, key, command.opaque)
-            for offset, queue_offset, key, command in found
-            if not command.flag & FLAG_ONEWAY
+            (offset, queue_id, queue_offset, key, opaque)
+            for offset, queue_offset, (queue_id, key, opaque, is_oneway) in zip(
+                written.offsets, written.queue_offsets, answered, strict=True
+            )
+            if not is_oneway
         ]
         if self._store.store_host is not self._host:
             self._look_at_host()
@@ -274,3 +284,8 @@ class SendHandler:
             ext.reconsume_times,
         )  # fmt: skip
         return self._batches.send(command, to_store, properties, peer)
+
+
+def _batched(command_type: Any, has_short_names: bool, serve: Callable[..., tuple[int, bytes]]) -> Batched:
+    decode = msgspec.json.Decoder(command_type, strict=False).decode
+    return Batched(lambda frames, key: plain_sends(frames, key, decode, has_short_names), serve)

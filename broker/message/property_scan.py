@@ -108,9 +108,9 @@ def scan(properties: bytes) -> ScannedProperties:
                 is_plain = False
         elif byte == _VALUE_END:
             if name == _UNIQ_KEY:
-                unique_key = properties[value_at:at]
+                unique_key = raw[value_at:at]
             elif name == _KEYS:
-                keys = properties[value_at:at]
+                keys = raw[value_at:at]
             elif name == _TAGS and not has_tags:
                 code, has_tags = _tag_code(properties, value_at, at), True
             elif name == _WAIT and at > value_at:
@@ -119,9 +119,9 @@ def scan(properties: bytes) -> ScannedProperties:
         else:  # a zero
             is_plain = False
     if name == _UNIQ_KEY:
-        unique_key = properties[value_at:]
+        unique_key = raw[value_at:count]
     elif name == _KEYS:
-        keys = properties[value_at:]
+        keys = raw[value_at:count]
     elif name == _TAGS and not has_tags:
         code = _tag_code(properties, value_at, count)
     elif name == _WAIT and count > value_at:

@@ -38,7 +38,7 @@ WRITE_HIGH_BYTES = 1_048_576
 WRITE_LOW_BYTES = 262_144
 WRITE_BYTES_MAX = 67_108_864
 """Unsent bytes (pushed frames and late replies) above which the connection is aborted."""
-BATCHED_MIN = 12
+BATCHED_MIN = 6
 """Frames in one read; fewer are served faster one by one."""
 CLOSE_MS = 10_000
 """How long close() waits for queued bytes to leave before it aborts the connection."""

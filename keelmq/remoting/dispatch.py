@@ -15,7 +15,6 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
-    FLAG_RESPONSE,
     BadRequest,
     RemotingCommand,
     decode_body,
@@ -27,7 +26,7 @@ from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import (
     ANYBODY,
     OUTCOME_UNKNOWN,
-    BatchedHandler,
+    Batched,
     Call,
     Caller,
     Changes,
@@ -97,8 +96,8 @@ class Dispatcher:
             fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler, self._again(code))
             for code, fast_path in table.fast_path.items()
         }
-        self.batched: dict[bytes, tuple[Callable[[bytes], Any], BatchedHandler, AdmitFirst | None]] = {
-            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.batched, self._first(code))
+        self.batched: dict[bytes, tuple[Batched, AdmitFirst | None]] = {
+            fast_path_key(code): (fast_path.batched, self._first(code))
             for code, fast_path in table.fast_path.items()
             if fast_path.batched is not None
         }
@@ -163,29 +162,18 @@ class Dispatcher:
         fast_path = self.batched.get(key)
         if fast_path is None:
             return 0, b""
-        decode, handler, first = fast_path
-        commands: list[Any] = []
-        bodies: list[bytes] = []
-        try:
-            for serialize_type, header, body, _ in frames:
-                command = decode(header)
-                if serialize_type or command.flag & FLAG_RESPONSE or header[:FAST_PATH_KEY_BYTES] != key:
-                    break
-                commands.append(command)
-                bodies.append(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            pass  # the connection serves it by itself next
+        (read, serve), first = fast_path
+        requests = read(frames, key)
         if first is not None:
-            admitted = first(frames[: len(commands)], peer)
-            del commands[admitted:], bodies[admitted:]
+            del requests[first(frames[: len(requests)], peer) :]
         try:
-            return handler(commands, bodies, peer)
+            return serve(requests, peer)
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             # It may have served some: none is repeated.
             replies = [
-                self.fast_path_failed(error, header, body) for _, header, body, _ in frames[: len(commands)]
+                self.fast_path_failed(error, header, body) for _, header, body, _ in frames[: len(requests)]
             ]
-            return len(commands), b"".join([reply for reply in replies if reply is not None])
+            return len(requests), b"".join([reply for reply in replies if reply is not None])
 
     def fast_path_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
         """Returns the response to a fast-path request whose handler raised; called inside the except block.

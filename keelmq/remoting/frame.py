@@ -95,7 +95,7 @@ def _whole_frames(data: bytes) -> list[Frame]:
         body_at, at = header_at + header_bytes, at + LENGTH_BYTES + length
         if length < 0 or not body_at <= at <= end or serialize_type > SERIALIZE_TYPE_MAX:
             break
-        frames.append((serialize_type, data[header_at:body_at], data[body_at:at], at))
+        frames.append((serialize_type, raw[header_at:body_at], raw[body_at:at], at))
     return frames
 
 

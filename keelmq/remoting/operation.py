@@ -7,7 +7,7 @@ CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -251,9 +251,15 @@ FastPathHandler = Callable[[Any, bytes, Peer], bytes | None]
 """Data-path handler, called synchronously inside the read: (decoded command, body, connection) -> a whole
 response frame, or None if it responds later through connection.send()."""
 
-BatchedHandler = Callable[[list[Any], list[bytes], Peer], tuple[int, bytes]]
-"""The same for many requests of one read: (decoded commands, their bodies, connection) -> how many it has
-served, from the first one on, and their responses in one piece. FastPathHandler gets the others."""
+
+class Batched(NamedTuple):
+    """How requests of one read are served together. read: (frames of whole_frames(), first bytes of the first
+    header) -> those requests at the beginning that can be; it never raises. serve: (these requests,
+    connection) -> how many it has served, from the first one on, and their responses in one piece.
+    FastPathHandler gets the others."""
+
+    read: Callable[[list[tuple[int, bytes, bytes, int]], bytes], list[Any]]
+    serve: Callable[[list[Any], Peer], tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +271,7 @@ class FastPath:
     command_type: Any
     lenient: Callable[[int, int, int, Mapping[str, str]], Any]
     handler: FastPathHandler
-    batched: BatchedHandler | None = None
+    batched: Batched | None = None
 
 
 class OperationTable:

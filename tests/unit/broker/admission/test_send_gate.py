@@ -7,15 +7,17 @@ import pytest
 
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import DISK_FULL, ROLE, PutRefused, SendGate
-from broker.put.send_commands import SendCommand, lenient_v2
+from broker.put.plain_sends import plain_sends
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.dispatch import fast_path_key
+from keelmq.remoting.frame import whole_frames
 from keelmq.runtime.clock import wall_ms
 from tests.support.handler_context import send_gate
 from tests.support.handler_parts import Broker
+from tests.support.read_parts import send_frame
 from tests.support.store_parts import FakePeer
 
 LATER_MS = 60_000
-FIELDS = {"a": "g", "b": "TopicA", "c": "TBW102", "d": "4", "e": "0", "i": "UNIQ_KEY\x01K"}
 
 
 def _close(gate: SendGate) -> None:
@@ -51,13 +53,14 @@ RULES: dict[str, tuple[Callable[[SendGate], None], int]] = {
 def test_each_rule_refuses_on_both_paths(name: str, tmp_path: Path) -> None:
     """A message alone gets the reason; of several that one read brought none is stored."""
     broker, (refuse, code) = Broker(tmp_path), RULES[name]
-    commands: list[SendCommand] = [lenient_v2(310, opaque, 0, FIELDS) for opaque in (1, 2)]
+    frames = whole_frames(send_frame(1, b"1") + send_frame(2, b"2"))
+    sends = plain_sends(frames, fast_path_key(310), broker.dispatcher.fast_path[fast_path_key(310)][0], True)
     send_batched = broker.handlers.send.send_batched
     broker.send()  # the queue is there
-    assert send_batched(commands, [b"1", b"2"], broker.peer)[0] == 2
+    assert send_batched(sends, broker.peer)[0] == 2
     refuse(broker.gate)
     assert not broker.gate.accepts_all
-    assert send_batched(commands, [b"1", b"2"], broker.peer) == (0, b"")
+    assert send_batched(sends, broker.peer) == (0, b"")
     reply = broker.send()
     assert reply is not None and reply.code == code
     assert broker.store.put_messages == 3

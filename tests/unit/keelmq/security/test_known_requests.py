@@ -3,13 +3,16 @@ are as safe."""
 
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from typing import Any
 
+import msgspec
 import pytest
 
 from keelmq.remoting.command import RemotingCommand, encode, response_frame
 from keelmq.remoting.connection import BATCHED_MIN
-from keelmq.remoting.operation import FastPath, OperationTable, Peer
+from keelmq.remoting.frame import Frame
+from keelmq.remoting.operation import Batched, FastPath, OperationTable, Peer
 from keelmq.security.core import known_requests
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.access_settings import AccessSettings
@@ -55,21 +58,29 @@ class Guarded:
         self.batches: list[int] = []
         self.table = OperationTable()
         self.table.access = ServerAccess(self.control, clock=lambda: NOW_MS)
-        self.table.bind_fast_path(SEND, FastPath(FastPathCommand, _lenient, self._one, self._many))
+        self.table.bind_fast_path(
+            SEND, FastPath(FastPathCommand, _lenient, self._one, Batched(_read, self._many))
+        )
 
     def _one(self, command: FastPathCommand, body: bytes, peer: Peer) -> bytes:
         self.served.append(command.opaque)
         return response_frame(command.opaque, 0, command.extFields.b)
 
-    def _many(self, commands: list[Any], bodies: list[bytes], peer: Peer) -> tuple[int, bytes]:
-        self.batches.append(len(commands))
-        replies = [self._one(*each, peer) for each in zip(commands, bodies, strict=True)]
-        return len(commands), b"".join(replies)
+    def _many(self, requests: list[tuple[FastPathCommand, bytes]], peer: Peer) -> tuple[int, bytes]:
+        self.batches.append(len(requests))
+        return len(requests), b"".join([self._one(*each, peer) for each in requests])
 
     @asynccontextmanager
     async def peer(self) -> Any:
         async with server(self.table) as open_server, raw_peer(open_server) as peer:
             yield peer
+
+
+def _read(frames: list[Frame], key: bytes) -> list[tuple[FastPathCommand, bytes]]:
+    same = takewhile(lambda frame: frame[1].startswith(key), frames)
+    return [
+        (msgspec.json.decode(header, type=FastPathCommand, strict=False), body) for _, header, body, _ in same
+    ]
 
 
 def _lenient(code: int, opaque: int, flag: int, fields: Mapping[str, str]) -> FastPathCommand:
