@@ -179,8 +179,8 @@ def _text_end(raw: bytes, at: int, end: int) -> int:
 
 
 def _unescaped(raw: bytes, at: int, end: int, target: bytearray) -> tuple[int, int]:
-    """Writes properties, which may have escapes below 128, with a separator behind the last one. Returns where
-    the quote behind them is, -1 for another text; and how many bytes it has written."""
+    """Writes properties, which may have escapes below 128, with a separator behind the last one. Returns
+    where the quote behind them is, -1 for another text; and how many bytes it has written."""
     table, count = _IS_TEXT, 0
     while at < end:
         byte = raw[at]
