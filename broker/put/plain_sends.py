@@ -24,6 +24,15 @@ _DIGITS_MAX: Final = 18
 _OPAQUE_MAX: Final = 2**31 - 1
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _ZERO, _NINE = b'"\\:,{}09'
 _SEPARATOR: Final = 2
+_BAD: Final = -1
+_LETTER_A, _LETTER_M = b"am"
+_A, _B, _C, _D, _E, _F, _G, _H, _I, _J, _, _L, _M, _OPAQUE, _FLAG = range(15)
+"""Fields of extFields, by their letters, and two of the header itself."""
+_PLACE_BYTES: Final = 5
+_PLACES_BYTES: Final = 15 * _PLACE_BYTES
+_SCRATCH_BYTES: Final = _PLACES_BYTES + _HEADER_BYTES_MAX + 1
+"""For the places of the values, and for the properties behind them."""
+_EXT_FIELDS: Final = 15
 _IS_TEXT: Final = bytes(32 <= byte < 127 and byte not in b'"\\' for byte in range(256))
 """By byte: 1 for what may stand in a text as it is."""
 
@@ -39,7 +48,7 @@ def plain_sends(
     that needs more than to be stored. key: what their headers begin with. decode: makes a SendCommand of a
     header, or raises what msgspec does. has_short_names: their code is 310."""
     found: list[PlainSend] = []
-    is_fast, scratch = _IS_COMPILED and has_short_names, bytearray(_HEADER_BYTES_MAX + 1)
+    is_fast, scratch = _IS_COMPILED and has_short_names, bytearray(_SCRATCH_BYTES)
     for serialize_type, header, body, _ in frames:
         if serialize_type or not header.startswith(key):
             break
@@ -73,90 +82,31 @@ def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> Plai
 
 def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
     """Returns None for a header in another form, and for what is not a plain send. What it accepts must mean
-    the same to msgspec: names that occur twice count by their last value, others are checked in their form
-    only."""
-    raw, target, end = header, scratch, len(header)
-    topic = properties = b""
-    has_topic = has_fields = inside = False
-    queue_id = opaque = -1
-    flag = message_flag = sys_flag = born_timestamp = times = number = count = 0
-    at = 1
-    if end > _HEADER_BYTES_MAX or _at(raw, 0, end) != _OPEN:
+    the same to msgspec."""
+    raw, where, end = header, scratch, len(header)
+    for index in range(_PLACES_BYTES):
+        where[index] = 0
+    if end > _HEADER_BYTES_MAX or not _find(raw, end, where):
         return None
-    while True:
-        if _at(raw, at, end) != _QUOTE:
-            return None
-        name_at = at + 1
-        at = _text_end(raw, name_at, end)
-        if at < 0 or _at(raw, at + 1, end) != _COLON:
-            return None
-        name_bytes = at - name_at
-        name = raw[name_at] if name_bytes == 1 else 0
-        at += 2
-        if not inside and name_bytes == 9 and _is_at(raw, name_at, b"extFields", 9):
-            if has_fields or _at(raw, at, end) != _OPEN:
-                return None
-            has_fields = inside = True
-            at += 1
-            continue
-        is_text = _at(raw, at, end) == _QUOTE
-        value_at = at + is_text
-        if inside and name == 105:  # i
-            at, count = _unescaped(raw, value_at, end, target)
-            if not is_text or at < 0:
-                return None
-            properties = bytes(target[:count])
-        else:
-            at = _text_end(raw, value_at, end) if is_text else _digits_end(raw, value_at, end)
-            if at < 0:
-                return None
-        value_end = at
-        at += is_text
-        if inside and name_bytes == 1:
-            if name == 98:  # b
-                if not is_text:
-                    return None
-                topic, has_topic = raw[value_at:value_end], True
-            elif name == 97 or name == 99:  # a, c
-                if not is_text:
-                    return None
-            elif name == 109:  # m
-                if value_end != value_at + 5 or not _is_at(raw, value_at, b"false", 5):
-                    return None
-            elif 100 <= name <= 104 or name == 106 or name == 108:  # d to h, j, l
-                if _digits_end(raw, value_at, end) != value_end:
-                    return None
-                number = _number(raw, value_at, value_end)
-                if name == 101:  # e
-                    queue_id = number
-                elif name == 102:  # f
-                    sys_flag = number
-                elif name == 103:  # g
-                    born_timestamp = number
-                elif name == 104:  # h
-                    message_flag = number
-                elif name == 106:  # j
-                    times = number
-        elif not inside and name_bytes == 6 and _is_at(raw, name_at, b"opaque", 6):
-            opaque = _number(raw, value_at, value_end)
-            if is_text or opaque > _OPAQUE_MAX:
-                return None
-        elif not inside and name_bytes == 4 and _is_at(raw, name_at, b"flag", 4):
-            flag = _number(raw, value_at, value_end)
-            if is_text:
-                return None
-        if inside and _at(raw, at, end) == _CLOSE:
-            inside = False
-            at += 1
-        byte = _at(raw, at, end)
-        if byte == _COMMA:
-            at += 1
-        elif byte == _CLOSE and not inside and at + 1 == end:
-            break
-        else:
-            return None
-    if not has_topic or queue_id < 0 or opaque < 0 or flag & _RESPONSE:
+    queue_id, sys_flag = _number_of(raw, where, _E, _BAD), _number_of(raw, where, _F, 0)
+    born_timestamp, message_flag = _number_of(raw, where, _G, 0), _number_of(raw, where, _H, 0)
+    times, opaque = _number_of(raw, where, _J, 0), _number_of(raw, where, _OPAQUE, _BAD)
+    flag = _number_of(raw, where, _FLAG, 0)
+    if queue_id < 0 or sys_flag < 0 or born_timestamp < 0 or message_flag < 0 or times < 0:
         return None
+    if not 0 <= opaque <= _OPAQUE_MAX or flag < 0 or flag & _RESPONSE:
+        return None
+    if _number_of(raw, where, _D, 0) < 0 or _number_of(raw, where, _L, 0) < 0:
+        return None
+    if not _is_text_at(where, _B):
+        return None
+    if not (_may_be_text(where, _A) and _may_be_text(where, _C) and _may_be_text(where, _I)):
+        return None
+    at, value_end = _begin(where, _M), _end(where, _M)
+    if at and (value_end != at + 5 or not _is_at(raw, at, b"false", 5)):
+        return None
+    topic = raw[_begin(where, _B) : _end(where, _B)]
+    properties = bytes(where[_begin(where, _I) : _end(where, _I)])
     found = scan(properties)
     if not found[1]:
         return None
@@ -166,54 +116,96 @@ def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
     )  # fmt: skip
 
 
-def _at(raw: bytes, at: int, end: int) -> int:
-    return raw[at] if at < end else 0
-
-
-def _text_end(raw: bytes, at: int, end: int) -> int:
-    """Returns where the quote behind a text of printable ASCII is; -1: it is another text."""
-    table = _IS_TEXT
-    while at < end and table[raw[at]]:
+def _find(raw: bytes, end: int, place: bytearray) -> bool:
+    """Writes to `place` where the values are that count; of a name that occurs twice, the last one. Returns
+    whether the header has the form that clients write."""
+    at, field = 1, 0
+    inside = has_fields = False
+    if _at(raw, 0, end) != _OPEN:
+        return False
+    while True:
+        if _at(raw, at, end) != _QUOTE:
+            return False
+        name_at = at + 1
+        at = _text_end(raw, name_at, end)
+        if at < 0 or _at(raw, at + 1, end) != _COLON:
+            return False
+        field = _field(raw, name_at, at - name_at, inside)
+        at += 2
+        if field == _EXT_FIELDS:
+            if has_fields or _at(raw, at, end) != _OPEN:
+                return False
+            has_fields = inside = True
+            at += 1
+            continue
+        is_text = _at(raw, at, end) == _QUOTE
+        value_at = at + is_text
+        if field == _I and is_text:
+            at, field = _unescape(raw, value_at, end, place), _BAD  # its place is written
+        else:
+            at = _text_end(raw, value_at, end) if is_text else _digits_end(raw, value_at, end)
+        if at < 0:
+            return False
+        if field >= 0:
+            _put_place(place, field, value_at, at, is_text)
+        at += is_text
+        if inside and _at(raw, at, end) == _CLOSE:
+            inside = False
+            at += 1
+        byte = _at(raw, at, end)
+        if byte == _CLOSE and not inside and at + 1 == end:
+            return True
+        if byte != _COMMA:
+            return False
         at += 1
-    return at if at < end and raw[at] == _QUOTE else -1
 
 
-def _unescaped(raw: bytes, at: int, end: int, target: bytearray) -> tuple[int, int]:
-    """Writes properties, which may have escapes below 128, with a separator behind the last one. Returns
-    where the quote behind them is, -1 for another text; and how many bytes it has written."""
-    table, count = _IS_TEXT, 0
-    while at < end:
-        byte = raw[at]
-        if not table[byte]:
-            if byte == _QUOTE:
-                if count and target[count - 1] != _SEPARATOR:
-                    target[count] = _SEPARATOR
-                    count += 1
-                return at, count
-            if byte != _BACKSLASH or at + 6 > end or not _is_at(raw, at + 1, b"u00", 3):
-                break
-            high, low = _digit(raw[at + 4]), _digit(raw[at + 5])
-            if not 0 <= high < 8 or low < 0:
-                break
-            byte = high << 4 | low
-            at += 5
-        target[count] = byte
-        count += 1
-        at += 1
-    return -1, 0
+def _field(raw: bytes, at: int, count: int, inside: bool) -> int:
+    """Returns the number of the field with this name; _BAD: it does not count. inside: extFields."""
+    if inside:
+        return raw[at] - _LETTER_A if count == 1 and _LETTER_A <= raw[at] <= _LETTER_M else _BAD
+    if count == 6 and _is_at(raw, at, b"opaque", 6):
+        return _OPAQUE
+    if count == 4 and _is_at(raw, at, b"flag", 4):
+        return _FLAG
+    if count == 9 and _is_at(raw, at, b"extFields", 9):
+        return _EXT_FIELDS
+    return _BAD
 
 
-def _digits_end(raw: bytes, at: int, end: int) -> int:
-    """Returns where a number without sign ends; -1: it is none, or it has digits that JSON does not allow."""
-    begin = at
-    while at < end and _ZERO <= raw[at] <= _NINE:
-        at += 1
-    if not 0 < at - begin <= _DIGITS_MAX or (raw[begin] == _ZERO and at > begin + 1):
-        return -1
-    return at
+def _put_place(place: bytearray, field: int, begin: int, end: int, is_text: bool) -> None:
+    at = field * _PLACE_BYTES
+    place[at], place[at + 1] = begin >> 8, begin & 0xFF
+    place[at + 2], place[at + 3] = end >> 8, end & 0xFF
+    place[at + 4] = is_text
 
 
-def _number(raw: bytes, at: int, end: int) -> int:
+def _begin(place: bytearray, field: int) -> int:
+    """Returns where its value begins; 0: the header does not have it."""
+    at = field * _PLACE_BYTES
+    return place[at] << 8 | place[at + 1]
+
+
+def _end(place: bytearray, field: int) -> int:
+    at = field * _PLACE_BYTES
+    return place[at + 2] << 8 | place[at + 3]
+
+
+def _is_text_at(place: bytearray, field: int) -> bool:
+    return place[field * _PLACE_BYTES + 4] != 0
+
+
+def _may_be_text(place: bytearray, field: int) -> bool:
+    return _is_text_at(place, field) or not _begin(place, field)
+
+
+def _number_of(raw: bytes, place: bytearray, field: int, default: int) -> int:
+    """Returns its value; _BAD: it is no number. default: for a header that does not have it."""
+    at, end = _begin(place, field), _end(place, field)
+    if not at:
+        return default
+    if _digits_end(raw, at, end) != end:
+        return _BAD
     number = 0
     while at < end:
         number = number * 10 + raw[at] - _ZERO
@@ -221,15 +213,65 @@ def _number(raw: bytes, at: int, end: int) -> int:
     return number
 
 
+def _at(raw: bytes, at: int, end: int) -> int:
+    return raw[at] if at < end else 0
+
+
+def _text_end(raw: bytes, at: int, end: int) -> int:
+    """Returns where the quote behind a text of printable ASCII is; _BAD: it is another text."""
+    table = _IS_TEXT
+    while at < end and table[raw[at]]:
+        at += 1
+    return at if at < end and raw[at] == _QUOTE else _BAD
+
+
+def _unescape(raw: bytes, at: int, end: int, place: bytearray) -> int:
+    """Writes the properties behind the places, with a separator behind the last one, and the place of what it
+    has written. Returns where the quote behind them is; _BAD: there are other escapes than those below
+    128."""
+    table, to = _IS_TEXT, _PLACES_BYTES
+    while at < end:
+        byte = raw[at]
+        if not table[byte]:
+            if byte == _QUOTE:
+                if to > _PLACES_BYTES and place[to - 1] != _SEPARATOR:
+                    place[to] = _SEPARATOR
+                    to += 1
+                _put_place(place, _I, _PLACES_BYTES, to, True)
+                return at
+            if byte != _BACKSLASH or at + 6 > end or not _is_at(raw, at + 1, b"u00", 3):
+                return _BAD
+            high, low = _digit(raw[at + 4]), _digit(raw[at + 5])
+            if not 0 <= high < 8 or low < 0:
+                return _BAD
+            byte = high << 4 | low
+            at += 5
+        place[to] = byte
+        to += 1
+        at += 1
+    return _BAD
+
+
+def _digits_end(raw: bytes, at: int, end: int) -> int:
+    """Returns where a number without sign ends; _BAD: it is none, or it has digits that JSON does not
+    allow."""
+    begin = at
+    while at < end and _ZERO <= raw[at] <= _NINE:
+        at += 1
+    if not 0 < at - begin <= _DIGITS_MAX or (raw[begin] == _ZERO and at > begin + 1):
+        return _BAD
+    return at
+
+
 def _digit(byte: int) -> int:
-    """Returns the value of a hexadecimal digit; -1: it is none."""
+    """Returns the value of a hexadecimal digit; _BAD: it is none."""
     if 48 <= byte <= 57:
         return byte - 48
     if 97 <= byte <= 102:
         return byte - 87
     if 65 <= byte <= 70:
         return byte - 55
-    return -1
+    return _BAD
 
 
 def _is_at(raw: bytes, at: int, name: bytes, count: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
-from tests.bench.resident import resident_kib
+from tests.bench.resident import own_kib, resident_kib
 from tests.bench.servers import Server, bare_python, lone_broker, lone_controller
 from tests.support.ports import free_port
 
@@ -32,7 +32,8 @@ SERVERS: Final[Mapping[str, Start]] = {"broker": lone_broker, "controller": lone
 
 class _Cost(NamedTuple):
     cpu_s: float
-    mib: float
+    resident_mib: float
+    own_mib: float
 
 
 def run() -> Results:
@@ -43,7 +44,7 @@ def run() -> Results:
     for name in rounds[0]:
         if name == "bare":
             continue
-        for what, unit, at in (("cpu", "s", 0), ("resident", "MiB", 1)):
+        for at, (what, unit) in enumerate((("cpu", "s"), ("resident", "MiB"), ("own", "MiB"))):
             value = median(each[name][at] for each in rounds)
             yardstick = median(each["bare"][at] for each in rounds)
             ratio = median(each[name][at] / each["bare"][at] for each in rounds)
@@ -68,7 +69,7 @@ def _round() -> dict[str, _Cost]:
 def _cost(server: Server) -> _Cost:
     cpu_s = _cpu_s(server.pid)
     time.sleep(SETTLE_S)
-    return _Cost(cpu_s, resident_kib(server.pid) / 1024)
+    return _Cost(cpu_s, resident_kib(server.pid) / 1024, own_kib(server.pid) / 1024)
 
 
 def _cpu_s(pid: int) -> float:

@@ -119,8 +119,17 @@ def test_what_stands_twice_or_elsewhere() -> None:
         header.replace(b'"b":', b'"b":"Other","b":'),
         header.replace(b'"flag":0', b'"i":"text","b":"Other","e":"1","flag":0'),
         header.replace(b'"a":', b'"opaque":"9","flag":"1","extFields":"x","a":'),
+        header.replace(b'"n":', b'"b1":"Other","e1":"1","n":'),
     ]
-    assert [send[0] for send in found(frames_of(*twice))] == [b"Other"] * 2 + [b"BenchmarkTest"] * 3
+    sends = found(frames_of(*twice))
+    assert [send[0] for send in sends] == [b"Other"] * 2 + [b"BenchmarkTest"] * 4
+    assert [send[1] for send in sends[2:]] == [0] * 4
+
+
+def test_no_properties() -> None:
+    empty, absent = EXT_FIELDS | {"i": ""}, {name: value for name, value in EXT_FIELDS.items() if name != "i"}
+    sends = found(frames_of(*(written(TOP | {"extFields": fields}) for fields in (empty, absent))))
+    assert [send[7] for send in sends] == [b"", b""]
 
 
 def test_a_header_that_ends_too_early() -> None:
