@@ -1,7 +1,8 @@
 """Suite start: the CPU time until a server is ready, and its memory while it has nothing to do.
 
 A broker alone, and a name server with the controller, both without data: once without an HTTP port, once with
-one that has been asked. The yardstick is an interpreter that has only imported asyncio, in the same rounds.
+one that has been asked. Memory is all that is resident, and without the pages of mapped files. The yardstick
+is an interpreter that has only imported asyncio, in the same rounds.
 """
 
 import http.client
