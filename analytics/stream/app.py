@@ -116,8 +116,9 @@ class _Batches:
         """Waits until the query fails, which raises its error, or the stream is stopped. A batch that is
         being taken is finished first."""
         try:
-            while not self._stopped.is_set() and not query.awaitTermination(POLL_S):
-                pass
+            while not self._stopped.is_set():
+                if query.awaitTermination(POLL_S):  # its thread is gone without an error
+                    raise self._error or AnalyticsError("the query has ended by itself")
             if self._taking.acquire(timeout=LAST_BATCH_S):
                 self._taking.release()
             query.stop()
