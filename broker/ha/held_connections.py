@@ -36,6 +36,7 @@ class HeldConnections:
         self._waiting_max, self._hold_ms = waiting_max, hold_ms
         self._waiting: dict[HeldConnection, asyncio.TimerHandle] = {}
         self._serving_soon: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -46,6 +47,9 @@ class HeldConnections:
 
     def enter(self, connection: "HeldConnection") -> None:
         """Takes a connection in, or closes it."""
+        if self._closed:  # since it was accepted
+            connection.abort()
+            return
         if len(self._waiting) >= self._waiting_max:
             self._refuse(connection, f"{self._waiting_max} wait for this broker to be master")
             return
@@ -86,7 +90,8 @@ class HeldConnections:
             connection.go_on()
 
     def close(self) -> None:
-        """Aborts all."""
+        """Aborts all, and those that are made from now on."""
+        self._closed = True
         self.hold()
         for connection in list(self._waiting):
             self.leave(connection)

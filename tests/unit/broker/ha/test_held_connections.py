@@ -95,6 +95,27 @@ async def accepted_before_made_after() -> None:
         listener.close()
 
 
+@EITHER_LOOP
+def test_a_slave_that_is_accepted_while_this_broker_stops_is_closed(run: Run) -> None:
+    """It stayed open until its time was over, or the loop."""
+    run(accepted_before_closed_made_after())
+
+
+async def accepted_before_closed_made_after() -> None:
+    held = HeldConnections(Echo, on_refused=lambda address, why: None, waiting_max=4, hold_ms=HOUR_MS)
+
+    def accepted() -> asyncio.Protocol:
+        connection = held.accepted()
+        held.close()
+        return connection
+
+    listener = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.sockets[0].getsockname()[1])
+    assert await end_of(reader) == b"" and not len(held)
+    writer.close()
+    listener.close()
+
+
 async def test_producers_may_come_first() -> None:
     async with asyncio.timeout(10), port() as (held, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
