@@ -2,6 +2,7 @@
 
 import os
 import signal
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,26 @@ def _no_files_in_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patched:
         kv = tmp_path_factory.mktemp("namesrv") / "kvConfig.json"
         patched.setattr("namesrv.app.DEFAULT_PATH", kv)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _accepted_too_late() -> Iterator[None]:
+    """asyncio's own loop (programs use uvloop) fails inside for a connection that it accepts in the iteration
+    in which the listener closes, and leaves it open: a ResourceWarning in whichever test runs next."""
+    name = "_accept_connection2"
+    accept = getattr(BaseSelectorEventLoop, name)
+
+    async def accept_unless_closed(
+        loop: Any, factory: Any, connection: Any, extra: Any, tls: Any, server: Any, *more: Any
+    ) -> None:
+        if server is None or server.sockets:
+            await accept(loop, factory, connection, extra, tls, server, *more)
+        else:
+            connection.close()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BaseSelectorEventLoop, name, accept_unless_closed)
         yield
 
 
