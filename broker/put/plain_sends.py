@@ -117,8 +117,8 @@ def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
 
 
 def _find(raw: bytes, end: int, place: bytearray) -> bool:
-    """Writes to `place` where the values are that count; of a name that occurs twice, the last one. Returns
-    whether the header has the form that clients write."""
+    """Writes to `place` where the values are that count. Returns whether the header has the form that clients
+    write: no name that counts occurs twice, because msgspec refuses a wrong first value as well."""
     at, field = 1, 0
     inside = has_fields = False
     if _at(raw, 0, end) != _OPEN:
@@ -138,6 +138,8 @@ def _find(raw: bytes, end: int, place: bytearray) -> bool:
             has_fields = inside = True
             at += 1
             continue
+        if field >= 0 and _begin(place, field):
+            return False
         is_text = _at(raw, at, end) == _QUOTE
         value_at = at + is_text
         if field == _I and is_text:

@@ -153,6 +153,8 @@ tops = st.dictionaries(
 
 @unhurried
 @given(ext_fields, tops, st.booleans(), st.booleans())
+@example({"ab": 0}, {}, False, True)
+@example({"ab": "Other"}, {}, False, True)
 def test_any_values(ext: dict[str, Any], top: dict[str, Any], first: bool, is_ascii: bool) -> None:
     whole = (
         TOP | top | {"extFields": EXT_FIELDS | ext} if first else TOP | {"extFields": ext | EXT_FIELDS} | top
