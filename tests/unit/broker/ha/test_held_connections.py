@@ -79,41 +79,43 @@ def test_a_slave_that_is_accepted_while_this_broker_becomes_master_is_served(run
 
 
 async def accepted_before_made_after() -> None:
-    held = HeldConnections(Echo, on_refused=lambda address, why: None, waiting_max=4, hold_ms=HOUR_MS)
-
-    def accepted() -> asyncio.Protocol:
-        connection = held.accepted()
-        held.serve(0)
-        return connection
-
-    async with asyncio.timeout(10):
-        listener = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.sockets[0].getsockname()[1])
+    async with accepted_before(lambda held: held.serve(0)) as (held, reader, writer):
         writer.write(b"early")
         assert await reader.readexactly(5) == b"early" and not len(held)
-        writer.close()
-        listener.close()
 
 
 @EITHER_LOOP
 def test_a_slave_that_is_accepted_while_this_broker_stops_is_closed(run: Run) -> None:
-    """It stayed open until its time was over, or the loop."""
+    """It stayed open for HOLD_MS, or until the loop ended."""
     run(accepted_before_closed_made_after())
 
 
 async def accepted_before_closed_made_after() -> None:
+    async with accepted_before(HeldConnections.close) as (held, reader, _):
+        assert await end_of(reader) == b"" and not len(held)
+
+
+@asynccontextmanager
+async def accepted_before(
+    act: Callable[[HeldConnections], None],
+) -> AsyncIterator[tuple[HeldConnections, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A slave's end of a connection; `act` is called when it is accepted, before it is made."""
     held = HeldConnections(Echo, on_refused=lambda address, why: None, waiting_max=4, hold_ms=HOUR_MS)
 
     def accepted() -> asyncio.Protocol:
         connection = held.accepted()
-        held.close()
+        act(held)
         return connection
 
     listener = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.sockets[0].getsockname()[1])
-    assert await end_of(reader) == b"" and not len(held)
-    writer.close()
-    listener.close()
+    try:
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+            yield held, reader, writer
+            writer.close()
+    finally:
+        listener.close()
+        held.close()
 
 
 async def test_producers_may_come_first() -> None:
