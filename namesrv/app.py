@@ -17,8 +17,8 @@ from keelmq.remoting.config_store import ConfigStore
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.health import NamesrvHealth, Reason
 from keelmq.remoting.operations.namesrv_admin import UPDATE_NAMESRV_CONFIG
-from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.http_late import LateHttp
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.clock import now_ms

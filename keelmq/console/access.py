@@ -1,8 +1,8 @@
 """Who looks at the console, and as whom it acts: log-in, cookies, and the credentials of a request.
 
 A session stands for the user's name and password, in memory. The HTTP guard gets them as the header
-Authorization of each request that has the cookie (keelmq/remoting/http_access.py, Sessions), so a user who is
-removed, or has a new password, is out with the next request.
+Authorization of each request that has the cookie (Sessions in keelmq/remoting/servers/http_access.py), so a
+user who is removed, or has a new password, is out with the next request.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from fastapi import Request, Response
 from keelmq.client.admin import AdminClient
 from keelmq.console.core.sessions import Session, SessionTable
 from keelmq.console.pages import PAGE, is_built
-from keelmq.remoting.http_access import TooManyFailures
 from keelmq.remoting.operation import Peer
+from keelmq.remoting.servers.http_access import TooManyFailures
 from keelmq.remoting.servers.http_call import call_of
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tls.contexts import Tls
@@ -60,8 +60,9 @@ class Visitor:
 
 
 class ConsoleAccess:
-    """The sessions of one console. Implements Sessions of keelmq/remoting/http_access.py. `as_password`: a
-    session stands for Authorization: Basic, where the port knows the users; else for its id (user_of())."""
+    """The sessions of one console. Implements Sessions of keelmq/remoting/servers/http_access.py.
+    `as_password`: a session stands for Authorization: Basic, where the port knows the users; else for its id
+    (user_of())."""
 
     def __init__(
         self,

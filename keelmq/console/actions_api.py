@@ -18,8 +18,8 @@ from keelmq.console.console import Console
 from keelmq.console.data.servers import leader_first
 from keelmq.remoting.codes import VERSION, ResponseCode
 from keelmq.remoting.command import RemotingCommand
-from keelmq.remoting.http_access import Forbidden
 from keelmq.remoting.operation import OUTCOME_UNKNOWN, Audit, Role, Wire
+from keelmq.remoting.servers.http_access import Forbidden
 from keelmq.remoting.servers.http_answers import (
     BODY_REFUSED,
     JSON,

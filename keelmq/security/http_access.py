@@ -10,8 +10,8 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import ANYBODY, Access, Caller, Peer, Request, Role
+from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_settings import HttpConfig, HttpPolicy, http_policy
 from keelmq.runtime.clock import wall_ms
 from keelmq.security.core.access import AccessRequest, Granted, Refused

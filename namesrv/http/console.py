@@ -5,7 +5,7 @@ when HTTP is enabled: it needs FastAPI.
 from keelmq.console.service import ConsoleService
 from keelmq.console.sources import ConsoleSources
 from keelmq.console.verifiers import PortVerifier
-from keelmq.remoting.http_access import HttpAccess
+from keelmq.remoting.servers.http_access import HttpAccess
 from namesrv.http.of_server import Served
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}

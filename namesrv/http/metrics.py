@@ -8,7 +8,6 @@ from itertools import islice
 
 from keelmq.remoting.codes import MASTER_ID, RequestCode
 from keelmq.remoting.peer_limits import PeerLimits
-from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.metrics import (
     Metric,
     Scrape,
@@ -18,6 +17,7 @@ from keelmq.remoting.servers.metrics import (
     limit_metrics,
     unsent_metrics,
 )
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.write_buffers import WriteBuffers
 from namesrv.core.routes import RouteTable
 

@@ -10,7 +10,7 @@ from keelmq.console.service import ConsoleService
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.health import NamesrvHealth
 from keelmq.remoting.peer_limits import PeerLimits
-from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.audit.log import AuditLog

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, Final
 
 from cli.credentials import BadCredentials, read_credentials
-from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import Caller
+from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.security.audit.log import LINE_BYTES_MAX, AuditLog
 from keelmq.security.audit.settings import AuditConfig
 from keelmq.security.config import credentials_of

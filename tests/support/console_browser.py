@@ -25,8 +25,8 @@ from keelmq.health.status import (
     ReplicaStatus,
     Verdict,
 )
-from keelmq.remoting.http_access import Unauthenticated
 from keelmq.remoting.operation import Peer
+from keelmq.remoting.servers.http_access import Unauthenticated
 from keelmq.remoting.servers.http_hosts import AllowedHosts
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_settings import HttpPolicy

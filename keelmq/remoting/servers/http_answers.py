@@ -28,8 +28,8 @@ from starlette.exceptions import HTTPException
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import CommandError, Role, UnknownOutcome, Wire
+from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_call import needs
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from keelmq.remoting.http_access import Forbidden, Sessions
 from keelmq.remoting.operation import ANYBODY, Caller, OperationTable, Role
 from keelmq.remoting.operation import Request as WireRequest
+from keelmq.remoting.servers.http_access import Forbidden, Sessions
 from keelmq.remoting.servers.http_settings import HttpPolicy
 
 READING: Final = ("GET", "HEAD", "OPTIONS")

@@ -16,8 +16,8 @@ from keelmq.remoting.codes import VERSION
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.dispatch import record
 from keelmq.remoting.frame import FRAME_BYTES_MAX
-from keelmq.remoting.http_access import Forbidden, HttpAccess, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import ANYBODY, Caller, CommandError
+from keelmq.remoting.servers.http_access import Forbidden, HttpAccess, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_answers import problem, refusal
 from keelmq.remoting.servers.http_call import (
     READING,

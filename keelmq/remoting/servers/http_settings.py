@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from keelmq.remoting.http_access import HttpAccess, Sessions
+from keelmq.remoting.servers.http_access import HttpAccess, Sessions
 from keelmq.remoting.servers.http_hosts import AllowedHosts, host_of
 from keelmq.runtime.config import Config, home_path
 

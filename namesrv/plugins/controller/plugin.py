@@ -10,7 +10,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
 from keelmq.remoting.peer_limits import PeerLimits
-from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.config import Config, ConfigError, setting_sources

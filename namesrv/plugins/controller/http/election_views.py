@@ -15,10 +15,10 @@ from pydantic.alias_generators import to_camel
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
-from keelmq.remoting.http_access import Forbidden
 from keelmq.remoting.operation import CommandError, OperationTable, Reply, Role, UnknownOutcome, Wire
 from keelmq.remoting.operations import controller as wire
 from keelmq.remoting.servers.http import ask
+from keelmq.remoting.servers.http_access import Forbidden
 from keelmq.remoting.servers.http_answers import (
     BODY_REFUSED,
     NOT_HERE,

@@ -7,7 +7,6 @@ the others report the state that they have. Imported only when HTTP is enabled: 
 from typing import Any
 
 from keelmq.remoting.codes import RequestCode
-from keelmq.remoting.request_counts import INTERNAL_ERROR, UNKNOWN
 from keelmq.remoting.servers.metrics import (
     TELEMETRY_METRICS,
     Metric,
@@ -19,6 +18,7 @@ from keelmq.remoting.servers.metrics import (
     limit_metrics,
     unsent_metrics,
 )
+from keelmq.remoting.servers.request_counts import INTERNAL_ERROR, UNKNOWN
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.state import BrokerSet

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from keelmq.remoting.peer_limits import PeerLimits
-from keelmq.remoting.request_counts import RequestCounts
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
 from namesrv.plugins import Liveness, Routes

@@ -13,8 +13,8 @@ from keelmq.console.actions.action import Acting, Action, Parameters, Preview, S
 from keelmq.console.console import Console
 from keelmq.console.examples import STATUS
 from keelmq.console.verifiers import SessionsOnly
-from keelmq.remoting.http_access import Unauthenticated
 from keelmq.remoting.operation import Changes, Peer, Role
+from keelmq.remoting.servers.http_access import Unauthenticated
 from keelmq.remoting.servers.http_settings import HttpPolicy
 from tests.support.console_parts import FakePoller, console_app, events, sources
 from tests.support.http_parts import served

@@ -15,7 +15,7 @@ from keelmq.console.details import Details
 from keelmq.console.examples import STATUS
 from keelmq.console.poller import ClusterPoller
 from keelmq.console.verifiers import ClusterVerifier
-from keelmq.remoting.http_access import Forbidden
+from keelmq.remoting.servers.http_access import Forbidden
 from keelmq.remoting.servers.http_answers import NotFound
 from keelmq.runtime.clock import now_ms
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.operation import Caller, Changes, Peer, Request, Role
+from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_call import HttpPeer
 from keelmq.remoting.servers.http_settings import HttpConfig
 from keelmq.runtime.config import ConfigError

@@ -11,12 +11,12 @@ import fastapi
 import httpx
 import pytest
 
-from keelmq.remoting.http_access import Forbidden, Unauthenticated
 from keelmq.remoting.operation import ANYBODY, Caller, Empty, Operation, OperationTable, Peer, Role
 from keelmq.remoting.operation import Request as WireRequest
 from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http import http_router
+from keelmq.remoting.servers.http_access import Forbidden, Unauthenticated
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import needs
 from keelmq.remoting.servers.http_guard import HEADERS, HttpGuard

@@ -16,8 +16,8 @@ from keelmq.remoting.operation import (
     Unknown,
     UnknownOutcome,
 )
-from keelmq.remoting.request_counts import RequestCounts
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table, documented
+from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.runtime.histogram import BOUNDS_US, Histogram
 from tests.support.controller_fakes import FakePeer
 from tests.support.http_parts import samples, shapes, value
