@@ -1,10 +1,10 @@
 """Sending (310, 320, 10): the fast path from a decoded header to a record in the log and a reply in bytes.
 
 Nothing here waits. A plain message costs one call of the store and one reply template; the plain messages of
-one read are stored together. Every other message goes to unusual_sends.py, which also finds the reason of a
-refusal. Plain is decided in four places, for `send` and for `send_batched`: the gate's accepts_all (the whole
-broker), the topic's open_queue_count (topic and queue), scan_properties(), and sizes and flags. Source:
-RocketMQ 5.3.3 SendMessageProcessor.
+one read, or of one turn of the event loop, are stored together. Every other message goes to unusual_sends.py,
+which also finds the reason of a refusal. Plain is decided in four places, for `send` and for
+`_put_together`: the gate's accepts_all (the whole broker), the topic's open_queue_count (topic and queue),
+scan_properties(), and sizes and flags. Source: RocketMQ 5.3.3 SendMessageProcessor.
 """
 
 import struct
@@ -31,13 +31,16 @@ from broker.put.message_writer import MessageWriter
 from broker.put.plain_sends import PlainSend, plain_sends
 from broker.put.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
 from broker.put.send_replies import key_text, refusal, reply_template, reply_texts
-from broker.put.success_frames import success_frames
+from broker.put.success_frames import Answer, success_frame_list, success_frames
 from broker.stats.rpc_latency import ONEWAY, SUCCESS, response_code_of
 from broker.store.batched_put import BatchedPut
 from broker.store.queue.batch_queue import BatchQueue
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY
+from keelmq.remoting.dispatch import fast_path_key
+from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import Batched, FastPath, FastPathHandler, OperationTable
+from keelmq.remoting.turn_requests import ServeTurn, TurnRequests
 
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 _WAITS: Final = 8
@@ -73,16 +76,38 @@ class SendHandler:
     def bind(self, table: OperationTable) -> None:
         """Binds 310, 10 and 320."""
         handler, v1 = cast(FastPathHandler, self.send), cast(FastPathHandler, self.send_v1)
-        batched: Batched | None = _batched(SendCommandV2, True, self.send_batched)
-        batched_v1: Batched | None = _batched(SendCommandV1, False, self.send_batched_v1)
-        if self._store.config.append_prop_crc:  # each record has a checksum of its own
-            batched = batched_v1 = None
+        batched: Batched | None = None
+        batched_v1: Batched | None = None
+        if not self._store.config.append_prop_crc:  # each record would need a checksum of its own
+            batched = self._batched(
+                RequestCode.SEND_MESSAGE_V2, SendCommandV2, self.send_batched, self.send_turn
+            )
+            batched_v1 = self._batched(
+                RequestCode.SEND_MESSAGE, SendCommandV1, self.send_batched_v1, self.send_turn_v1
+            )
         table.bind_fast_path(
             RequestCode.SEND_MESSAGE_V2, FastPath(SendCommandV2, lenient_v2, handler, batched)
         )
         table.bind_fast_path(RequestCode.SEND_MESSAGE, FastPath(SendCommandV1, lenient_v1, v1, batched_v1))
         batch = cast(FastPathHandler, self.send_batch)
         table.bind_fast_path(RequestCode.SEND_BATCH_MESSAGE, FastPath(SendCommandV2, lenient_v2, batch))
+
+    def _batched(
+        self,
+        code: int,
+        command_type: Any,
+        serve: Callable[[list[PlainSend], Any], tuple[int, bytes]],
+        serve_turn: ServeTurn,
+    ) -> Batched:
+        decode = msgspec.json.Decoder(command_type, strict=False).decode
+        has_short_names = command_type is SendCommandV2
+
+        def read(frames: list[Frame], key: bytes) -> list[PlainSend]:
+            return plain_sends(frames, key, decode, has_short_names)
+
+        turn = TurnRequests(read, serve_turn, fast_path_key(code), self._context.call_soon)
+        self._tick.turns.append(turn)
+        return Batched(read, serve, turn)
 
     def send(self, command: SendCommand, body: bytes, peer: FastPathPeer) -> bytes | None:
         """Returns the reply as a frame. None: oneway, or answered when the message is replicated."""
@@ -167,6 +192,11 @@ class SendHandler:
         with self._v1():
             return self.send_batched(sends, peer)
 
+    def send_turn_v1(self, sends: list[PlainSend], peers: list[FastPathPeer]) -> list[bytes | None]:
+        """Serves the messages of one turn with code 10."""
+        with self._v1():
+            return self.send_turn(sends, peers)
+
     @contextmanager
     def _v1(self) -> Iterator[None]:
         tick = self._tick
@@ -183,18 +213,48 @@ class SendHandler:
 
         Returns how many, and the replies that are sent now.
         """
-        gate = self._gate
-        if not gate.accepts_all or not sends:
-            return 0, b""
+        if self._gate.wait:
+            del sends[self._pending.room :]
+        stored = self._put_together(sends, [peer.address_bytes] * len(sends))
+        answers = [answer for answer in stored if answer is not None]
+        frames = success_frames(self._texts, answers)
+        tick = self._tick
+        if answers and self._gate.wait and sends[0][_WAITS]:
+            end = self._store.commit_log.max_offset
+            self._pending.add(end, peer, frames, tick.ms, len(answers), tick.code)
+            return len(stored), b""
+        tick.answered += len(answers)
+        return len(stored), frames
+
+    def send_turn(self, sends: list[PlainSend], peers: list[FastPathPeer]) -> list[bytes | None]:
+        """Stores messages of several connections, as send_batched() does. Returns what each is answered now;
+        None: nothing, or later."""
+        if self._gate.wait:
+            sends = sends[: self._pending.room]
+        stored = self._put_together(sends, [peer.address_bytes for peer in peers])
+        frames = iter(success_frame_list(self._texts, [answer for answer in stored if answer is not None]))
+        replies = [None if answer is None else next(frames) for answer in stored]
+        tick, pending = self._tick, self._pending
+        if not (replies and self._gate.wait and sends[0][_WAITS]):
+            tick.answered += len(replies) - replies.count(None)
+            return replies
+        end = self._store.commit_log.max_offset
+        for reply, peer in zip(replies, peers, strict=False):
+            if reply is not None:
+                pending.add(end, peer, reply, tick.ms, 1, tick.code)
+        return [None] * len(replies)
+
+    def _put_together(self, sends: list[PlainSend], born_hosts: list[bytes]) -> list[Answer | None]:
+        """Returns an answer for each message that is stored, from the first one on; None: it was oneway."""
+        if not self._gate.accepts_all or not sends:
+            return []
         batched, tick = BatchedPut(self._store), self._tick
         cursors: dict[tuple[bytes, int], QueueCursor] = {}
         messages: list[Message] = []
         answered: list[Answered] = []
         suffix, all_wait = self._suffix, sends[0][_WAITS]
         body_bytes_max, properties_bytes_max = self._body_bytes_max, self._properties_bytes_max
-        if gate.wait:
-            del sends[self._pending.room :]
-        for send in sends:
+        for send, born_host in zip(sends, born_hosts, strict=False):
             (
                 topic_raw, queue_id, flag, sys_flag, born_timestamp, times, body, properties,
                 waits, code, key, keys, opaque, is_oneway,
@@ -218,33 +278,27 @@ class SendHandler:
                 key = self._new_unique_key().encode()
                 properties += _UNIQUE_KEY % key
             message = (
-                cursor, flag, sys_flag, born_timestamp, times, body, properties + suffix, code, key, keys,
+                cursor, flag, sys_flag, born_timestamp, born_host, times, body, properties + suffix, code,
+                key, keys,
             )  # fmt: skip
             messages.append(message)
             answered.append((queue_id, key if key.isalnum() else key_text(key), opaque, is_oneway))
         if not messages or (not tick.is_due and tick.starts_cut_off()):
-            return 0, b""
-        written = batched.put(messages, peer.address_bytes, tick.wall_ms)
+            return []
+        written = batched.put(messages, tick.wall_ms)
         if written is None:
-            return 0, b""
+            return []
         if not tick.is_due:
             tick.schedule()
-        answers = [
-            (offset, queue_id, queue_offset, key, opaque)
+        tick.together += len(messages)
+        if self._store.store_host is not self._host:
+            self._look_at_host()
+        return [
+            None if is_oneway else (offset, queue_id, queue_offset, key, opaque)
             for offset, queue_offset, (queue_id, key, opaque, is_oneway) in zip(
                 written.offsets, written.queue_offsets, answered, strict=True
             )
-            if not is_oneway
         ]
-        if self._store.store_host is not self._host:
-            self._look_at_host()
-        frames = success_frames(self._texts, answers)
-        if all_wait and answers and gate.wait:
-            end = self._store.commit_log.max_offset
-            self._pending.add(end, peer, frames, tick.ms, len(answers), tick.code)
-            return len(messages), b""
-        tick.answered += len(answers)
-        return len(messages), frames
 
     def _look_at_host(self) -> None:
         """The store's host is part of every message id. It may be known only after the start."""
@@ -284,8 +338,3 @@ class SendHandler:
             ext.reconsume_times,
         )  # fmt: skip
         return self._batches.send(command, to_store, properties, peer)
-
-
-def _batched(command_type: Any, has_short_names: bool, serve: Callable[..., tuple[int, bytes]]) -> Batched:
-    decode = msgspec.json.Decoder(command_type, strict=False).decode
-    return Batched(lambda frames, key: plain_sends(frames, key, decode, has_short_names), serve)

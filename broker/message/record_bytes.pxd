@@ -3,8 +3,8 @@ cimport cython
 
 cdef bint _IS_COMPILED
 cdef long long MAGIC_V1, MAGIC_V2, CRC_MASK
-cdef int HOST_V6_BITS
-cdef Py_ssize_t _UNIT_BYTES, _TOPIC, _NEXT, _BYTES, FIXED_BYTES, HOSTS_V4_BYTES, TOPIC_V1_RAW_MAX, PROPERTIES_BYTES_MAX
+cdef int HOST_V6_BITS, BORN_HOST_V6
+cdef Py_ssize_t _UNIT_BYTES, _TOPIC, _NEXT, _BYTES, FIXED_BYTES, HOST_V4_BYTES, HOSTS_V4_BYTES, TOPIC_V1_RAW_MAX, PROPERTIES_BYTES_MAX
 
 @cython.locals(
     topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t, hosts_extra=Py_ssize_t, whole=bytearray, target="unsigned char *"
@@ -16,8 +16,8 @@ cdef bytearray _written(
 )
 
 @cython.locals(
-    place=list, topic_raw=bytes, queue_id=int, queue_offset="long long", units=bytearray, log_bytes="long long",
-    born_host=bytes, timestamp="long long", store_host=bytes, host_bits=int, fixed=Py_ssize_t, total=Py_ssize_t,
+    message=tuple, place=list, topic_raw=bytes, queue_id=int, queue_offset="long long", units=bytearray, log_bytes="long long",
+    born_host=bytes, timestamp="long long", store_host=bytes, host_bits=int, bits=int, fixed=Py_ssize_t, total=Py_ssize_t,
     whole=bytearray, unit=bytearray, target="unsigned char *", unit_target="unsigned char *", at=Py_ssize_t, offsets=list,
     queue_offsets=list, keys=list, flag=int, sys_flag=int, born_timestamp="long long", times=int, body=bytes,
     properties=bytes, code="long long", size=int, crc="long long", where=object

@@ -8,8 +8,10 @@ from isal.isal_zlib import crc32
 
 from broker.message.indexed_keys import Keyed
 from broker.message.record import (
+    BORN_HOST_V6,
     CRC_MASK,
     HEADER_BYTES,
+    HOST_V4_BYTES,
     HOST_V6_BITS,
     HOSTS_V4_BYTES,
     MAGIC_V1,
@@ -33,15 +35,15 @@ QueueCursor: TypeAlias = list[Any]
 """[topic_bytes(), queueId, queue offset of the next record, packed units (a bytearray), total size of their
 records, key_prefix_hash or None if no keys are needed] of one queue. records_bytes() advances the three in
 the middle."""
-Message: TypeAlias = tuple[QueueCursor, int, int, int, int, bytes, bytes, int, bytes, bytes]
-"""(cursor of the queue, flag, sysFlag, born timestamp in ms, reconsumeTimes, body, properties, tags code,
-UNIQ_KEY, KEYS)"""
+Message: TypeAlias = tuple[QueueCursor, int, int, int, bytes, int, bytes, bytes, int, bytes, bytes]
+"""(cursor of the queue, flag, sysFlag, born timestamp in ms, born host, reconsumeTimes, body, properties,
+tags code, UNIQ_KEY, KEYS)"""
 
 
 class CommonFields(NamedTuple):
-    """Fields that the messages of one read share. store_timestamp: ms. host_bits: for each sysFlag."""
+    """Fields that messages share which are stored together. store_timestamp: ms. host_bits: for each sysFlag;
+    that of a wide born host is added."""
 
-    born_host: bytes
     store_timestamp: int
     store_host: bytes
     host_bits: int
@@ -140,17 +142,21 @@ def records_bytes(messages: list[Message], shared: CommonFields, offset: int) ->
             return _all_written(messages, shared, offset)
         except OverflowError as error:
             raise struct.error(str(error)) from None
-    born_host, timestamp, store_host, host_bits = shared
-    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES
+    timestamp, store_host, host_bits = shared
+    fixed = FIXED_BYTES + len(store_host) - HOSTS_V4_BYTES
     parts: list[bytes] = []
     offsets: list[int] = []
     queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for place, flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, more in messages:
+    for message in messages:
+        (
+            place, flag, sys_flag, born_timestamp, born_host, times, body, properties, code, unique_key, more
+        ) = message  # fmt: skip
         topic_raw, queue_id, queue_offset, units, _, prefix_hash = place
-        size = fixed + len(body) + len(topic_raw) + len(properties)
+        size = fixed + len(born_host) + len(body) + len(topic_raw) + len(properties)
+        bits = host_bits if len(born_host) == HOST_V4_BYTES else host_bits | BORN_HOST_V6
         parts += record_parts(
-            size, queue_id, flag, queue_offset, offset, sys_flag & ~HOST_V6_BITS | host_bits, born_timestamp,
+            size, queue_id, flag, queue_offset, offset, sys_flag & ~HOST_V6_BITS | bits, born_timestamp,
             born_host, timestamp, store_host, times, 0, body, topic_raw, properties,
         )  # fmt: skip
         units += _UNIT.pack(offset, size, code)
@@ -201,26 +207,30 @@ def _written(
 
 
 def _all_written(messages: list[Message], shared: CommonFields, offset: int) -> EncodedRecords:
-    born_host, timestamp, store_host, host_bits = shared
-    fixed = FIXED_BYTES + len(born_host) + len(store_host) - HOSTS_V4_BYTES
+    timestamp, store_host, host_bits = shared
+    fixed = FIXED_BYTES + len(store_host) - HOSTS_V4_BYTES
     total = 0
-    for place, _, _, _, _, body, properties, _, _, _ in messages:
+    for place, _, _, _, born_host, _, body, properties, _, _, _ in messages:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise struct.error(f"properties of {len(properties)} bytes")
         topic_raw = place[_TOPIC]
-        total += fixed + len(topic_raw) + len(body) + len(properties)
+        total += fixed + len(born_host) + len(topic_raw) + len(body) + len(properties)
     whole, unit = bytearray(total), bytearray(_UNIT_BYTES)
     target, unit_target, at = whole, unit, 0
     offsets: list[int] = []
     queue_offsets: list[int] = []
     keys: list[Keyed] = []
-    for place, flag, sys_flag, born_timestamp, times, body, properties, code, unique_key, more in messages:
+    for message in messages:
+        (
+            place, flag, sys_flag, born_timestamp, born_host, times, body, properties, code, unique_key, more
+        ) = message  # fmt: skip
         topic_raw, queue_id, queue_offset, units, log_bytes, prefix_hash = place
-        size = fixed + len(topic_raw) + len(body) + len(properties)
+        size = fixed + len(born_host) + len(topic_raw) + len(body) + len(properties)
+        bits = host_bits if len(born_host) == HOST_V4_BYTES else host_bits | BORN_HOST_V6
         crc = crc32(body)
         _fill(
             target, at, size, crc & CRC_MASK, queue_id, flag, queue_offset, offset,
-            sys_flag & ~HOST_V6_BITS | host_bits, born_timestamp, born_host, timestamp, store_host, times, 0,
+            sys_flag & ~HOST_V6_BITS | bits, born_timestamp, born_host, timestamp, store_host, times, 0,
             body, topic_raw, properties,
         )  # fmt: skip
         _put(unit_target, 0, 8, offset)

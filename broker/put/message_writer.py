@@ -26,6 +26,7 @@ from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.settings import NamedTopic
 from keelmq.remoting.codes import RequestCode, ResponseCode
+from keelmq.remoting.turn_requests import FULL_TURN, TurnRequests
 from keelmq.runtime.clock import now_ms, now_us, wall_ms
 from keelmq.runtime.histogram import Histogram
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -45,7 +46,8 @@ class Tick:
     and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message.
 
     `answered`, `answered_v1`: sends of code 310 and 10 that are answered in this iteration, for the
-    histogram of latencies. `code`: of the send that is served now."""
+    histogram of latencies. `code`: of the send that is served now. `together`: messages that were not stored
+    one by one. `turns`: told when many were."""
 
     __slots__ = (
         "_answered",
@@ -53,12 +55,15 @@ class Tick:
         "_end_of_tick",
         "_gate",
         "_latency",
+        "_put_before",
         "_store",
         "answered",
         "answered_v1",
         "code",
         "is_due",
         "ms",
+        "together",
+        "turns",
         "us",
         "wall_ms",
     )
@@ -78,6 +83,8 @@ class Tick:
         self._store, self._gate = store, gate
         self._call_soon, self._end_of_tick, self._answered = call_soon, end_of_tick, answered
         self.is_due = False
+        self.turns: list[TurnRequests] = []
+        self.together, self._put_before = 0, store.put_messages
         self.ms = self.us = self.wall_ms = 0
 
     def starts_cut_off(self) -> bool:
@@ -105,6 +112,10 @@ class Tick:
             count, self.answered_v1 = self.answered_v1, 0
             self._latency.of(SENDS_V1).observe(elapsed_ms, count)
         store, us = self._store, self.us
+        if store.put_messages - self._put_before - self.together >= FULL_TURN:
+            for turn in self.turns:
+                turn.is_on = True
+        self._put_before, self.together = store.put_messages, 0
         times, end = store.confirm_times, store.commit_log.max_offset
         self._end_of_tick()
         if times.is_on:

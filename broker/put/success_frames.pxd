@@ -5,11 +5,22 @@ cdef bint _IS_COMPILED
 cdef Py_ssize_t _PREFIX_BYTES, _LENGTH_BYTES, _OFFSET_DIGITS
 
 @cython.locals(
-    before_offset=bytes, before_queue_id=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes, fixed=Py_ssize_t,
-    total=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long", size=Py_ssize_t,
-    whole=bytearray, target="unsigned char *", at=Py_ssize_t
+    fixed=Py_ssize_t, frames=list, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long",
+    size=Py_ssize_t, whole=bytearray, target="unsigned char *"
+)
+cdef list _each_written(tuple texts, list answers)
+
+@cython.locals(
+    fixed=Py_ssize_t, total=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long",
+    size=Py_ssize_t, whole=bytearray, target="unsigned char *", at=Py_ssize_t
 )
 cdef bytes _written(tuple texts, list answers)
+
+@cython.locals(before_offset=bytes, before_queue_id=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes)
+cdef inline Py_ssize_t _frame(
+    unsigned char *target, Py_ssize_t at, Py_ssize_t size, tuple texts, long long offset, long long queue_id,
+    long long queue_offset, bytes key, long long opaque
+) except -1
 
 @cython.locals(count=Py_ssize_t)
 cdef inline Py_ssize_t _decimals(long long number) noexcept

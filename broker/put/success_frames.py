@@ -1,6 +1,6 @@
-"""Frames of the successful plain sends of one read: the same JSON except for five values. Pure.
+"""Frames of successful plain sends that were stored together: the same JSON except for five values. Pure.
 
-A compiled leaf: with Cython, the loops of `_written` run without Python objects.
+A compiled leaf: with Cython, a frame is written without Python objects.
 """
 
 import struct
@@ -34,11 +34,29 @@ def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
     return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
 
 
+def success_frame_list(texts: Texts, answers: list[Answer]) -> list[bytes]:
+    """Returns the frame of each answer."""
+    if _IS_COMPILED:
+        return _each_written(texts, answers)
+    return [success_frames(texts, [answer]) for answer in answers]
+
+
 # -- compiled -------------------------------------------------------------------------------------------
 
 
+def _each_written(texts: Texts, answers: list[Answer]) -> list[bytes]:
+    fixed = _OFFSET_DIGITS + sum(map(len, texts))
+    frames: list[bytes] = []
+    for offset, queue_id, queue_offset, key, opaque in answers:
+        size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
+        whole = bytearray(_PREFIX_BYTES + size)
+        target = whole
+        _frame(target, 0, size, texts, offset, queue_id, queue_offset, key, opaque)
+        frames.append(bytes(whole))
+    return frames
+
+
 def _written(texts: Texts, answers: list[Answer]) -> bytes:
-    before_offset, before_queue_id, before_queue_offset, before_key, before_opaque, last = texts
     fixed = _OFFSET_DIGITS + sum(map(len, texts))
     total = 0
     for _, queue_id, queue_offset, key, opaque in answers:
@@ -48,20 +66,36 @@ def _written(texts: Texts, answers: list[Answer]) -> bytes:
     target, at = whole, 0
     for offset, queue_id, queue_offset, key, opaque in answers:
         size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
-        _put(target, at, size + _LENGTH_BYTES)
-        _put(target, at + 4, size)
-        at = _copy(target, at + _PREFIX_BYTES, before_offset, len(before_offset))
-        at = _hex(target, at, offset)
-        at = _copy(target, at, before_queue_id, len(before_queue_id))
-        at = _decimal(target, at, queue_id)
-        at = _copy(target, at, before_queue_offset, len(before_queue_offset))
-        at = _decimal(target, at, queue_offset)
-        at = _copy(target, at, before_key, len(before_key))
-        at = _copy(target, at, key, len(key))
-        at = _copy(target, at, before_opaque, len(before_opaque))
-        at = _decimal(target, at, opaque)
-        at = _copy(target, at, last, len(last))
+        at = _frame(target, at, size, texts, offset, queue_id, queue_offset, key, opaque)
     return bytes(whole)
+
+
+def _frame(
+    target: bytearray,
+    at: int,
+    size: int,
+    texts: Texts,
+    offset: int,
+    queue_id: int,
+    queue_offset: int,
+    key: bytes,
+    opaque: int,
+) -> int:
+    """Writes one frame; returns where it ends. size: of its header."""
+    before_offset, before_queue_id, before_queue_offset, before_key, before_opaque, last = texts
+    _put(target, at, size + _LENGTH_BYTES)
+    _put(target, at + 4, size)
+    at = _copy(target, at + _PREFIX_BYTES, before_offset, len(before_offset))
+    at = _hex(target, at, offset)
+    at = _copy(target, at, before_queue_id, len(before_queue_id))
+    at = _decimal(target, at, queue_id)
+    at = _copy(target, at, before_queue_offset, len(before_queue_offset))
+    at = _decimal(target, at, queue_offset)
+    at = _copy(target, at, before_key, len(before_key))
+    at = _copy(target, at, key, len(key))
+    at = _copy(target, at, before_opaque, len(before_opaque))
+    at = _decimal(target, at, opaque)
+    return _copy(target, at, last, len(last))
 
 
 def _decimals(number: int) -> int:
@@ -113,4 +147,4 @@ def _copy(target: bytearray, at: int, source: bytes, count: int) -> int:
     return at + count
 
 
-prefer_twin(__name__, globals(), "success_frames")
+prefer_twin(__name__, globals(), "success_frame_list", "success_frames")

@@ -1,4 +1,4 @@
-"""Stores the messages of one socket read at once: many requests of one producer, for one queue or more.
+"""Stores many messages at once: those of one socket read, or of many connections, for one queue or more.
 
 The log grows once, by all records or by none. The units of the queues are packed, and dispatched by one
 DispatchRequest. Most of a single message's cost is the way to its record (MessageStore.put); here it is paid
@@ -7,7 +7,7 @@ once for all messages.
 
 import struct
 
-from broker.message.record import host_bits
+from broker.message.record import HOST_V4_BYTES, STORE_HOST_V6
 from broker.message.record_bytes import (
     CommonFields,
     EncodedRecords,
@@ -43,7 +43,7 @@ class BatchedPut:
         self._cursors.append((queue, cursor))
         return cursor
 
-    def put(self, messages: list[Message], born_host: bytes, store_timestamp: int) -> EncodedRecords | None:
+    def put(self, messages: list[Message], store_timestamp: int) -> EncodedRecords | None:
         """Stores the messages; master only, and only without enabledAppendPropCRC. store_timestamp: ms.
 
         None: nothing was stored, because the records do not fit into the current file or a number is out of
@@ -52,8 +52,8 @@ class BatchedPut:
         store, log = self._store, self._store.commit_log
         assert store.is_master, "put() on a store that is not master"
         assert not store.config.append_prop_crc, "put() of records that would have no checksum"
-        bits = host_bits(0, born_host, store.store_host)
-        common = CommonFields(born_host, store_timestamp, store.store_host, bits)
+        bits = STORE_HOST_V6 if len(store.store_host) != HOST_V4_BYTES else 0
+        common = CommonFields(store_timestamp, store.store_host, bits)
         try:
             encoded = records_bytes(messages, common, log.max_offset)
         except struct.error:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from keelmq.remoting.close_all import close_all
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import (
     BadRequest,
@@ -23,7 +24,7 @@ from keelmq.remoting.command import (
     parse_header,
     request_command,
 )
-from keelmq.remoting.connection import SCRATCH_BYTES, Connection, close_all
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
 from keelmq.runtime.config import why_refused

@@ -13,7 +13,7 @@ import itertools
 import logging
 import mmap
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -22,9 +22,10 @@ from keelmq.remoting.addresses import both_ends_write, host_and_port_bytes, netw
 from keelmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_parts
 from keelmq.remoting.dispatch import FAST_PATH_KEY_BYTES, Dispatcher
 from keelmq.remoting.frame import Frame, frame_bytes, large_frame, whole_frames
-from keelmq.remoting.large_frames import LargeFrames, NoRoomError, unwritten_memory
+from keelmq.remoting.large_frames import LargeFrames, NoRoomError
 from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.remoting.peer_limits import FRAME_BYTES, PeerLimits
+from keelmq.remoting.turn_requests import TurnRequests
 from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
 from keelmq.runtime.clock import now_ms
 
@@ -42,8 +43,6 @@ BATCHED_MIN = 6
 """Frames in one read; fewer are served faster one by one."""
 CLOSE_MS = 10_000
 """How long close() waits for queued bytes to leave before it aborts the connection."""
-CLOSE_FLUSH_MS = 200
-"""How long close_all() waits for queued bytes to leave."""
 
 _ids = itertools.count(1)
 
@@ -78,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dispatcher, self._fast_path = dispatcher, dispatcher.fast_path
+        self.fast_path_failed = dispatcher.fast_path_failed
         self._scratch, self._on_made, self._on_lost = scratch, on_made, on_lost
         self._transport: asyncio.Transport | None = None
         self._tail, self._large_filled = b"", 0
@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_buffers = write_buffers or WriteBuffers()
         self._limits = limits or PeerLimits()
         self._batch: list[bytes] | None = None
+        self.collected: TurnRequests | None = None  # what holds requests of this connection
         self._paused = self._closing = False
 
     # ---- Peer ----
@@ -149,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Sends queued bytes for CLOSE_MS at most, then closes."""
+        if self.collected is not None:
+            self.collected.flush()
         self._closing = True
         self._drop_partial()  # now, since a peer that does not read can delay the rest
         transport = self._transport
@@ -219,6 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.collected is not None:
+            self.collected.flush()
         self._closing = True
         self._tail = b""
         self._drop_partial()
@@ -270,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self._large_filled += nbytes
             self._limits.hold(self, nbytes)
         except NoRoomError as error:
-            self._no_room(error)
+            self._refuse(error)
             return
         if self._large_filled == len(self._large):
             whole = cast(bytearray, self._large)  # an mmap works as well
@@ -285,9 +290,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         batch = self._batch = []
         at = 0
-        problem: Exception | None = None
+        problem: RemoteProtocolError | NoRoomError | None = None
         try:
             if len(frames) >= BATCHED_MIN:
+                if self.collected is not None:
+                    self.collected.flush()
                 served, replies = self._dispatcher.batch(frames, self)
                 if replies:
                     batch.append(replies)
@@ -309,15 +316,12 @@ class Connection(asyncio.BufferedProtocol):
         self._batch = None
         if batch:
             self._write(b"".join(batch))
-        if isinstance(problem, NoRoomError):
-            self._no_room(problem)
-        elif problem is not None and not self._closing:
-            self._complain(problem)
-            self.close()
+        if problem is not None:
+            self._refuse(problem)
 
-    def _no_room(self, problem: NoRoomError) -> None:
+    def _refuse(self, problem: RemoteProtocolError | NoRoomError) -> None:
         if not self._closing:
-            self._limits.closed[FRAME_BYTES] += 1
+            self._limits.closed[FRAME_BYTES] += isinstance(problem, NoRoomError)
             self._complain(problem)
             self.close()
 
@@ -337,14 +341,7 @@ class Connection(asyncio.BufferedProtocol):
         if size <= LARGE_FRAME_BYTES or have < LARGE_FRAME_BYTES:
             self._tail = data[at:]
             return
-        self._large_frames.take(have)
-        self._large_filled = have
-        try:
-            self._large = unwritten_memory(size)
-        except OSError as error:
-            self._large_frames.held_bytes -= have
-            raise NoRoomError(f"no memory for a frame of {size} bytes: {error.strerror}") from error
-        self._large[:have] = data[at:]
+        self._large, self._large_filled = self._large_frames.begin(data[at:], size), have
 
     def _drop_partial(self) -> None:
         """Forgets the unfinished frame: it is complete, or will never be."""
@@ -358,7 +355,12 @@ class Connection(asyncio.BufferedProtocol):
         """Serves one frame. Returns its response, if there is one now."""
         fast_path = self._fast_path.get(header[:FAST_PATH_KEY_BYTES])
         if fast_path is not None and not serialize_type:
-            decode, handler, again = fast_path
+            decode, handler, again, turn = fast_path
+            if turn is not None and turn.is_on and (again is None or again(header, body, self)):
+                turn.take(header, body, self)
+                return None
+            if self.collected is not None:
+                self.collected.flush()
             try:
                 typed = decode(header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -367,12 +369,24 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     return handler(typed, body, self)
                 except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-                    return self._dispatcher.fast_path_failed(error, header, body)
+                    return self.fast_path_failed(error, header, body)
+        elif self.collected is not None:
+            self.collected.flush()
         command = decode_parts(serialize_type, header, body)
         if command.flag & FLAG_RESPONSE:
             self._response(command)
             return None
         return self._dispatcher.request(command, self)
+
+    def serve_alone(self, header: bytes, body: bytes) -> None:
+        """Serves a request that was collected, and sends its response."""
+        try:
+            reply = self._frame(0, header, body)
+        except RemoteProtocolError as error:
+            self._refuse(error)
+            return
+        if reply is not None:
+            self.send(reply)
 
     def _response(self, command: RemotingCommand) -> None:
         future = self.pending.pop(command.opaque, None)
@@ -382,19 +396,3 @@ class Connection(asyncio.BufferedProtocol):
             )
         elif not future.done():
             future.set_result(command)
-
-
-async def close_all(connections: Iterable[Connection]) -> None:
-    """Closes connections and returns when all are gone; bytes that a peer does not accept within
-    CLOSE_FLUSH_MS are lost."""
-    leaving = list(connections)
-    for connection in leaving:
-        connection.close()
-    if not leaving:
-        return
-    _, slow = await asyncio.wait([connection.lost for connection in leaving], timeout=CLOSE_FLUSH_MS / 1000)
-    if slow:
-        for connection in leaving:
-            if not connection.lost.done():
-                connection.abort()
-        await asyncio.wait(slow)

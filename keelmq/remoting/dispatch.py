@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -43,6 +43,7 @@ from keelmq.remoting.operation import (
     UnknownOutcome,
     Wire,
 )
+from keelmq.remoting.turn_requests import TurnRequests
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
@@ -71,6 +72,15 @@ AdmitFirst = Callable[[list[Frame], RememberingPeer], int]
 """Access.admit_first() for one code: (frames, connection)."""
 
 
+class FastPathEntry(NamedTuple):
+    """What serves the fast-path requests of one code. `again`: None without an access check."""
+
+    decode: Callable[[bytes], Any]
+    handler: FastPathHandler
+    again: AdmitAgain | None
+    turn: TurnRequests | None
+
+
 class Requester(RememberingPeer, Protocol):
     """A Peer that counts its running requests, and knows whether the access check has let one pass."""
 
@@ -92,8 +102,13 @@ class Dispatcher:
     ) -> None:
         self.name = name
         self.table = table
-        self.fast_path: dict[bytes, tuple[Callable[[bytes], Any], FastPathHandler, AdmitAgain | None]] = {
-            fast_path_key(code): (_typed_decoder(code, fast_path), fast_path.handler, self._again(code))
+        self.fast_path: dict[bytes, FastPathEntry] = {
+            fast_path_key(code): FastPathEntry(
+                _typed_decoder(code, fast_path),
+                fast_path.handler,
+                self._again(code),
+                None if fast_path.batched is None else fast_path.batched.turn,
+            )
             for code, fast_path in table.fast_path.items()
         }
         self.batched: dict[bytes, tuple[Batched, AdmitFirst | None]] = {
@@ -162,7 +177,7 @@ class Dispatcher:
         fast_path = self.batched.get(key)
         if fast_path is None:
             return 0, b""
-        (read, serve), first = fast_path
+        (read, serve, _), first = fast_path
         requests = read(frames, key)
         if first is not None:
             del requests[first(frames[: len(requests)], peer) :]

@@ -26,8 +26,20 @@ class LargeFrames:
             raise NoRoomError(f"unfinished large frames hold {self.held_bytes} of {self.bytes_max} bytes")
         self.held_bytes += count
 
+    def begin(self, received: bytes, size: int) -> mmap.mmap:
+        """Returns a buffer for a frame of `size` bytes that begins with these, and counts them. NoRoomError:
+        there is no room for them now."""
+        self.take(len(received))
+        try:
+            made = _unwritten_memory(size)
+        except OSError as error:
+            self.held_bytes -= len(received)
+            raise NoRoomError(f"no memory for a frame of {size} bytes: {error.strerror}") from error
+        made[: len(received)] = received
+        return made
 
-def unwritten_memory(size: int) -> mmap.mmap:
+
+def _unwritten_memory(size: int) -> mmap.mmap:
     """Allocates memory whose unwritten pages cost nothing; a bytearray is filled with zeros at once."""
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _NO_HUGE_PAGES is not None:

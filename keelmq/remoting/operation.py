@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
 
 
 class Wire(BaseModel):
@@ -186,9 +187,7 @@ class Access(Protocol):
         False: not known, so admit() decides. Has no effect, since it may be followed by admit()."""
         return False
 
-    def admit_first(
-        self, code: int, frames: list[tuple[int, bytes, bytes, int]], peer: RememberingPeer
-    ) -> int:
+    def admit_first(self, code: int, frames: Frames, peer: RememberingPeer) -> int:
         """How many requests of one read, from the first one on, admit_again() admits. frames: as
         whole_frames() returns them, with JSON headers."""
         return 0
@@ -253,13 +252,13 @@ response frame, or None if it responds later through connection.send()."""
 
 
 class Batched(NamedTuple):
-    """How requests of one read are served together. read: (frames of whole_frames(), first bytes of the first
-    header) -> those requests at the beginning that can be; it never raises. serve: (these requests,
-    connection) -> how many it has served, from the first one on, and their responses in one piece.
-    FastPathHandler gets the others."""
+    """How requests of one read are served together. serve: (these requests, connection) -> how many it has
+    served, from the first one on, and their responses in one piece. FastPathHandler gets the others. `turn`:
+    for those of many connections."""
 
-    read: Callable[[list[tuple[int, bytes, bytes, int]], bytes], list[Any]]
+    read: ReadRequests
     serve: Callable[[list[Any], Peer], tuple[int, bytes]]
+    turn: TurnRequests | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _send(
     SendHandler(context, writer).bind(table)
     dispatcher = Dispatcher(table, name="bench")
     is_batch = header.startswith(fast_path_key(320))
-    decode, send, _ = dispatcher.fast_path[fast_path_key(320 if is_batch else 310)]
+    decode, send, *_ = dispatcher.fast_path[fast_path_key(320 if is_batch else 310)]
     peer = BenchPeer()
     requests = range(MESSAGES_PER_TICK // BATCH_ITEMS if is_batch else MESSAGES_PER_TICK)
 

@@ -15,7 +15,7 @@ from broker.admission.pending_replies import reply_frame
 from broker.message.batch_records import ITEMS_MAX, Batch
 from broker.message.indexed_keys import Keyed
 from broker.message.property_scan import waits_for_replicas
-from broker.message.record import index_keys, key_hash, parse_properties, tags_code
+from broker.message.record import host_bits, index_keys, key_hash, parse_properties, tags_code
 from broker.message.record_bytes import CommonFields, Message, queue_cursor, record_parts
 from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answer
@@ -292,31 +292,33 @@ places = st.tuples(
     st.sampled_from([b"\x01t", b"\0\x80" + b"t" * 128]), i32, st.integers(0, 2**62), st.none() | i32
 )
 sent = st.tuples(
-    st.integers(0, 2), i32, i32, i64, i32, st.binary(max_size=60), st.binary(max_size=40), i64,
+    st.integers(0, 2), i32, i32, i64, hosts, i32, st.binary(max_size=60), st.binary(max_size=40), i64,
     st.binary(max_size=9), key_bytes,
 )  # fmt: skip
-SHARED = CommonFields(bytes(8), 1_795_247_382_069, bytes(8), 0x10)
+SHARED = CommonFields(1_795_247_382_069, bytes(20), 0x20)
 
 
 @unhurried
-@given(st.lists(places, min_size=3, max_size=3), st.lists(sent, max_size=6), hosts, st.integers(0, 2**62))
+@given(st.lists(places, min_size=3, max_size=3), st.lists(sent, max_size=6), st.integers(0, 2**62))
 def test_records_bytes(
-    where: list[tuple[bytes, int, int, int | None]], rows: list[tuple[Any, ...]], born: bytes, offset: int
+    where: list[tuple[bytes, int, int, int | None]], rows: list[tuple[Any, ...]], offset: int
 ) -> None:
     results = []
     for way in RECORDS_BYTES:
         made = [queue_cursor(*each) for each in where]
         messages: list[Message] = [(made[row[0]], *row[1:]) for row in rows]
-        results.append((way(messages, SHARED._replace(born_host=born), offset), made))
+        results.append((way(messages, SHARED, offset), made))
     found, grown = results[0]
     assert all(each == results[0] for each in results[1:])
     whole, units, keys, at = b"", [bytearray() for _ in where], [], offset
     counts = [first for _, _, first, _ in where]
-    for number, flag, sys_flag, born_ms, times, body, properties, code, *own in rows:
+    for number, flag, sys_flag, born_ms, born, times, body, properties, code, *own in rows:
         topic, queue_id, _, prefix = where[number]
-        host_bits, now_ms = sys_flag & ~0x30 | 0x10, SHARED.store_timestamp
-        numbers = queue_id, flag, counts[number], at, host_bits, born_ms, now_ms, times, 0
-        raw = b"".join(record_parts(*arguments_of(numbers, born, bytes(8), (body, topic, properties))))
+        bits, now_ms = host_bits(sys_flag, born, SHARED.store_host), SHARED.store_timestamp
+        numbers = queue_id, flag, counts[number], at, bits, born_ms, now_ms, times, 0
+        raw = b"".join(
+            record_parts(*arguments_of(numbers, born, SHARED.store_host, (body, topic, properties)))
+        )
         units[number] += struct.pack(">qiq", at, len(raw), code)
         if prefix is not None:
             keys.append((prefix, at, SHARED.store_timestamp, *own))
@@ -333,12 +335,12 @@ def test_records_bytes(
     ]
 
 
-@pytest.mark.parametrize("place", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("place", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**200])
 def test_a_message_with_a_number_out_of_its_field(place: int, number: int) -> None:
     def messages() -> list[Message]:
         queue = queue_cursor(b"\x01t", 0, 0, 0)
-        good: list[Any] = [queue, 0, 0, 0, 0, b"", b"", 0, b"", b""]
+        good: list[Any] = [queue, 0, 0, 0, bytes(8), 0, b"", b"", 0, b"", b""]
         bad = good.copy()
         bad[place] = number
         return [tuple(good), tuple(bad)]
@@ -348,7 +350,8 @@ def test_a_message_with_a_number_out_of_its_field(place: int, number: int) -> No
 
 def test_a_message_with_too_many_properties() -> None:
     def message(properties_bytes: int) -> Message:
-        return (queue_cursor(b"\x01t", 0, 0, None), 0, 0, 0, 0, b"", b"p" * properties_bytes, 0, b"", b"")
+        cursor = queue_cursor(b"\x01t", 0, 0, None)
+        return (cursor, 0, 0, 0, bytes(8), 0, b"", b"p" * properties_bytes, 0, b"", b"")
 
     for way in RECORDS_BYTES:
         assert way([message(32_767), message(32_767)], SHARED, 0).queue_offsets == [0, 0]
@@ -357,6 +360,7 @@ def test_a_message_with_too_many_properties() -> None:
 
 
 SUCCESS_FRAMES = ways("broker.put.success_frames", "success_frames")
+SUCCESS_FRAME_LIST = ways("broker.put.success_frames", "success_frame_list")
 counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 - 1, 10**18])
 
 
@@ -369,7 +373,9 @@ counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 
 def test_success_frames(host: bytes, answers: list[Answer]) -> None:
     template = reply_template(host)
     found = same(SUCCESS_FRAMES, reply_texts(host), answers)
-    assert found == b"".join(reply_frame(template % answer) for answer in answers)
+    each = [reply_frame(template % answer) for answer in answers]
+    assert found == b"".join(each)
+    assert same(SUCCESS_FRAME_LIST, reply_texts(host), answers) == each
 
 
 # -- batches, again --------------------------------------------------------------------------------------

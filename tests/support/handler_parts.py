@@ -96,7 +96,7 @@ class Broker:
             reply = self.dispatcher.request(RemotingCommand(code, 9, flag, None, text, body), self.peer)  # type: ignore[arg-type]
         else:
             header = json.dumps({"code": code, "extFields": fields, "flag": flag, "opaque": 9}).encode()
-            decoder, handler, _ = self.dispatcher.fast_path[fast_path_key(code)]
+            decoder, handler, *_ = self.dispatcher.fast_path[fast_path_key(code)]
             try:
                 reply = handler(decoder(header), body, self.peer)
             except Exception as error:  # noqa: BLE001 - as Connection does

@@ -13,6 +13,12 @@ SEND_FIELDS = {
     "i": "TAGS\x01TagA\x02UNIQ_KEY\x01AC11", "j": "0", "k": "false", "m": "false",
 }  # fmt: skip
 
+V1_FIELDS = {
+    "producerGroup": "group", "topic": "TopicA", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+    "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "UNIQ_KEY\x01AC12",
+}  # fmt: skip
+"""Of code 10."""
+
 
 def request_frame(
     code: int, opaque: int, fields: dict[str, str], body: bytes = b"", *, flag: int = 0
@@ -38,6 +44,9 @@ class FakeTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writes.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.closed

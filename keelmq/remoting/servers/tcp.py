@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable
 
 from keelmq.remoting.addresses import host_and_port_bytes, network_of
+from keelmq.remoting.close_all import close_all
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.connection import SCRATCH_BYTES, Connection, close_all
+from keelmq.remoting.connection import SCRATCH_BYTES, Connection
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.large_frames import LargeFrames
 from keelmq.remoting.operation import OperationTable

@@ -1,38 +1,19 @@
 """Sends that one read brings: stored and answered as if they had come one by one."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.admission.send_gate import DISK
-from broker.message.record import Record, decode
-from broker.message.record_bytes import EncodedRecords
 from broker.store.batched_put import BatchedPut
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operations.route import TopicConfig
 from tests.support.full_disk import full_disk
 from tests.support.handler_parts import Broker
-from tests.support.read_parts import SEND_FIELDS, Reader, request_frame, send_frame
+from tests.support.read_parts import Reader, request_frame, send_frame
 from tests.support.store_parts import crash, open_store
-
-
-class Counted:
-    """How many messages each BatchedPut.put() has stored; 0: it wanted them one by one."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[int] = []
-        real = BatchedPut.put
-
-        def put(self_: BatchedPut, *arguments: Any) -> EncodedRecords | None:
-            written = real(self_, *arguments)
-            self.calls.append(0 if written is None else len(written.offsets))
-            return written
-
-        monkeypatch.setattr(BatchedPut, "put", put)
+from tests.support.together_parts import UNUSUAL, Counted, begun, by_opaque, records
 
 
 @pytest.fixture
@@ -46,15 +27,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keelmq.remoting.connection.BATCHED_MIN", 2)
 
 
-def begun(path: Path, **settings: int) -> Broker:
-    """Its log has a file: the very first messages come one by one."""
-    broker = Broker(path, **settings)
-    broker.topics.update(TopicConfig(topic_name="First", read_queue_nums=1, write_queue_nums=1))
-    broker.send(b="First")
-    broker.tick()
-    return broker
-
-
 @pytest.fixture
 async def broker(tmp_path: Path) -> Broker:
     return begun(tmp_path / "store")
@@ -63,22 +35,6 @@ async def broker(tmp_path: Path) -> Broker:
 @pytest.fixture
 async def reader(broker: Broker) -> Reader:
     return Reader(broker.dispatcher)
-
-
-def records(broker: Broker) -> Iterator[Record]:
-    """In log order, without the first one."""
-    view = broker.store.commit_log.view(0, 1 << 20)
-    at = decode(view).size
-    while at < len(view):
-        record = decode(view, at)
-        yield record
-        at += record.size
-
-
-def by_opaque(answers: list[RemotingCommand]) -> dict[int, RemotingCommand]:
-    found = {answer.opaque: answer for answer in answers}
-    assert len(found) == len(answers), "answered twice"
-    return found
 
 
 async def test_one_write_of_the_log_and_one_of_the_socket(
@@ -113,22 +69,6 @@ async def test_few_go_the_plain_way(
     reader.read(b"".join(send_frame(n) for n in (5, 6, 7, 8)))
     assert counted.calls == [4]
     assert sorted(by_opaque(reader.answers())) == list(range(1, 9))
-
-
-UNUSUAL = [
-    send_frame(50, i="DELAY\x013\x02UNIQ_KEY\x01D"),
-    send_frame(50, b="NoSuchTopic", c=""),
-    send_frame(50, e="9"),
-    send_frame(50, m="true"),
-    send_frame(50, f="4"),
-    send_frame(50, e="01"),  # the lenient way
-    send_frame(50, bytes(100_001)),
-    request_frame(310, 50, {"b": "TopicA"}),
-    request_frame(34, 50, {}, b"{}"),
-    request_frame(999, 50, {}),
-    request_frame(311, 50, SEND_FIELDS),
-    send_frame(50, i="UNIQ_KEY\x01W\x02WAIT\x01false"),
-]
 
 
 @pytest.mark.parametrize("unusual", UNUSUAL, ids=range(len(UNUSUAL)))

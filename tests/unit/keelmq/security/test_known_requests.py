@@ -1,7 +1,7 @@
 """Requests of the data path that are like one that was admitted: only their signatures are checked, and they
 are as safe."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from typing import Any
@@ -11,8 +11,10 @@ import pytest
 
 from keelmq.remoting.command import RemotingCommand, encode, response_frame
 from keelmq.remoting.connection import BATCHED_MIN
+from keelmq.remoting.dispatch import Dispatcher, fast_path_key
 from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import Batched, FastPath, OperationTable, Peer
+from keelmq.remoting.turn_requests import TurnRequests
 from keelmq.security.core import known_requests
 from keelmq.security.core.access import AccessControl, AccessRequest, Granted, Refused
 from keelmq.security.core.access_settings import AccessSettings
@@ -29,6 +31,7 @@ from keelmq.security.core.plain_acl import PlainAcl, parse_plain_acl
 from keelmq.security.core.signature import SecretKey, signed
 from keelmq.security.core.users import User, UserStatus
 from keelmq.security.server_access import ServerAccess
+from tests.support.read_parts import Reader
 from tests.support.server_parts import FastPathCommand, FastPathFields, raw_peer, server
 from tests.unit.keelmq.security.parts import NOW_MS, SECRETS, acl_of, control, request, tables
 
@@ -56,10 +59,13 @@ class Guarded:
         self.control = Counting(self.users, AccessSettings(**both))
         self.served: list[int] = []
         self.batches: list[int] = []
+        self.turns: list[list[int]] = []
+        self.soon: list[Callable[[], None]] = []
+        self.turn = TurnRequests(_read, self._turn, fast_path_key(SEND), self.soon.append)
         self.table = OperationTable()
         self.table.access = ServerAccess(self.control, clock=lambda: NOW_MS)
         self.table.bind_fast_path(
-            SEND, FastPath(FastPathCommand, _lenient, self._one, Batched(_read, self._many))
+            SEND, FastPath(FastPathCommand, _lenient, self._one, Batched(_read, self._many, self.turn))
         )
 
     def _one(self, command: FastPathCommand, body: bytes, peer: Peer) -> bytes:
@@ -69,6 +75,10 @@ class Guarded:
     def _many(self, requests: list[tuple[FastPathCommand, bytes]], peer: Peer) -> tuple[int, bytes]:
         self.batches.append(len(requests))
         return len(requests), b"".join([self._one(*each, peer) for each in requests])
+
+    def _turn(self, requests: list[tuple[FastPathCommand, bytes]], peers: list[Peer]) -> list[bytes | None]:
+        self.turns.append([command.opaque for command, _ in requests])
+        return [self._one(*each, peer) for each, peer in zip(requests, peers, strict=True)]
 
     @asynccontextmanager
     async def peer(self) -> Any:
@@ -222,6 +232,27 @@ async def test_a_batch_ends_before_a_request_that_is_refused() -> None:
     assert [answer.opaque for answer in answers if answer.code] == [BATCHED_MIN]
     assert BATCHED_MIN in guarded.batches
     assert guarded.control.whole == 2
+
+
+async def test_what_is_collected_has_been_checked() -> None:
+    """Of many connections. A connection whose first request this is, or whose signature is wrong, is answered
+    at once."""
+    guarded = Guarded()
+    dispatcher = Dispatcher(guarded.table, name="test")
+    readers = [Reader(dispatcher) for _ in range(9)]
+    for reader in readers[:-1]:
+        reader.read(encode(send(100)))
+    guarded.turn.is_on = True
+    sends = [send(opaque, signed_body=b"another" if opaque == 3 else None) for opaque in range(9)]
+    for reader, each in zip(readers, sends, strict=True):
+        reader.read(encode(each))
+    assert guarded.served == [100] * 8 + [8]
+    (end_of_turn,) = guarded.soon
+    end_of_turn()
+    assert guarded.turns == [[0, 1, 2, 4, 5, 6, 7]]
+    answers = [reader.answers()[-1] for reader in readers]
+    assert [(each.opaque, each.code) for each in answers] == [(n, 16 if n == 3 else 0) for n in range(9)]
+    assert guarded.control.whole == 8 + 2
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.50", "1e3", "true", "18446744073709551616"])
