@@ -128,7 +128,21 @@ class TurnRequests:
                 peer.fast_path_failed(error, header, body)
                 for (_, header, body, _), peer in zip(frames[at:end], peers[at:end], strict=True)
             ]
-        for reply, peer in zip(replies, peers[at:], strict=False):
-            if reply is not None:
-                peer.send(reply)
+        _send(replies, peers[at:end])
         return len(replies)
+
+
+def _send(replies: list[bytes | None], peers: list[Collecting]) -> None:
+    """Sends the responses; those to requests of one read, which are adjacent, with one write."""
+    waiting: list[bytes] = []
+    last = peers[0]
+    for reply, peer in zip(replies, peers, strict=False):
+        if reply is None:
+            continue
+        if peer is not last and waiting:
+            last.send(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+            waiting = []
+        last = peer
+        waiting.append(reply)
+    if waiting:
+        last.send(waiting[0] if len(waiting) == 1 else b"".join(waiting))

@@ -95,6 +95,22 @@ async def test_one_write_of_the_log_for_all(busy: Clients, counted: Counted) -> 
     assert busy.broker.store.confirm_offset == busy.broker.store.commit_log.max_offset
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_answers_to_one_read_leave_in_one_write(
+    busy: Clients, counted: Counted, waits: bool
+) -> None:
+    busy.broker.gate.wait = waits
+    busy.read([b"".join(send_frame(10 * n + m, b"%d%d" % (n, m)) for m in range(3)) for n in range(COUNT)])
+    busy.broker.tick()
+    assert counted.calls == [3 * COUNT]
+    busy.broker.replicated()
+    assert [len(reader.transport.writes) for reader in busy.readers] == [1] * COUNT
+    assert [[each.opaque for each in found] for found in busy.answers()] == [
+        [10 * n + m for m in range(3)] for n in range(COUNT)
+    ]
+    assert stored(busy.broker) == [b"%d%d" % (n, m) for n in range(COUNT) for m in range(3)]
+
+
 async def test_a_client_alone_never_waits_for_a_turn(clients: Clients, counted: Counted) -> None:
     for n in range(3 * FULL_TURN):
         clients.readers[0].read(send_frame(n))
