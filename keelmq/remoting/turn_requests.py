@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 FULL_TURN: Final = 6
 """Requests in a turn; fewer are served faster one by one."""
 TOGETHER_MIN: Final = 4
+"""Requests in a run; a call for fewer costs more than it saves."""
 COLLECTED_MAX: Final = 256
 BODY_BYTES_MAX: Final = 16_384
 """A longer one is served at once, with what was collected before it. With COLLECTED_MAX, it bounds the memory

@@ -185,6 +185,8 @@ class Round:
         self.corpus = Corpus(target.table, self.random)
         self.mutator = Mutator(self.random, [*target.table.handlers, *target.table.fast_path])
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        entries = target.dispatcher.fast_path.values()
+        self.turns = [each.turn for each in entries if each.turn is not None]
         self.problems: list[str] = []
         asyncio.get_running_loop().set_exception_handler(self._loop_error)
 
@@ -245,15 +247,21 @@ class Round:
         if self.random.random() < 0.1 and len(frame) > 1:
             cut = self.random.randrange(1, len(frame))
             pieces = [frame[:cut], frame[cut:]]
+        for turn in self.turns:  # as if there were many producers
+            turn.is_on = turn.is_on or self.random.random() < 0.2
         try:
             for piece in pieces:
                 receive(stream.connection, piece)
+            if stream.problem is not None and stream.connection.collected is not None:
+                stream.connection.collected.flush()
         except Exception:  # noqa: BLE001 - becomes a finding
             self._found(stream, "the connection raised\n" + traceback.format_exc(limit=-6))
 
     async def _settle(self, stream: Stream) -> None:
         """Until every handler has ended."""
         self.target.tick(self.random.choice((0, 1, 40, 200, 3_000)))
+        if stream.connection.collected is not None:
+            await asyncio.sleep(0)  # its turn ends
         for _ in range(SETTLE_TURNS_MAX):
             if not stream.connection.in_flight:
                 return
