@@ -56,7 +56,8 @@ def machine() -> str:
     build = "profile-guided" if optimised else "plain"
     load = os.getloadavg()[0]
     python = f"Python {platform.python_version()} ({build} build)"
-    return f"{os.cpu_count()} cores, {python}, load {load:.2f}, {compiled.report()}"
+    leaves = f", {compiled.report()}" if compiled.leaves else ""  # compare.py imports none
+    return f"{os.cpu_count()} cores, {python}, load {load:.2f}{leaves}"
 
 
 def _rounded(values: dict[str, object]) -> dict[str, object]:

@@ -51,10 +51,10 @@ class Story:
         batched = BatchedPut(self.store)
         cursors = [batched.cursor(TOPIC, each % QUEUES) for each in (queue_id, queue_id + 1)]
         messages: list[Message] = [
-            (cursors[n % 2], 0, 0, 1, 0, body + b"%d" % n, b"", 0, b"", b"")  # type: ignore[misc]
+            (cursors[n % 2], 0, 0, 1, BORN_HOST, 0, body + b"%d" % n, b"", 0, b"", b"")  # type: ignore[misc]
             for n in range(3)
         ]
-        if batched.put(messages, BORN_HOST, wall_ms()) is None:
+        if batched.put(messages, wall_ms()) is None:
             put(self.store, body, queue_id=queue_id)  # as the connection does at the end of a file
 
     def confirm(self) -> None:

@@ -160,8 +160,10 @@ def test_sizes_of_several_messages_at_once(tmp_path: Path) -> None:
     put_sized(store, 600)
     at_once, bodies = BatchedPut(store), [b"x" * length for length in (10, 2_000, 2_000, 5_000, 10)]
     cursors = [at_once.cursor(NamedTopic("T"), queue_id) for queue_id in (0, 1)]
-    messages = [(cursors[n % 2], 0, 0, 0, 0, body, b"", 0, b"", b"") for n, body in enumerate(bodies)]
-    assert at_once.put(messages, BORN_HOST, 1) is not None  # type: ignore[arg-type]
+    messages = [
+        (cursors[n % 2], 0, 0, 0, BORN_HOST, 0, body, b"", 0, b"", b"") for n, body in enumerate(bodies)
+    ]
+    assert at_once.put(messages, 1) is not None  # type: ignore[arg-type]
     items = b"".join(item(body) for body in bodies)
     put_batch(store, NamedTopic("T"), 0, items, b"", 0, 0, BORN_HOST, 0, 1)
     found = counted.counts()["T"].messages
