@@ -78,8 +78,9 @@ class TurnRequests:
             self.flush()
 
     def _end(self) -> None:
+        count, self._count = self._count, 0
         self.flush()
-        self.is_on, self._count = self._count >= FULL_TURN, 0
+        self.is_on = count >= FULL_TURN
 
     def flush(self) -> None:
         """Serves what is collected."""

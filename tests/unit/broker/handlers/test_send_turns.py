@@ -415,6 +415,22 @@ async def test_a_handler_that_fails_answers_each(
     assert "broken" in caplog.text and stored(busy.broker) == []
 
 
+async def test_a_bug_does_not_end_all_turns(busy: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keelmq.remoting.connection.Connection.serve_alone", broken)
+        busy.read([send_frame(0, e="9"), *[send_frame(n) for n in range(1, COUNT)]])
+        with pytest.raises(RuntimeError, match="broken"):
+            busy.broker.tick()
+    busy.broker.tick()
+    busy.answers()
+    busy.read([send_frame(10 + n) for n in range(COUNT)])
+    busy.broker.tick()
+    assert [each.opaque for each in busy.one_each()] == [10 + n for n in range(COUNT)]
+
+
 async def test_keys_that_are_missing(busy: Clients, counted: Counted) -> None:
     busy.read([send_frame(n, i="") for n in range(COUNT)])
     busy.broker.tick()
