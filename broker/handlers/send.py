@@ -151,6 +151,7 @@ class SendHandler:
             )
         except (struct.error, ValueError, OSError) as error:
             return self._timed(perf_counter(), command, refusal(command, self._writer.failed(error)))
+        tick.alone += 1
         if not tick.is_due:
             tick.schedule()
         if command.flag & FLAG_ONEWAY:
@@ -290,7 +291,6 @@ class SendHandler:
             return []
         if not tick.is_due:
             tick.schedule()
-        tick.together += len(messages)
         if self._store.store_host is not self._host:
             self._look_at_host()
         return [

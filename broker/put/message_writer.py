@@ -46,8 +46,8 @@ class Tick:
     and one call of end_of_tick. The fast path reads `is_due`, `ms` and `wall_ms` for every message.
 
     `answered`, `answered_v1`: sends of code 310 and 10 that are answered in this iteration, for the
-    histogram of latencies. `code`: of the send that is served now. `together`: messages that were not stored
-    one by one. `turns`: told when many were."""
+    histogram of latencies. `code`: of the send that is served now. `alone`: sends that were stored one by
+    one. `turns`: told when these were many."""
 
     __slots__ = (
         "_answered",
@@ -55,14 +55,13 @@ class Tick:
         "_end_of_tick",
         "_gate",
         "_latency",
-        "_put_before",
         "_store",
+        "alone",
         "answered",
         "answered_v1",
         "code",
         "is_due",
         "ms",
-        "together",
         "turns",
         "us",
         "wall_ms",
@@ -84,7 +83,7 @@ class Tick:
         self._call_soon, self._end_of_tick, self._answered = call_soon, end_of_tick, answered
         self.is_due = False
         self.turns: list[TurnRequests] = []
-        self.together, self._put_before = 0, store.put_messages
+        self.alone = 0
         self.ms = self.us = self.wall_ms = 0
 
     def starts_cut_off(self) -> bool:
@@ -112,10 +111,10 @@ class Tick:
             count, self.answered_v1 = self.answered_v1, 0
             self._latency.of(SENDS_V1).observe(elapsed_ms, count)
         store, us = self._store, self.us
-        if store.put_messages - self._put_before - self.together >= FULL_TURN:
+        if self.alone >= FULL_TURN:
             for turn in self.turns:
                 turn.is_on = True
-        self._put_before, self.together = store.put_messages, 0
+        self.alone = 0
         times, end = store.confirm_times, store.commit_log.max_offset
         self._end_of_tick()
         if times.is_on:

@@ -1,4 +1,4 @@
-"""Reads the plain sends at the beginning of the frames of one read, for SendHandler.send_batched. Pure.
+"""Reads the plain sends at the beginning of the frames of one read, or of one turn, for SendHandler. Pure.
 
 A compiled leaf: with Cython, a header of code 310 in the form that clients write is read character by
 character. Any other header is decoded by msgspec, as all are where nothing is compiled: one with spaces

@@ -77,7 +77,6 @@ class Connection(asyncio.BufferedProtocol):
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dispatcher, self._fast_path = dispatcher, dispatcher.fast_path
-        self.fast_path_failed = dispatcher.fast_path_failed
         self._scratch, self._on_made, self._on_lost = scratch, on_made, on_lost
         self._transport: asyncio.Transport | None = None
         self._tail, self._large_filled = b"", 0
@@ -369,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     return handler(typed, body, self)
                 except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
-                    return self.fast_path_failed(error, header, body)
+                    return self._dispatcher.fast_path_failed(error, header, body)
         elif self.collected is not None:
             self.collected.flush()
         command = decode_parts(serialize_type, header, body)
@@ -378,15 +377,18 @@ class Connection(asyncio.BufferedProtocol):
             return None
         return self._dispatcher.request(command, self)
 
-    def serve_alone(self, header: bytes, body: bytes) -> None:
-        """Serves a request that was collected, and sends its response."""
+    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> None:
+        """Answers a collected request. failed: what its handler has raised already. Never raises."""
         try:
-            reply = self._frame(0, header, body)
+            answer = self._dispatcher.fast_path_failed
+            reply = answer(failed, header, body) if failed else self._frame(0, header, body)
+            if reply is not None:
+                self.send(reply)
         except RemoteProtocolError as error:
             self._refuse(error)
-            return
-        if reply is not None:
-            self.send(reply)
+        except Exception:
+            logger.exception("%s: a request of %s failed", self._dispatcher.name, self.address)
+            self.abort()
 
     def _response(self, command: RemotingCommand) -> None:
         future = self.pending.pop(command.opaque, None)

@@ -14,11 +14,11 @@ FULL_TURN: Final = 6
 TOGETHER_MIN: Final = 4
 """Requests in a run; a call for fewer costs more than it saves."""
 COLLECTED_MAX: Final = 256
-BODY_BYTES_MAX: Final = 16_384
-"""A longer one is served at once, with what was collected before it. With COLLECTED_MAX, it bounds the memory
-that is held."""
+REQUEST_BYTES_MAX: Final = 16_384
+"""Of header and body. A longer request is served at once, with what was collected before it. With
+COLLECTED_MAX, it bounds the memory that is held."""
 _IN_VAIN_MAX: Final = 2
-"""Calls of one turn that may serve nothing, before the rest is served one by one."""
+"""Calls of one turn that may serve too few, before the rest is served one by one."""
 
 
 class Collecting(Protocol):
@@ -29,11 +29,9 @@ class Collecting(Protocol):
     def send(self, frame: bytes) -> bool:
         """Queues a response. False: the connection is closing."""
 
-    def serve_alone(self, header: bytes, body: bytes) -> None:
-        """Serves a request as if it had not been collected, and sends the response."""
-
-    def fast_path_failed(self, error: Exception, header: bytes, body: bytes) -> bytes | None:
-        """As Dispatcher.fast_path_failed()."""
+    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> None:
+        """Serves a request as if it had not been collected, and sends the response. failed: what its handler
+        has raised; it is answered with that. Never raises: a fault ends this connection alone."""
 
 
 Frames = list[tuple[int, bytes, bytes, int]]
@@ -74,7 +72,7 @@ class TurnRequests:
             self._call_soon(self._end)
         self._count += 1
         self._collected.append((header, body, peer))
-        if len(body) > BODY_BYTES_MAX or len(self._collected) >= COLLECTED_MAX:
+        if len(header) + len(body) > REQUEST_BYTES_MAX or len(self._collected) >= COLLECTED_MAX:
             self.flush()
 
     def _end(self) -> None:
@@ -98,7 +96,7 @@ class TurnRequests:
             self.is_on = is_on
 
     def _serve_all(self, frames: Frames, peers: list[Collecting]) -> None:
-        """Serves runs of them together, and one by one what ends a run. Reads each once."""
+        """Serves runs of them together, and one by one what ends a run. Reads each at most twice."""
         at, end, in_vain = 0, len(frames), 0
         requests: list[Any] = []
         while at < end:
@@ -106,7 +104,7 @@ class TurnRequests:
                 requests = self._read(frames[at:] if at else frames, self._key)
             if len(requests) >= TOGETHER_MIN and in_vain < _IN_VAIN_MAX:
                 served = self._serve_together(requests, frames, peers, at)
-                in_vain += not served
+                in_vain += served < TOGETHER_MIN
                 at, requests = at + served, requests[served:]
             if at < end:
                 _, header, body, _ = frames[at]
@@ -126,10 +124,9 @@ class TurnRequests:
             replies = self._serve(requests, peers[at:end])
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             # It may have served some: none is repeated.
-            replies = [
-                peer.fast_path_failed(error, header, body)
-                for (_, header, body, _), peer in zip(frames[at:end], peers[at:end], strict=True)
-            ]
+            for (_, header, body, _), peer in zip(frames[at:end], peers[at:end], strict=True):
+                peer.serve_alone(header, body, error)
+            return end - at
         _send(replies, peers[at:end])
         return len(replies)
 

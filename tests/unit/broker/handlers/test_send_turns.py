@@ -8,6 +8,7 @@ from broker.admission.send_gate import DISK
 from broker.store.batched_put import BatchedPut
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
+from keelmq.remoting.connection import Connection
 from keelmq.remoting.turn_requests import FULL_TURN, TurnRequests
 from tests.support.handler_parts import Broker
 from tests.support.read_parts import SEND_FIELDS, V1_FIELDS, Reader, request_frame, send_frame
@@ -390,8 +391,13 @@ async def test_full_before_the_turn_is_over(
     assert [each.code for each in busy.one_each()] == [0] * COUNT
 
 
-async def test_a_long_body_is_not_kept(busy: Clients, counted: Counted) -> None:
-    busy.read([send_frame(n, b"%d" % n + bytes(20_000 if n == 5 else 0)) for n in range(COUNT)])
+@pytest.mark.parametrize("part", ["body", "header"])
+async def test_a_long_request_is_not_kept(busy: Clients, counted: Counted, part: str) -> None:
+    size = 20_000
+    long = send_frame(5, b"5", i="UNIQ_KEY\x01K\x02K\x01" + "x" * size)
+    if part == "body":
+        long = send_frame(5, b"5" + bytes(size))
+    busy.read([long if n == 5 else send_frame(n, b"%d" % n) for n in range(COUNT)])
     assert counted.calls == [6]
     busy.broker.tick()
     assert [each.code for each in busy.one_each()] == [0] * COUNT
@@ -415,20 +421,47 @@ async def test_a_handler_that_fails_answers_each(
     assert "broken" in caplog.text and stored(busy.broker) == []
 
 
-async def test_a_bug_does_not_end_all_turns(busy: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_ends_one_connection(
+    busy: Clients, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = Connection._frame
+
+    def broken(self: Connection, serialize_type: int, header: bytes, body: bytes) -> bytes | None:
+        if body == b"bad" and self.collected is None and not busy.turn.is_on:
+            raise RuntimeError("broken")
+        return real(self, serialize_type, header, body)
+
+    monkeypatch.setattr(Connection, "_frame", broken)
+    busy.read([send_frame(n, b"bad" if n == 3 else b"good", e="9" if n == 3 else "0") for n in range(COUNT)])
+    busy.broker.tick()
+    assert [reader.transport.closed for reader in busy.readers] == [n == 3 for n in range(COUNT)]
+    assert [len(found) for found in busy.answers()] == [n != 3 for n in range(COUNT)]
+    assert "broken" in caplog.text and busy.turn.is_on
+
+
+async def test_a_failed_run_with_a_header_that_only_the_fast_path_reads(
+    busy: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flag has more than 32 bits, so that it cannot be answered: its connection is closed, by itself."""
+
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("keelmq.remoting.connection.Connection.serve_alone", broken)
-        busy.read([send_frame(0, e="9"), *[send_frame(n) for n in range(1, COUNT)]])
-        with pytest.raises(RuntimeError, match="broken"):
-            busy.broker.tick()
-    busy.broker.tick()
-    busy.answers()
-    busy.read([send_frame(10 + n) for n in range(COUNT)])
-    busy.broker.tick()
-    assert [each.opaque for each in busy.one_each()] == [10 + n for n in range(COUNT)]
+    monkeypatch.setattr(BatchedPut, "put", broken)
+    busy.read([send_frame(n, flag=2**40 if n == 3 else 0) for n in range(COUNT)])
+    busy.readers[0].connection.close()
+    assert [[each.code for each in found] for found in busy.answers()] == [
+        [] if n == 3 else [1] for n in range(COUNT)
+    ]
+    assert [reader.transport.closed for reader in busy.readers] == [n in (0, 3) for n in range(COUNT)]
+
+
+async def test_a_batch_of_a_client_is_no_turn(clients: Clients) -> None:
+    """Code 320: many messages, and one request."""
+    item = bytes.fromhex("00000017 00000000 00000000 00000000 00000001 78 0000")
+    clients.readers[0].read(request_frame(320, 1, SEND_FIELDS | {"m": "true"}, item * (2 * FULL_TURN)))
+    clients.broker.tick()
+    assert len(stored(clients.broker)) == 2 * FULL_TURN and not clients.turn.is_on
 
 
 async def test_keys_that_are_missing(busy: Clients, counted: Counted) -> None:
