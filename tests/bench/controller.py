@@ -31,8 +31,9 @@ LOST_MASTERS, ELECTED_S_MAX = 1_000, 5.0
 IN_FLIGHT, EVENTS_PER_S_MIN, EVENT_ROUNDS, EVENTS_MS = 2_000, 20_000.0, 5, 2_000
 EVENTS_CPU_MS_MAX = 100.0
 """Of all members, per 1,000 events: with more, two cores cannot do 20,000 a second."""
-NO_ELECTIONS = {"controllerGraceMs": "600000"}
-"""While groups are made nobody beats for them; nobody is to be elected for that reason."""
+SETTINGS = {"controllerGraceMs": "600000", "maxConnectionsPerAddress": "0"}
+"""While groups are made nobody beats for them, and nobody is to be elected for that reason. All brokers are
+at one address."""
 PROBE_S = 0.1
 
 
@@ -43,7 +44,7 @@ def run() -> Results:
 
 
 def large(directory: Path) -> Results:
-    with controllers(directory, NO_ELECTIONS) as members:
+    with controllers(directory, SETTINGS) as members:
         leader = leader_of(members)
         made = leader.do("populate", groups=GROUPS, brokers=BROKERS)
         if (made["groups"], made["brokers"]) != (GROUPS, BROKERS):
