@@ -2,7 +2,7 @@
 cimport cython
 
 cdef bint _IS_COMPILED
-cdef long long _RESPONSE, _ONEWAY, _OPAQUE_MAX
+cdef long long _RESPONSE, _ONEWAY, _INT32_MAX
 cdef Py_ssize_t _HEADER_BYTES_MAX, _DIGITS_MAX, _PLACE_BYTES, _PLACES_BYTES, _SCRATCH_BYTES
 cdef int _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _ZERO, _NINE, _SEPARATOR, _BAD, _LETTER_A, _LETTER_M
 cdef int _A, _B, _C, _D, _E, _F, _G, _H, _I, _J, _L, _M, _OPAQUE, _FLAG, _EXT_FIELDS

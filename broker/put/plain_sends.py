@@ -21,7 +21,8 @@ _RESPONSE, _ONEWAY = 1, 2
 _HEADER_BYTES_MAX: Final = 4_096
 """Longer headers are rare."""
 _DIGITS_MAX: Final = 18
-_OPAQUE_MAX: Final = 2**31 - 1
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _ZERO, _NINE = b'"\\:,{}09'
 _SEPARATOR: Final = 2
 _BAD: Final = -1
@@ -44,9 +45,10 @@ UNIQ_KEY, KEYS, opaque, is_oneway); for five of them see ScannedProperties."""
 def plain_sends(
     frames: list[Frame], key: bytes, decode: Callable[[bytes], Any], has_short_names: bool
 ) -> list[PlainSend]:
-    """Returns the sends up to the first frame that is something else: another request, a batch, or a message
-    that needs more than to be stored. key: what their headers begin with. decode: makes a SendCommand of a
-    header, or raises what msgspec does. has_short_names: their code is 310."""
+    """Returns the sends up to the first frame that is something else: another request, a batch, a message
+    that needs more than to be stored, or one with a number that its record has no room for. key: what their
+    headers begin with. decode: makes a SendCommand of a header, or raises what msgspec does. has_short_names:
+    their code is 310."""
     found: list[PlainSend] = []
     is_fast, scratch = _IS_COMPILED and has_short_names, bytearray(_SCRATCH_BYTES)
     for serialize_type, header, body, _ in frames:
@@ -71,10 +73,19 @@ def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> Plai
         return None  # the connection serves it by itself next
     if command.flag & _RESPONSE or not is_plain or ext.batch:
         return None
+    if not _fits(ext.born_timestamp, ext.flag, ext.sys_flag, ext.reconsume_times):
+        return None
     return (
         topic, ext.queue_id, ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body,
         properties, waits, code, unique_key, keys, command.opaque, command.flag & _ONEWAY != 0,
     )  # fmt: skip
+
+
+def _fits(born_timestamp: int, *numbers: int) -> bool:
+    """Returns whether a record has room for them. The queueId must be one of the topic's anyway."""
+    return _INT64_MIN <= born_timestamp <= _INT64_MAX and all(
+        _INT32_MIN <= each <= _INT32_MAX for each in numbers
+    )
 
 
 # -- compiled -------------------------------------------------------------------------------------------
@@ -94,7 +105,9 @@ def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
     flag = _number_of(raw, where, _FLAG, 0)
     if queue_id < 0 or sys_flag < 0 or born_timestamp < 0 or message_flag < 0 or times < 0:
         return None
-    if not 0 <= opaque <= _OPAQUE_MAX or flag < 0 or flag & _RESPONSE:
+    if sys_flag > _INT32_MAX or message_flag > _INT32_MAX or times > _INT32_MAX:
+        return None
+    if not 0 <= opaque <= _INT32_MAX or flag < 0 or flag & _RESPONSE:
         return None
     if _number_of(raw, where, _D, 0) < 0 or _number_of(raw, where, _L, 0) < 0:
         return None

@@ -26,7 +26,7 @@ from keelmq.remoting.large_frames import LargeFrames, NoRoomError
 from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.remoting.peer_limits import FRAME_BYTES, PeerLimits
 from keelmq.remoting.turn_requests import TurnRequests
-from keelmq.remoting.write_buffers import OVER_LIMIT, SLOW_CLOSE, WriteBuffers
+from keelmq.remoting.write_buffers import SLOW_CLOSE, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WriteBuffers
 from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
@@ -34,11 +34,6 @@ logger = logging.getLogger(__name__)
 SCRATCH_BYTES = 262_144
 LARGE_FRAME_BYTES = 65_536
 """A frame gets a buffer of its own after this many of its bytes arrived."""
-WRITE_HIGH_BYTES = 1_048_576
-"""Unsent bytes above which the peer counts as not reading: its requests are no longer read."""
-WRITE_LOW_BYTES = 262_144
-WRITE_BYTES_MAX = 67_108_864
-"""Unsent bytes (pushed frames and late replies) above which the connection is aborted."""
 BATCHED_MIN = 6
 """Frames in one read; fewer are served faster one by one."""
 CLOSE_MS = 10_000
@@ -105,10 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._closing or transport is None or transport.is_closing():
             return False
-        if self._batch:  # earlier responses leave first
-            self._write(b"".join(self._batch))
-            self._batch.clear()
-        if self._paused and not self._has_room(transport, sum(map(len, parts))):
+        self._write_batch()  # earlier responses leave first
+        if self._paused and not self._write_buffers.has_room(self, sum(map(len, parts))):
             return False
         transport.writelines(parts)
         self.activity += 1
@@ -151,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         """Sends queued bytes for CLOSE_MS at most, then closes."""
         if self.collected is not None:
             self.collected.flush()
+        self._write_batch()
         self._closing = True
         self._drop_partial()  # now, since a peer that does not read can delay the rest
         transport = self._transport
@@ -185,20 +179,17 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
-        if self._paused and not self._has_room(transport, len(data)):
+        if self._paused and not self._write_buffers.has_room(self, len(data)):
             return False
         transport.write(data)
         self.activity += 1
         return True
 
-    def _has_room(self, transport: asyncio.Transport, count: int) -> bool:
-        """Returns whether `count` more bytes may be queued. False: the connection was aborted instead."""
-        unsent = transport.get_write_buffer_size()
-        if unsent + count > WRITE_BYTES_MAX:
-            self.give_up(OVER_LIMIT, f"{unsent} bytes unsent, and {count} more to send")
-            return False
-        self._write_buffers.grew(self, unsent, count)
-        return not self._closing
+    def _write_batch(self) -> None:
+        """Sends the responses so far of the read that is being served."""
+        if self._batch:
+            self._write(b"".join(self._batch))
+            self._batch.clear()
 
     # ---- asyncio.BufferedProtocol ----
 
@@ -285,15 +276,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive(self, data: bytes, frames: list[Frame]) -> None:
         """Handles the frames of `data`, writes the replies once, keeps the rest."""
-        if self._closing:
+        if self._closing or (len(frames) >= BATCHED_MIN and not self._serve_collected()):
             return
         batch = self._batch = []
         at = 0
         problem: RemoteProtocolError | NoRoomError | None = None
         try:
             if len(frames) >= BATCHED_MIN:
-                if self.collected is not None:
-                    self.collected.flush()
                 served, replies = self._dispatcher.batch(frames, self)
                 if replies:
                     batch.append(replies)
@@ -358,8 +347,8 @@ class Connection(asyncio.BufferedProtocol):
             if turn is not None and turn.is_on and (again is None or again(header, body, self)):
                 turn.take(header, body, self)
                 return None
-            if self.collected is not None:
-                self.collected.flush()
+            if self.collected is not None and not self._serve_collected():
+                return None
             try:
                 typed = decode(header)
             except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -369,16 +358,24 @@ class Connection(asyncio.BufferedProtocol):
                     return handler(typed, body, self)
                 except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
                     return self._dispatcher.fast_path_failed(error, header, body)
-        elif self.collected is not None:
-            self.collected.flush()
+        elif self.collected is not None and not self._serve_collected():
+            return None
         command = decode_parts(serialize_type, header, body)
         if command.flag & FLAG_RESPONSE:
             self._response(command)
             return None
         return self._dispatcher.request(command, self)
 
+    def _serve_collected(self) -> bool:
+        """Serves what is collected of this connection. False: it has closed the connection."""
+        if self.collected is not None:
+            self.collected.flush()
+        return not self._closing
+
     def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> None:
         """Answers a collected request. failed: what its handler has raised already. Never raises."""
+        if self._closing:  # because of an earlier one
+            return
         try:
             answer = self._dispatcher.fast_path_failed
             reply = answer(failed, header, body) if failed else self._frame(0, header, body)

@@ -13,6 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+WRITE_HIGH_BYTES: Final = 1_048_576
+"""Unsent bytes above which the peer counts as not reading: its requests are no longer read."""
+WRITE_LOW_BYTES: Final = 262_144
+WRITE_BYTES_MAX: Final = 67_108_864
+"""Unsent bytes (pushed frames and late replies) above which the connection is aborted."""
 STALLED_LOOKS: Final = 6
 STALLED: Final = "stalled"
 OVER_LIMIT: Final = "over_limit"
@@ -30,6 +35,9 @@ class Buffered(Protocol):
 
     def is_paused(self) -> bool:
         """Returns whether the buffer is above the pause mark."""
+
+    def is_closing(self) -> bool:
+        """Returns whether the connection is closing or closed."""
 
     def give_up(self, kind: str, problem: str) -> None:
         """Counts, logs and aborts the connection. Calls nothing of WriteBuffers but `given_up`."""
@@ -60,6 +68,15 @@ class WriteBuffers:
         """Registers a connection whose buffer is above the pause mark."""
         self._see(connection, connection.unsent_bytes())
         self._keep_bound()
+
+    def has_room(self, connection: Buffered, count: int) -> bool:
+        """Counts `count` more bytes of a paused connection. False: it was aborted instead."""
+        unsent = connection.unsent_bytes()
+        if unsent + count > WRITE_BYTES_MAX:
+            connection.give_up(OVER_LIMIT, f"{unsent} bytes unsent, and {count} more to send")
+            return False
+        self.grew(connection, unsent, count)
+        return not connection.is_closing()
 
     def grew(self, connection: Buffered, unsent: int, count: int) -> None:
         """Adds `count` bytes to the `unsent` ones of a paused connection. May abort the connection now."""

@@ -80,13 +80,26 @@ def test_the_form_that_clients_write_needs_no_msgspec() -> None:
         *({**TOP, "extFields": EXT_FIELDS | {name: "01"}} for name in "eghj"),
         TOP | {"extFields": EXT_FIELDS | {"m": "falsey"}},
         *({**TOP, "extFields": EXT_FIELDS | {name: 5}} for name in "abci"),
+        *({**TOP, "extFields": EXT_FIELDS | {name: "2147483648"}} for name in "fhj"),
+        *({**TOP, "extFields": EXT_FIELDS | {name: "-2147483649"}} for name in "fhj"),
+        *({**TOP, "extFields": EXT_FIELDS | {"g": each}} for each in (str(2**63), str(-(2**63) - 1))),
         {name: value for name, value in TOP.items() if name != "extFields"},
         TOP | {"extFields": None},
     ],
-    ids=range(28),
+    ids=range(36),
 )
 def test_what_is_no_plain_send_ends_it(top: dict[str, Any]) -> None:
     assert len(found(frames_of(send_header(), written(top), send_header()))) == 1
+
+
+def test_the_longest_numbers_that_a_record_has_room_for() -> None:
+    most = EXT_FIELDS | {"f": "65536", "g": str(2**63 - 1), "h": str(2**31 - 1), "j": str(2**31 - 1)}
+    least = EXT_FIELDS | {"f": str(-(2**31)), "g": str(-(2**63)), "h": str(-(2**31)), "j": str(-(2**31))}
+    sends = found(frames_of(*(written(TOP | {"extFields": fields}) for fields in (most, least))))
+    assert [send[2:6] for send in sends] == [
+        (2**31 - 1, 65_536, 2**63 - 1, 2**31 - 1),
+        (-(2**31), -(2**31), -(2**63), -(2**31)),
+    ]
 
 
 def test_other_frames_end_it() -> None:

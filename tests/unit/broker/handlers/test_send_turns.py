@@ -253,11 +253,20 @@ async def test_a_master_that_is_cut_off_stores_nothing(busy: Clients, counted: C
     assert counted.calls == [] and stored(busy.broker) == []
 
 
+async def test_not_every_short_run_is_a_reason_to_begin_again(busy: Clients, counted: Counted) -> None:
+    """Every second message waits for replicas, so no two of them are stored together."""
+    waits = ["UNIQ_KEY\x01K\x02WAIT\x01true", "UNIQ_KEY\x01K\x02WAIT\x01false"]
+    busy.read([send_frame(n, b"%d" % n, i=waits[n % 2]) for n in range(COUNT)])
+    busy.broker.tick()
+    assert [each.code for each in busy.one_each()] == [0] * COUNT
+    assert stored(busy.broker) == [b"%d" % n for n in range(COUNT)]
+    assert counted.calls == [1, 1]
+
+
 async def test_a_number_out_of_its_field_harms_nobody_else(busy: Clients, counted: Counted) -> None:
-    """However many there are: not every one of them is a reason to begin again."""
     busy.read([send_frame(n, b"%d" % n, h=str(2**40 if n > 4 else 0)) for n in range(COUNT)])
     busy.broker.tick()
-    assert counted.calls == [0, 0]
+    assert counted.calls == [5]
     assert [each.code for each in busy.one_each()] == [0] * 5 + [ResponseCode.MESSAGE_ILLEGAL] * 3
     assert stored(busy.broker) == [b"%d" % n for n in range(5)]
 
@@ -369,14 +378,40 @@ async def test_a_connection_that_is_aborted_meanwhile(busy: Clients) -> None:
     assert [[each.code for each in found] for found in busy.answers()] == [[], *[[0]] * (COUNT - 1)]
 
 
+_BAD = b'{"code":310,"never ends'
+GARBAGE = (4 + len(_BAD)).to_bytes(4, "big") + len(_BAD).to_bytes(4, "big") + _BAD
+
+
 async def test_garbage_closes_its_own_connection(busy: Clients, caplog: pytest.LogCaptureFixture) -> None:
-    bad = b'{"code":310,"never ends'
-    garbage = (4 + len(bad)).to_bytes(4, "big") + len(bad).to_bytes(4, "big") + bad
-    busy.read([garbage if n == 3 else send_frame(n) for n in range(COUNT)])
+    busy.read([GARBAGE if n == 3 else send_frame(n) for n in range(COUNT)])
     busy.broker.tick()
     assert [reader.transport.closed for reader in busy.readers] == [n == 3 for n in range(COUNT)]
     assert [len(found) for found in busy.answers()] == [n != 3 for n in range(COUNT)]
     assert "closed 10.0.0.3" in caplog.text
+
+
+@pytest.mark.parametrize("in_one_read", [True, False])
+@pytest.mark.parametrize(
+    "then",
+    [
+        request_frame(999, 50, {}),
+        send_frame(50, b"later", i="UNIQ_KEY\x01K\x02K\x01" + "x" * 20_000),
+        b"".join(send_frame(50 + n, b"later") for n in range(6)),
+    ],
+    ids=["another", "long", "read"],
+)
+async def test_what_follows_garbage_is_not_served(busy: Clients, then: bytes, in_one_read: bool) -> None:
+    """And what came before it is answered."""
+    if in_one_read and then.count(b"later") > 1:
+        return  # such a read is a batch by itself
+    reader = busy.readers[0]
+    before = send_frame(1, b"before") + GARBAGE
+    for data in [before + then] if in_one_read else [before, then]:
+        reader.read(data)
+    busy.broker.tick()
+    assert reader.transport.closed
+    assert [(each.opaque, each.code) for each in reader.answers()] == [(1, 0)]
+    assert stored(busy.broker) == [b"before"]
 
 
 async def test_full_before_the_turn_is_over(

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from keelmq.remoting import connection as connection_module
-from keelmq.remoting import dispatch
+from keelmq.remoting import dispatch, write_buffers
 from keelmq.remoting.command import RemotingCommand, SerializeType, encode
 from keelmq.remoting.connection import Connection
 from keelmq.remoting.operation import FastPath, LocalProtocolError, OperationTable
@@ -175,7 +174,7 @@ async def test_pipelined_requests_wait_while_paused() -> None:
 
 
 async def test_pushed_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "WRITE_BYTES_MAX", 3_000_000)
+    monkeypatch.setattr(write_buffers, "WRITE_BYTES_MAX", 3_000_000)
     async with server() as open_server, raw_peer(open_server) as peer:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         (served,) = await connections(open_server)
