@@ -48,6 +48,8 @@ CHECKED_MAX: Final = 4_096
 """Waiting pulls whose connection one expire() checks. All are checked before the longest wait is over."""
 
 NO_SQL_OF_BATCHES: Final = "the topic has queue.type=BatchCQ: its batches cannot be filtered by SQL92"
+_FOUND: Final = GetStatus.FOUND
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
 _PREFIX = struct.Struct(">II")
 _HEADER: Final = (
     b'{"code":%%d,"extFields":{"suggestWhichBrokerId":"%%d","nextBeginOffset":"%%d","minOffset":"%%d",'
@@ -172,6 +174,9 @@ class PullHandler:
             if moved is not None:
                 return moved
         result = self._get(command, message_filter)
+        if result.status is _FOUND:
+            self._latency.observe(self.request_code, _SUCCESS, self._took_s * 1_000)
+            return self._reply(command, peer, topic, group, _SUCCESS, result)
         code = self._code(result, ext.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and ext.sys_flag & FLAG_SUSPEND:
             suspend_ms = min(ext.suspend_timeout_millis, self._settings.suspend_ms_max)
@@ -229,12 +234,12 @@ class PullHandler:
 
     def _get(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
         """Reads the store. A replica never moves a consumer's offset: the replica may be behind."""
-        result = self._found(command, message_filter)
+        result = self._look_up(command, message_filter)
         if result.status in OUTSIDE and not self._store.is_master:
             return result._replace(next_begin_offset=command.ext.queue_offset)
         return result
 
-    def _found(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
+    def _look_up(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
         ext = command.ext
         nums = min(max(ext.max_msg_nums, 1), MESSAGES_MAX)
         size = min(ext.max_msg_bytes, BODY_BYTES_MAX) if ext.max_msg_bytes > 0 else BODY_BYTES_DEFAULT
@@ -274,7 +279,7 @@ class PullHandler:
         suggested = self._suggested(command, group, result) if self._settings.slave_read_enable else 0
         header = _HEADER % (code, suggested, result.next_begin_offset, result.min_offset, result.max_offset,
                             topic.config.topic_sys_flag, group.config.group_sys_flag, command.opaque,
-                            result.status.name.encode())
+                            b"FOUND" if result.status is _FOUND else result.status.name.encode())
         # fmt: on
         head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
         views = result.views

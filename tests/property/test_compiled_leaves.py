@@ -21,7 +21,7 @@ from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answer
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from broker.store.queue.size_counts import SMALL_BYTES, no_records
-from broker.store.queue.unit_ranges import Ranges
+from broker.store.queue.unit_ranges import Ranges, ranges_of
 from keelmq.remoting.frame import frame_bytes
 from keelmq.runtime.compiled import leaves
 
@@ -426,12 +426,17 @@ def test_count_large_of_messages_that_share_records(size: int, messages: int, re
 
 NEXT_RECORDS = ways("broker.store.queue.unit_ranges", "next_records")
 JOINED = ways("broker.store.queue.unit_ranges", "joined")
+COPIED = ways("broker.store.queue.unit_ranges", "copied")
 BASE = 2**40
 gaps_and_sizes = st.lists(
     st.tuples(st.sampled_from([0, 0, 1, 2**33]), st.sampled_from([1, 2, 300, 2**31 - 1])),
     min_size=1,
     max_size=9,
 )
+
+
+def units_of(places: list[tuple[int, int]]) -> bytes:
+    return b"".join(struct.pack(">qiq", offset, size, -1) for offset, size in places)
 
 
 @unhurried
@@ -441,14 +446,14 @@ def test_next_records(found: list[tuple[int, int]], bytes_max: int, log_min: int
     for gap, size in found:
         places.append((at + gap, size))
         at += gap + size
-    units = b"".join(struct.pack(">qiq", offset, size, -1) for offset, size in places)
+    units = units_of(places)
     records = same(NEXT_RECORDS, units, bytes_max, log_min)
     total = sum(size for _, size in places)
     if total > bytes_max or places[0][0] < log_min:
         assert records is None
         return
-    count, bytes_in_all, ranges = records
-    assert (count, bytes_in_all) == (len(places), total)
+    ranges = ranges_of(units)
+    assert records == (len(places), total, places[0][0], sum(places[-1]), len(ranges))
     assert all(end < start for (_, end), (start, _) in pairwise(ranges)), "adjacent records share a range"
     assert [each for start, end in ranges for each in (start, end)] == [
         each
@@ -473,5 +478,19 @@ def test_joined(log: bytes, places: list[tuple[int, int]]) -> None:
     whole = same(JOINED, memoryview(log), BASE, ranges)
     if all(0 <= start <= end <= len(log) for start, end in places):
         assert whole == b"".join(log[start:end] for start, end in places)
+    else:
+        assert whole[0] is ValueError
+
+
+@unhurried
+@given(st.binary(max_size=60), st.lists(st.tuples(st.integers(-2, 62), st.integers(0, 62)), max_size=5))
+@example(b"abcd", [(0, 4), (4, 0)])
+@example(b"abcd", [(3, 2)])
+@example(b"abcd", [(-1, 2)])
+def test_copied(log: bytes, places: list[tuple[int, int]]) -> None:
+    units = units_of([(BASE + start, size) for start, size in places])
+    whole = same(COPIED, memoryview(log), BASE, units)
+    if all(0 <= start <= start + size <= len(log) for start, size in places):
+        assert whole == b"".join(log[start : start + size] for start, size in places)
     else:
         assert whole[0] is ValueError

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from broker.store.log.commit_log import CommitLog
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.unit_ranges import Ranges, joined, next_records
+from broker.store.queue.unit_ranges import Ranges, copied, joined, next_records, ranges_of
 
 SCAN_UNITS_MIN: Final = 800
 """Units that a filtered pull may scan at least (maxFilterMessageSize: 16000 bytes of units)."""
 VIEWS_MAX: Final = 8
 VIEW_BYTES_MIN: Final = 4_096
-"""More, or shorter, pieces of the log are cheaper to copy than to send as they are."""
+"""See _should_copy()."""
 
 
 class GetStatus(Enum):
@@ -108,23 +108,37 @@ def _next_ones(
 ) -> GetResult | None:
     """The usual pull without a filter: all of the next units. None: they have too many bytes, or one has no
     record."""
-    found = next_records(bytes(queue.raw(offset, max_nums)), max_bytes, log.min_offset)
+    units = bytes(queue.raw(offset, max_nums))
+    found = next_records(units, max_bytes, log.min_offset)
     if found is None:
         return None
-    count, total, ranges = found
-    next_offset, views = offset + count, _views(log, ranges, total)
-    return GetResult(GetStatus.FOUND, next_offset, queue.min_offset, queue.max_offset, views, count, total)
+    count, total, begin, end, runs = found
+    piece = log.view(begin, end - begin)
+    is_whole = len(piece) == end - begin  # else they are in several files
+    if is_whole and runs == 1:
+        views = [piece]
+    elif is_whole and _should_copy(runs, total):
+        views = [memoryview(copied(piece, begin, units))]
+    else:
+        views = log.views(ranges_of(units))
+    low, high = queue.min_offset, queue.max_offset
+    return GetResult(GetStatus.FOUND, offset + count, low, high, views, count, total)
 
 
 def _views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
     """Returns the bytes of the ranges; those of many or short ones as one copy."""
     count = len(ranges)
-    if count > 1 and (count > VIEWS_MAX or total < VIEW_BYTES_MIN * count):
+    if count > 1 and _should_copy(count, total):
         begin, end = ranges[0][0], ranges[-1][1]
         piece = log.view(begin, end - begin)
         if len(piece) == end - begin:  # of one file
             return [memoryview(joined(piece, begin, ranges))]
     return log.views(ranges)
+
+
+def _should_copy(pieces: int, total: int) -> bool:
+    """Returns whether pieces with this many bytes in all are cheaper to copy than to send as they are."""
+    return pieces > VIEWS_MAX or total < VIEW_BYTES_MIN * pieces
 
 
 def outside(offset: int, low: int, high: int) -> GetResult:

@@ -6,9 +6,15 @@ cdef Py_ssize_t _UNIT_BYTES
 
 @cython.locals(
     raw="const unsigned char *", at=Py_ssize_t, units_end=Py_ssize_t, count=Py_ssize_t, total="long long",
-    begin="long long", end="long long", log_offset="long long", size="long long", ranges=list
+    begin="long long", end="long long", runs=Py_ssize_t, log_offset="long long", size="long long"
 )
 cdef object _next_records(bytes units, long long bytes_max, long long log_min)
+
+@cython.locals(
+    raw="const unsigned char *", at=Py_ssize_t, units_end=Py_ssize_t, total=Py_ssize_t, log_bytes=Py_ssize_t,
+    start="long long", size="long long", whole=bytearray, target="unsigned char *", to=Py_ssize_t
+)
+cdef bytearray _copied(const unsigned char[::1] log, long long base, bytes units)
 
 @cython.locals(index=Py_ssize_t, value="unsigned long long")
 cdef long long _number(const unsigned char *raw, Py_ssize_t at, Py_ssize_t width) noexcept

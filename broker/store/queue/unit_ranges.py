@@ -2,11 +2,12 @@
 """Where the next records of a queue are in the log, and copies of scattered ones. Pure; a compiled leaf.
 
 Units are those of a ConsumeQueue: the records' CommitLog offsets ascend. Ranges are (start, end) in the log,
-and adjacent records share one.
+and adjacent records share one. A pull without a filter makes none: it copies scattered records as their units
+say.
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
@@ -17,16 +18,13 @@ _UNIT_BYTES: Final = 20
 Ranges = list[tuple[int, int]]
 
 
-class NextRecords(NamedTuple):
-    """records, total_bytes: their number, and the sum of their sizes."""
-
-    records: int
-    total_bytes: int
-    ranges: Ranges
+NextRecords: TypeAlias = tuple[int, int, int, int, int]
+"""(records, total_bytes, begin, end, runs): their number, the sum of their sizes, where the first one begins
+and the last one ends in the log, and into how many ranges they fall."""
 
 
 def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
-    """Returns the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
+    """Looks at the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
     has, or the first one lies below log_min."""
     if _IS_COMPILED:
         return _next_records(units, bytes_max, log_min)
@@ -34,17 +32,32 @@ def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | No
     total, begin = sum(sizes), offsets[0]
     if total > bytes_max or begin < log_min:
         return None
-    ranges: Ranges = []
-    end = offsets[-1] + sizes[-1]
+    end, runs = offsets[-1] + sizes[-1], 1
     if end - begin != total:  # offsets ascend: else all of them are adjacent
-        end = begin
-        for log_offset, size in zip(offsets, sizes, strict=True):
-            if log_offset != end:
+        runs = len(ranges_of(units))
+    return len(sizes), total, begin, end, runs
+
+
+def ranges_of(units: bytes) -> Ranges:
+    """Returns the ranges of the records of all units, at least one."""
+    ranges: Ranges = []
+    begin = end = -1
+    for log_offset, size in _UNIT.iter_unpack(units):
+        if log_offset != end:
+            if end >= 0:
                 ranges.append((begin, end))
-                begin = log_offset
-            end = log_offset + size
+            begin = log_offset
+        end = log_offset + size
     ranges.append((begin, end))
-    return NextRecords(len(sizes), total, ranges)
+    return ranges
+
+
+def copied(log: memoryview, base: int, units: bytes) -> bytes | bytearray:
+    """Returns a copy of the records of all units, one after the other. log: the bytes of the log from offset
+    `base` on. ValueError: a record is not in it."""
+    if _IS_COMPILED:
+        return _copied(log, base, units)
+    return joined(log, base, [(start, start + size) for start, size in _UNIT.iter_unpack(units)])
 
 
 def joined(log: memoryview, base: int, ranges: Ranges) -> bytes | bytearray:
@@ -64,26 +77,39 @@ def joined(log: memoryview, base: int, ranges: Ranges) -> bytes | bytearray:
 
 def _next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
     raw, at, units_end = units, 0, len(units)
-    count = total = begin = end = 0
-    ranges: Ranges = []
+    count = total = begin = end = runs = 0
     while at < units_end:
         log_offset = _number(raw, at, 8)
         size = _number(raw, at + 8, 4)
         if not count:
             if log_offset < log_min:
                 return None
-            begin = end = log_offset
-        if log_offset != end:
-            ranges.append((begin, end))
             begin = log_offset
+        runs += not count or log_offset != end
         end = log_offset + size
         total += size
         count += 1
         at += _UNIT_BYTES
         if total > bytes_max:
             return None
-    ranges.append((begin, end))
-    return NextRecords(count, total, ranges)
+    return count, total, begin, end, runs
+
+
+def _copied(log: memoryview, base: int, units: bytes) -> bytearray:
+    raw, at, units_end = units, 0, len(units)
+    total, log_bytes = 0, len(log)
+    while at < units_end:
+        start, size = _number(raw, at, 8) - base, _number(raw, at + 8, 4)
+        if start < 0 or start + size > log_bytes:
+            raise ValueError(f"{start + base}..{start + base + size} is not in {base}..{base + log_bytes}")
+        total += size
+        at += _UNIT_BYTES
+    whole = bytearray(total)
+    target, to, at = whole, 0, 0
+    while at < units_end:
+        to = _copy(target, to, log, _number(raw, at, 8) - base, _number(raw, at + 8, 4))
+        at += _UNIT_BYTES
+    return whole
 
 
 def _number(raw: bytes, at: int, width: int) -> int:
@@ -112,4 +138,4 @@ def _copy(target: bytearray, at: int, source: memoryview, begin: int, count: int
     return at + count
 
 
-prefer_twin(__name__, globals(), "next_records", "joined")
+prefer_twin(__name__, globals(), "next_records", "copied", "joined")

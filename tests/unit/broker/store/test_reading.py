@@ -11,17 +11,19 @@ from tests.support.store_parts import open_store, put
 
 @pytest.mark.parametrize("seed", range(10))
 def test_all_of_the_next_messages(tmp_path: Path, seed: int) -> None:
-    """Adjacent records, scattered ones, both; ends of files of log and queue; too few bytes, or enough."""
+    """Adjacent records, scattered ones, both; ends of files of log and queue; too few bytes, or enough; short
+    messages, which are copied, and long ones, which are not."""
     dice = random.Random(seed)
+    body_bytes_max = dice.choice([200, 10_000])
     store = open_store(tmp_path, consume_queue_file_bytes=20 * UNIT_BYTES)
     runs = dice.choice([1, 3, 40])
     for number in range(60):
-        put(store, b"x" * dice.randrange(1, 200), queue_id=number // runs % 2, tags="A")
+        put(store, b"x" * dice.randrange(1, body_bytes_max), queue_id=number // runs % 2, tags="A")
     store.set_confirm_offset(store.commit_log.max_offset)
     every_code = frozenset(unit[2] for unit in store.queues.get("TopicA", 0).units(0, 20))
     for _ in range(100):
         queue_id, offset = dice.randrange(2), dice.randrange(35)
-        nums, size = dice.choice([1, 5, 32]), dice.choice([1, 700, 5_000, 1 << 20])
+        nums, size = dice.choice([1, 5, 32]), dice.choice([1, 700, 5_000, 50_000, 1 << 20])
         plain = store.get("TopicA", queue_id, offset, nums, size, None)
         looked_at = store.get("TopicA", queue_id, offset, nums, size, every_code)
         assert plain == looked_at
