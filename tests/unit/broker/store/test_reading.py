@@ -15,7 +15,11 @@ def test_all_of_the_next_messages(tmp_path: Path, seed: int) -> None:
     messages, which are copied, and long ones, which are not."""
     dice = random.Random(seed)
     body_bytes_max = dice.choice([200, 10_000])
-    store = open_store(tmp_path, consume_queue_file_bytes=20 * UNIT_BYTES)
+    store = open_store(
+        tmp_path,
+        commit_log_file_bytes=20 * body_bytes_max,
+        consume_queue_file_bytes=20 * UNIT_BYTES,
+    )
     runs = dice.choice([1, 3, 40])
     for number in range(60):
         put(store, b"x" * dice.randrange(1, body_bytes_max), queue_id=number // runs % 2, tags="A")
