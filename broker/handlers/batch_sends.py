@@ -12,7 +12,8 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
 from broker.put.send_commands import SendCommand
-from broker.put.send_replies import BATCH_REPLY, key_text, message_ids, refusal
+from broker.put.send_replies import BATCH_REPLY, message_ids, refusal
+from broker.put.success_frames import key_text
 from keelmq.remoting.command import FLAG_ONEWAY
 
 COMPRESSED: Final = 1

@@ -23,15 +23,15 @@ from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, st
 from broker.message.inner_batch import INNER_BATCH
 from broker.message.property_scan import scan_properties
 from broker.message.record import TRANSACTION_BITS
-from broker.message.record_bytes import Message, QueueCursor
+from broker.message.record_bytes import EncodedRecords, QueueCursor
 from broker.metadata.topics import Topic
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
-from broker.put.plain_sends import PlainSend, plain_sends
+from broker.put.plain_sends import UNIQUE_KEY, PlainSend, messages_of, plain_sends
 from broker.put.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
-from broker.put.send_replies import key_text, refusal, reply_template, reply_texts
-from broker.put.success_frames import Answer, success_frame_list, success_frames
+from broker.put.send_replies import refusal, reply_template, reply_texts
+from broker.put.success_frames import Answered, key_text, success_frame_list, success_frames
 from broker.stats.rpc_latency import ONEWAY, SUCCESS, response_code_of
 from broker.store.batched_put import BatchedPut
 from broker.store.queue.batch_queue import BatchQueue
@@ -45,9 +45,8 @@ from keelmq.remoting.turn_requests import ServeTurn, TurnRequests
 _UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 _WAITS: Final = 8
 """In a PlainSend."""
-Answered: TypeAlias = tuple[int, bytes, int, bool]
-"""(queueId, key in the reply, opaque, is_oneway) of a message in a batch."""
-_UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
+Stored: TypeAlias = tuple[EncodedRecords, list[Answered], int]
+"""The records of the messages, what is answered to each, and how many are not oneway."""
 
 
 class SendHandler:
@@ -127,8 +126,8 @@ class SendHandler:
             began = perf_counter()
             return self._timed(began, command, self._send_plain_batch(command, topic, body, properties, peer))
         if not key:
-            key = self._new_unique_key().encode()
-            properties += _UNIQUE_KEY % key
+            key = self._new_key()
+            properties += UNIQUE_KEY % key
         tick = self._tick
         if not tick.is_due and tick.starts_cut_off():
             refused = PutRefused(ResponseCode.SERVICE_NOT_AVAILABLE, CUT_OFF)
@@ -217,15 +216,17 @@ class SendHandler:
         if self._gate.wait:
             del sends[self._pending.room :]
         stored = self._put_together(sends, [peer.address_bytes] * len(sends))
-        answers = [answer for answer in stored if answer is not None]
-        frames = success_frames(self._texts, answers)
+        if stored is None:
+            return 0, b""
+        written, answered, count = stored
+        frames = success_frames(self._texts, written.offsets, written.queue_offsets, answered)
         tick = self._tick
-        if answers and self._gate.wait and sends[0][_WAITS]:
+        if count and self._gate.wait and sends[0][_WAITS]:
             end = self._store.commit_log.max_offset
-            self._pending.add(end, peer, frames, tick.ms, len(answers), tick.code)
-            return len(stored), b""
-        tick.answered += len(answers)
-        return len(stored), frames
+            self._pending.add(end, peer, frames, tick.ms, count, tick.code)
+            return len(answered), b""
+        tick.answered += count
+        return len(answered), frames
 
     def send_turn(self, sends: list[PlainSend], peers: list[FastPathPeer]) -> list[bytes | None]:
         """Stores messages of several connections, as send_batched() does. Returns what each is answered now;
@@ -233,11 +234,13 @@ class SendHandler:
         if self._gate.wait:
             sends = sends[: self._pending.room]
         stored = self._put_together(sends, [peer.address_bytes for peer in peers])
-        frames = iter(success_frame_list(self._texts, [answer for answer in stored if answer is not None]))
-        replies = [None if answer is None else next(frames) for answer in stored]
+        if stored is None:
+            return []
+        written, answered, count = stored
+        replies = success_frame_list(self._texts, written.offsets, written.queue_offsets, answered)
         tick, pending = self._tick, self._pending
-        if not (replies and self._gate.wait and sends[0][_WAITS]):
-            tick.answered += len(replies) - replies.count(None)
+        if not (self._gate.wait and sends[0][_WAITS]):
+            tick.answered += count
             return replies
         end = self._store.commit_log.max_offset
         for reply, peer in zip(replies, peers, strict=False):
@@ -245,60 +248,32 @@ class SendHandler:
                 pending.add(end, peer, reply, tick.ms, 1, tick.code)
         return [None] * len(replies)
 
-    def _put_together(self, sends: list[PlainSend], born_hosts: list[bytes]) -> list[Answer | None]:
-        """Returns an answer for each message that is stored, from the first one on; None: it was oneway."""
-        if not self._gate.accepts_all or not sends:
-            return []
-        batched, tick = BatchedPut(self._store), self._tick
-        cursors: dict[tuple[bytes, int], QueueCursor] = {}
-        messages: list[Message] = []
-        answered: list[Answered] = []
-        suffix, all_wait = self._suffix, sends[0][_WAITS]
-        body_bytes_max, properties_bytes_max = self._body_bytes_max, self._properties_bytes_max
-        for send, born_host in zip(sends, born_hosts, strict=False):
-            (
-                topic_raw, queue_id, flag, sys_flag, born_timestamp, times, body, properties,
-                waits, code, key, keys, opaque, is_oneway,
-            ) = send  # fmt: skip
-            if (
-                waits is not all_wait
-                or sys_flag & _UNUSUAL_BITS
-                or len(body) > body_bytes_max
-                or len(properties) > properties_bytes_max
-            ):
-                break
-            queue_key = topic_raw, queue_id
-            cursor = cursors.get(queue_key)
-            if cursor is None:
-                topic = self._open_topic(topic_raw.decode(), queue_id)
-                cursor = None if topic is None else batched.cursor(topic, queue_id)
-                if cursor is None:
-                    break
-                cursors[queue_key] = cursor
-            if not key:
-                key = self._new_unique_key().encode()
-                properties += _UNIQUE_KEY % key
-            message = (
-                cursor, flag, sys_flag, born_timestamp, born_host, times, body, properties + suffix, code,
-                key, keys,
-            )  # fmt: skip
-            messages.append(message)
-            answered.append((queue_id, key if key.isalnum() else key_text(key), opaque, is_oneway))
+    def _put_together(self, sends: list[PlainSend], born_hosts: list[bytes]) -> Stored | None:
+        """Stores the sends that can be stored together, from the first one on. None: there are none."""
+        tick = self._tick
+        if not self._gate.accepts_all:
+            return None
+        batched = BatchedPut(self._store)
+
+        def cursor_of(topic_raw: bytes, queue_id: int) -> QueueCursor | None:
+            topic = self._open_topic(topic_raw.decode(), queue_id)
+            return None if topic is None else batched.cursor(topic, queue_id)
+
+        limits = self._body_bytes_max, self._properties_bytes_max, self._suffix
+        messages, answered, count = messages_of(sends, born_hosts, cursor_of, self._new_key, limits)
         if not messages or (not tick.is_due and tick.starts_cut_off()):
-            return []
+            return None
         written = batched.put(messages, tick.wall_ms)
         if written is None:
-            return []
+            return None
         if not tick.is_due:
             tick.schedule()
         if self._store.store_host is not self._host:
             self._look_at_host()
-        return [
-            None if is_oneway else (offset, queue_id, queue_offset, key, opaque)
-            for offset, queue_offset, (queue_id, key, opaque, is_oneway) in zip(
-                written.offsets, written.queue_offsets, answered, strict=True
-            )
-        ]
+        return written, answered, count
+
+    def _new_key(self) -> bytes:
+        return self._new_unique_key().encode()
 
     def _look_at_host(self) -> None:
         """The store's host is part of every message id. It may be known only after the start."""

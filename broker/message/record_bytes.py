@@ -53,7 +53,7 @@ class EncodedRecords(NamedTuple):
     """raw: all records. offsets, queue_offsets: the CommitLog offset and the queue offset of each. keys: of
     the queues whose cursor has a key_prefix_hash."""
 
-    raw: bytes
+    raw: bytes | bytearray
     offsets: list[int]
     queue_offsets: list[int]
     keys: list[Keyed]
@@ -246,7 +246,7 @@ def _all_written(messages: list[Message], shared: CommonFields, offset: int) -> 
             keys.append((prefix_hash, where, timestamp, unique_key, more))
         offset += size
         at += size
-    return EncodedRecords(bytes(whole), offsets, queue_offsets, keys)
+    return EncodedRecords(whole, offsets, queue_offsets, keys)
 
 
 def _fill(

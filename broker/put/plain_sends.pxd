@@ -4,12 +4,19 @@ cimport cython
 cdef bint _IS_COMPILED
 cdef long long _RESPONSE, _ONEWAY, _INT32_MAX
 cdef Py_ssize_t _HEADER_BYTES_MAX, _DIGITS_MAX, _PLACE_BYTES, _PLACES_BYTES, _SCRATCH_BYTES
-cdef int _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _ZERO, _NINE, _SEPARATOR, _BAD, _LETTER_A, _LETTER_M
+cdef int _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _ZERO, _NINE, _SEPARATOR, _BAD, _WAITS, _UNUSUAL_BITS, _LETTER_A, _LETTER_M
 cdef int _A, _B, _C, _D, _E, _F, _G, _H, _I, _J, _L, _M, _OPAQUE, _FLAG, _EXT_FIELDS
 cdef bytes _IS_TEXT
 
 @cython.locals(found=list, is_fast=bint, scratch=bytearray, header=bytes, body=bytes, send=object)
 cpdef list plain_sends(list frames, bytes key, decode, bint has_short_names)
+
+@cython.locals(
+    body_bytes_max=Py_ssize_t, properties_bytes_max=Py_ssize_t, suffix=bytes, messages=list, answered=list, cursors=dict, all_wait=bint,
+    cursor=list, last_topic=bytes, last_queue_id="long long", two_way=Py_ssize_t, index=Py_ssize_t, send=tuple, topic=bytes,
+    queue_id="long long", sys_flag="long long", body=bytes, properties=bytes, waits=bint, key=bytes, is_oneway=bint
+)
+cpdef tuple messages_of(list sends, list born_hosts, cursor_of, new_unique_key, tuple limits)
 
 @cython.locals(
     raw="const unsigned char *", where="unsigned char *", index=Py_ssize_t, end=Py_ssize_t,

@@ -1,4 +1,5 @@
-"""Reads the plain sends at the beginning of the frames of one read, or of one turn, for SendHandler. Pure.
+"""Reads the plain sends at the beginning of the frames of one read, or of one turn, and makes messages of
+those that can be stored together. Pure.
 
 A compiled leaf: with Cython, a header of code 310 in the form that clients write is read character by
 character. Any other header is decoded by msgspec, as all are where nothing is compiled: one with spaces
@@ -11,7 +12,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from broker.message.inner_batch import INNER_BATCH
 from broker.message.property_scan import scan, scan_properties
+from broker.message.record import TRANSACTION_BITS
+from broker.message.record_bytes import Message, QueueCursor
+from broker.put.success_frames import Answered, key_text
 from keelmq.remoting.frame import Frame
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
@@ -40,6 +45,13 @@ _IS_TEXT: Final = bytes(32 <= byte < 127 and byte not in b'"\\' for byte in rang
 PlainSend: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes, bool, int, bytes, bytes, int, bool]
 """(topic, queueId, flag, sysFlag, born timestamp in ms, reconsumeTimes, body, properties, waits, tags code,
 UNIQ_KEY, KEYS, opaque, is_oneway); for five of them see ScannedProperties."""
+_WAITS: Final = 8
+"""In a PlainSend."""
+Limits: TypeAlias = tuple[int, int, bytes]
+"""Bytes of a body and of properties at most, and what is added to the properties of each message."""
+UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
+"""The property, to format with a key."""
+_UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
 
 
 def plain_sends(
@@ -61,6 +73,59 @@ def plain_sends(
             break
         found.append(send)
     return found
+
+
+def messages_of(
+    sends: list[PlainSend],
+    born_hosts: list[bytes],
+    cursor_of: Callable[[bytes, int], QueueCursor | None],
+    new_unique_key: Callable[[], bytes],
+    limits: Limits,
+) -> tuple[list[Message], list[Answered], int]:
+    """Returns the sends that can be stored together, from the first one on: as messages, what is answered to
+    each, and how many are not oneway.
+
+    born_hosts: one for each. cursor_of: (topic, queueId) -> the cursor of the queue, called once for each;
+    None ends them. new_unique_key: for a message without one.
+    """
+    body_bytes_max, properties_bytes_max, suffix = limits
+    messages: list[Message] = []
+    answered: list[Answered] = []
+    cursors: dict[tuple[bytes, int], QueueCursor] = {}
+    cursor: QueueCursor | None = None
+    last_topic, last_queue_id = b"", -1
+    two_way = 0
+    all_wait = len(sends) > 0 and sends[0][_WAITS]
+    for index in range(len(sends)):
+        send = sends[index]
+        (
+            topic, queue_id, flag, sys_flag, born_timestamp, times, body, properties, waits, code, key, keys,
+            opaque, is_oneway,
+        ) = send  # fmt: skip
+        if (
+            waits != all_wait
+            or sys_flag & _UNUSUAL_BITS
+            or len(body) > body_bytes_max
+            or len(properties) > properties_bytes_max
+        ):
+            break
+        if cursor is None or queue_id != last_queue_id or topic != last_topic:
+            last_topic, last_queue_id = topic, queue_id
+            cursor = cursors.get((topic, queue_id)) or cursor_of(topic, queue_id)
+            if cursor is None:
+                break
+            cursors[topic, queue_id] = cursor
+        if not key:
+            key = new_unique_key()
+            properties += UNIQUE_KEY % key
+        message = (
+            cursor, flag, sys_flag, born_timestamp, born_hosts[index], times, body, properties + suffix, code,
+            key, keys,
+        )  # fmt: skip
+        messages.append(message)
+        answered.append((queue_id, key if key.isalnum() else key_text(key), opaque, is_oneway))
+        two_way += not is_oneway
+    return messages, answered, two_way
 
 
 def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> PlainSend | None:
@@ -296,4 +361,4 @@ def _is_at(raw: bytes, at: int, name: bytes, count: int) -> bool:
     return True
 
 
-prefer_twin(__name__, globals(), "plain_sends")
+prefer_twin(__name__, globals(), "plain_sends", "messages_of")

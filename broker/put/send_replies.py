@@ -6,8 +6,6 @@ from binascii import hexlify
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from broker.admission.send_gate import PutRefused
 from broker.put.send_commands import SendCommand
 from broker.put.success_frames import Texts
@@ -43,13 +41,6 @@ def message_ids(store_host: bytes, offsets: Sequence[int]) -> bytes:
     host = hexlify(store_host).upper()
     places = hexlify(struct.pack(f">{len(offsets)}q", *offsets), b",", 8).upper()
     return host + places.replace(b",", b"," + host)
-
-
-def key_text(key: bytes) -> bytes:
-    """Returns the key as a JSON string, without the quotation marks."""
-    if key.isalnum():  # of bytes: that of str looks up every character
-        return key
-    return msgspec.json.encode(key.decode("utf-8", "replace"))[1:-1]
 
 
 def refusal(command: SendCommand, refused: PutRefused) -> bytes | None:

@@ -5,16 +5,16 @@ cdef bint _IS_COMPILED
 cdef Py_ssize_t _PREFIX_BYTES, _LENGTH_BYTES, _OFFSET_DIGITS
 
 @cython.locals(
-    fixed=Py_ssize_t, frames=list, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long",
-    size=Py_ssize_t, whole=bytearray, target="unsigned char *"
+    fixed=Py_ssize_t, frames=list, index=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes,
+    opaque="long long", is_oneway=bint, size=Py_ssize_t, whole=bytearray, target="unsigned char *"
 )
-cdef list _each_written(tuple texts, list answers)
+cdef list _each_written(tuple texts, list offsets, list queue_offsets, list answered)
 
 @cython.locals(
-    fixed=Py_ssize_t, total=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes, opaque="long long",
-    size=Py_ssize_t, whole=bytearray, target="unsigned char *", at=Py_ssize_t
+    fixed=Py_ssize_t, total=Py_ssize_t, index=Py_ssize_t, queue_id="long long", queue_offset="long long", offset="long long", key=bytes,
+    opaque="long long", is_oneway=bint, size=Py_ssize_t, whole=bytearray, target="unsigned char *", at=Py_ssize_t
 )
-cdef bytes _written(tuple texts, list answers)
+cdef bytes _written(tuple texts, list offsets, list queue_offsets, list answered)
 
 @cython.locals(before_offset=bytes, before_queue_id=bytes, before_queue_offset=bytes, before_key=bytes, before_opaque=bytes, last=bytes)
 cdef inline Py_ssize_t _frame(

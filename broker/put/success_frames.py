@@ -6,6 +6,8 @@ A compiled leaf: with Cython, a frame is written without Python objects.
 import struct
 from typing import Final, TypeAlias
 
+import msgspec
+
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 _IS_COMPILED: Final = is_compiled(__file__)
@@ -17,37 +19,64 @@ _OFFSET_DIGITS: Final = 16
 Texts: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """The texts before the CommitLog offset (16 hex digits), the queueId, the queue offset, the key and the
 opaque, and the text behind the opaque."""
-Answer: TypeAlias = tuple[int, int, int, bytes, int]
-"""CommitLog offset, queueId, queue offset, key (see key_text), opaque."""
+Answered: TypeAlias = tuple[int, bytes, int, bool]
+"""queueId, key (see key_text), opaque, is_oneway: a oneway send gets no frame."""
 
 
-def success_frames(texts: Texts, answers: list[Answer]) -> bytes:
-    """Returns the frames of all answers, joined."""
+def key_text(key: bytes) -> bytes:
+    """Returns the key as a JSON string, without the quotation marks."""
+    if key.isalnum():  # of bytes: that of str looks up every character
+        return key
+    return msgspec.json.encode(key.decode("utf-8", "replace"))[1:-1]
+
+
+def success_frames(
+    texts: Texts, offsets: list[int], queue_offsets: list[int], answered: list[Answered]
+) -> bytes:
+    """Returns the frames of all answers, joined. offsets: in the CommitLog. The lists have an item for each
+    message."""
     if _IS_COMPILED:
-        return _written(texts, answers)
+        return _written(texts, offsets, queue_offsets, answered)
+    frames = success_frame_list(texts, offsets, queue_offsets, answered)
+    return b"".join([frame for frame in frames if frame is not None])
+
+
+def success_frame_list(
+    texts: Texts, offsets: list[int], queue_offsets: list[int], answered: list[Answered]
+) -> list[bytes | None]:
+    """Returns the frame of each message; None: it was oneway."""
+    if _IS_COMPILED:
+        return _each_written(texts, offsets, queue_offsets, answered)
     one, two, three, four, five, six = texts
     headers = [
-        b"%b%016X%b%d%b%d%b%b%b%d%b"
+        None
+        if is_oneway
+        else b"%b%016X%b%d%b%d%b%b%b%d%b"
         % (one, offset, two, queue_id, three, queue_offset, four, key, five, opaque, six)
-        for offset, queue_id, queue_offset, key, opaque in answers
+        for offset, queue_offset, (queue_id, key, opaque, is_oneway) in zip(
+            offsets, queue_offsets, answered, strict=True
+        )
     ]
-    return b"".join([_PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header for header in headers])
-
-
-def success_frame_list(texts: Texts, answers: list[Answer]) -> list[bytes]:
-    """Returns the frame of each answer."""
-    if _IS_COMPILED:
-        return _each_written(texts, answers)
-    return [success_frames(texts, [answer]) for answer in answers]
+    return [
+        None if header is None else _PREFIX(len(header) + _LENGTH_BYTES, len(header)) + header
+        for header in headers
+    ]
 
 
 # -- compiled -------------------------------------------------------------------------------------------
 
 
-def _each_written(texts: Texts, answers: list[Answer]) -> list[bytes]:
+def _each_written(
+    texts: Texts, offsets: list[int], queue_offsets: list[int], answered: list[Answered]
+) -> list[bytes | None]:
     fixed = _OFFSET_DIGITS + sum(map(len, texts))
-    frames: list[bytes] = []
-    for offset, queue_id, queue_offset, key, opaque in answers:
+    frames: list[bytes | None] = []
+    for index in range(len(answered)):
+        queue_id, key, opaque, is_oneway = answered[index]
+        if is_oneway:
+            frames.append(None)
+            continue
+        offset, queue_offset = offsets[index], queue_offsets[index]
         size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
         whole = bytearray(_PREFIX_BYTES + size)
         target = whole
@@ -56,17 +85,23 @@ def _each_written(texts: Texts, answers: list[Answer]) -> list[bytes]:
     return frames
 
 
-def _written(texts: Texts, answers: list[Answer]) -> bytes:
+def _written(texts: Texts, offsets: list[int], queue_offsets: list[int], answered: list[Answered]) -> bytes:
     fixed = _OFFSET_DIGITS + sum(map(len, texts))
     total = 0
-    for _, queue_id, queue_offset, key, opaque in answers:
-        total += _PREFIX_BYTES + fixed + len(key)
-        total += _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
+    for index in range(len(answered)):
+        queue_id, key, opaque, is_oneway = answered[index]
+        if not is_oneway:
+            queue_offset = queue_offsets[index]
+            total += _PREFIX_BYTES + fixed + len(key)
+            total += _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
     whole = bytearray(total)
     target, at = whole, 0
-    for offset, queue_id, queue_offset, key, opaque in answers:
-        size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
-        at = _frame(target, at, size, texts, offset, queue_id, queue_offset, key, opaque)
+    for index in range(len(answered)):
+        queue_id, key, opaque, is_oneway = answered[index]
+        if not is_oneway:
+            offset, queue_offset = offsets[index], queue_offsets[index]
+            size = fixed + len(key) + _decimals(queue_id) + _decimals(queue_offset) + _decimals(opaque)
+            at = _frame(target, at, size, texts, offset, queue_id, queue_offset, key, opaque)
     return bytes(whole)
 
 

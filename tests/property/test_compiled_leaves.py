@@ -18,7 +18,7 @@ from broker.message.property_scan import waits_for_replicas
 from broker.message.record import host_bits, index_keys, key_hash, parse_properties, tags_code
 from broker.message.record_bytes import CommonFields, Message, queue_cursor, record_parts
 from broker.put.send_replies import reply_template, reply_texts
-from broker.put.success_frames import Answer
+from broker.put.success_frames import Answered
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from broker.store.queue.size_counts import SMALL_BYTES, no_records
 from broker.store.queue.unit_ranges import Ranges, ranges_of
@@ -367,15 +367,29 @@ counts = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 99, 100, 10**18 
 @unhurried
 @given(
     st.sampled_from([bytes(8), bytes(range(20))]),
-    st.lists(st.tuples(offsets, st.integers(0, 2**31 - 1), counts, st.binary(max_size=40), i32), max_size=5),
+    st.lists(
+        st.tuples(
+            offsets,
+            counts,
+            st.tuples(
+                st.integers(0, 2**31 - 1), st.binary(max_size=40), i32, st.sampled_from([False, False, True])
+            ),
+        ),
+        max_size=5,
+    ),
 )
-@example(bytes(8), [(0, 0, 0, b"", -(2**31)), (2**63 - 1, 2**31 - 1, 2**63 - 1, b"k" * 600, 2**31 - 1)])
-def test_success_frames(host: bytes, answers: list[Answer]) -> None:
-    template = reply_template(host)
-    found = same(SUCCESS_FRAMES, reply_texts(host), answers)
-    each = [reply_frame(template % answer) for answer in answers]
-    assert found == b"".join(each)
-    assert same(SUCCESS_FRAME_LIST, reply_texts(host), answers) == each
+@example(
+    bytes(8),
+    [(0, 0, (0, b"", -(2**31), False)), (2**63 - 1, 2**63 - 1, (2**31 - 1, b"k" * 600, 2**31 - 1, False))],
+)
+def test_success_frames(host: bytes, stored: list[tuple[int, int, Answered]]) -> None:
+    template, lists = reply_template(host), [[each[place] for each in stored] for place in range(3)]
+    each = [
+        None if is_oneway else reply_frame(template % (offset, queue_id, queue_offset, key, opaque))
+        for offset, queue_offset, (queue_id, key, opaque, is_oneway) in stored
+    ]
+    assert same(SUCCESS_FRAME_LIST, reply_texts(host), *lists) == each
+    assert same(SUCCESS_FRAMES, reply_texts(host), *lists) == b"".join(frame for frame in each if frame)
 
 
 # -- batches, again --------------------------------------------------------------------------------------

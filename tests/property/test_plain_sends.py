@@ -1,6 +1,8 @@
 """The reader of plain sends: whatever a header looks like, it finds what msgspec finds."""
 
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -8,8 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from broker.message.inner_batch import INNER_BATCH
+from broker.message.record_bytes import Message, QueueCursor, queue_cursor
 from broker.put.plain_sends import PlainSend, plain_sends
 from broker.put.send_commands import SendCommandV1, SendCommandV2
+from broker.put.success_frames import Answered, key_text
 from keelmq.remoting.dispatch import fast_path_key
 from keelmq.remoting.frame import Frame
 from keelmq.runtime.compiled import leaves
@@ -219,3 +224,85 @@ def test_long_names_are_for_msgspec() -> None:
     for way in PLAIN_SENDS:
         ((topic, queue_id, *_),) = way(frames_of(header), fast_path_key(10), v1, False)
         assert (topic, queue_id) == (b"T", 3)
+
+
+# -- what of them is stored together ---------------------------------------------------------------------
+
+MESSAGES_OF = ways("broker.put.plain_sends", "messages_of")
+SUFFIX = b"CLUSTER\x01c\x02"
+plain = st.tuples(
+    st.sampled_from([*[b"TopicA", b"TopicB"] * 8, b"None"]),
+    st.integers(0, 1),
+    st.just(0),
+    st.sampled_from([*[0, 1, 16] * 8, 4, 8, 128, -1]),
+    st.just(7),
+    st.just(1),
+    st.sampled_from([*[b"", b"ab"] * 4, b"abc", b"abcd"]),
+    st.sampled_from([*[b"", b"K\x01v\x02"] * 4, b"K\x01long\x02"]),
+    st.sampled_from([*[True] * 8, False]),
+    st.just(5),
+    st.sampled_from([b"", b"AC11", b'a"b', b"\xff"]),
+    st.just(b"k"),
+    st.integers(-5, 5),
+    st.booleans(),
+)
+
+
+def together(
+    sends: list[PlainSend], body_bytes_max: int, properties_bytes_max: int
+) -> tuple[list[Message], list[Answered], int]:
+    """One by one, as plainly as can be."""
+    messages, answered = list[Message](), list[Answered]()
+    for number, send in enumerate(sends):
+        (
+            topic,
+            queue_id,
+            flag,
+            sys_flag,
+            born,
+            times,
+            body,
+            properties,
+            waits,
+            code,
+            key,
+            keys,
+            opaque,
+            way,
+        ) = send
+        if waits is not sends[0][8] or sys_flag & (12 | INNER_BATCH) or topic == b"None":
+            break
+        if len(body) > body_bytes_max or len(properties) > properties_bytes_max:
+            break
+        made = b"" if key else b"made%d" % [not each[10] for each in sends[:number]].count(True)
+        cursor = queue_cursor(topic, queue_id, 0, None)
+        stored = properties + (b"UNIQ_KEY\x01" + made + b"\x02" if made else b"") + SUFFIX
+        host = b"host%d" % number
+        messages.append((cursor, flag, sys_flag, born, host, times, body, stored, code, key or made, keys))
+        answered.append((queue_id, key_text(key or made), opaque, way))
+    return messages, answered, [each[3] for each in answered].count(False)
+
+
+@unhurried
+@given(st.lists(plain, max_size=12), st.integers(2, 4), st.sampled_from([0, 4, 7, 99]))
+def test_messages_of(sends: list[PlainSend], body_bytes_max: int, properties_bytes_max: int) -> None:
+    hosts = [b"host%d" % number for number in range(len(sends))]
+    for way in MESSAGES_OF:
+        asked: list[tuple[bytes, int]] = []
+        made = itertools.count()
+
+        def cursor_of(
+            topic: bytes, queue_id: int, asked: list[tuple[bytes, int]] = asked
+        ) -> QueueCursor | None:
+            asked.append((topic, queue_id))
+            return None if topic == b"None" else queue_cursor(topic, queue_id, 0, None)
+
+        def new_key(made: Iterator[int] = made) -> bytes:
+            return b"made%d" % next(made)
+
+        limits = body_bytes_max, properties_bytes_max, SUFFIX
+        messages, answered, count = way(sends, hosts, cursor_of, new_key, limits)
+        assert (messages, answered, count) == together(sends, body_bytes_max, properties_bytes_max)
+        assert len(asked) == len(set(asked)), "each queue has one cursor"
+        cursors = {(each[0][0], each[0][1]): each[0] for each in messages}
+        assert all(cursors[each[0][0], each[0][1]] is each[0] for each in messages)

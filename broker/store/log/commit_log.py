@@ -252,7 +252,7 @@ class CommitLog(CuttableLog):
         """Whether `count` bytes of records fit into the current file."""
         return self.max_offset + count + BLANK_BYTES <= self._end
 
-    def store(self, records: bytes) -> None:
+    def store(self, records: bytes | bytearray) -> None:
         """Appends whole records, the first of which has max_offset as its own offset. The caller has checked
         that they fit."""
         at = self.max_offset - self._base
