@@ -3,7 +3,7 @@
 Nothing here waits. A plain message costs one call of the store and one reply template; the plain messages of
 one read, or of one turn of the event loop, are stored together. Every other message goes to unusual_sends.py,
 which also finds the reason of a refusal. Plain is decided in four places, for `send` and for
-`_put_together`: the gate's accepts_all (the whole broker), the topic's open_queue_count (topic and queue),
+messages_of(): the gate's accepts_all (the whole broker), the topic's open_queue_count (topic and queue),
 scan_properties(), and sizes and flags. Source: RocketMQ 5.3.3 SendMessageProcessor.
 """
 
