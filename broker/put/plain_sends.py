@@ -138,7 +138,7 @@ def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> Plai
         return None  # the connection serves it by itself next
     if command.flag & _RESPONSE or not is_plain or ext.batch:
         return None
-    if not _fits(ext.born_timestamp, ext.flag, ext.sys_flag, ext.reconsume_times):
+    if not _fits(ext.born_timestamp, ext.queue_id, ext.flag, ext.sys_flag, ext.reconsume_times):
         return None
     return (
         topic, ext.queue_id, ext.flag, ext.sys_flag, ext.born_timestamp, ext.reconsume_times, body,
@@ -147,7 +147,7 @@ def _decoded(header: bytes, body: bytes, decode: Callable[[bytes], Any]) -> Plai
 
 
 def _fits(born_timestamp: int, *numbers: int) -> bool:
-    """Returns whether a record has room for them. The queueId must be one of the topic's anyway."""
+    """Returns whether a record has room for them."""
     return _INT64_MIN <= born_timestamp <= _INT64_MAX and all(
         _INT32_MIN <= each <= _INT32_MAX for each in numbers
     )
@@ -170,7 +170,7 @@ def _read(header: bytes, body: bytes, scratch: bytearray) -> PlainSend | None:
     flag = _number_of(raw, where, _FLAG, 0)
     if queue_id < 0 or sys_flag < 0 or born_timestamp < 0 or message_flag < 0 or times < 0:
         return None
-    if sys_flag > _INT32_MAX or message_flag > _INT32_MAX or times > _INT32_MAX:
+    if queue_id > _INT32_MAX or sys_flag > _INT32_MAX or message_flag > _INT32_MAX or times > _INT32_MAX:
         return None
     if not 0 <= opaque <= _INT32_MAX or flag < 0 or flag & _RESPONSE:
         return None
