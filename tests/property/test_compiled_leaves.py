@@ -501,6 +501,7 @@ def test_joined(log: bytes, places: list[tuple[int, int]]) -> None:
 @example(b"abcd", [(0, 4), (4, 0)])
 @example(b"abcd", [(3, 2)])
 @example(b"abcd", [(-1, 2)])
+@example(b"abcd", [(0, 1), (2**63 - 1 - BASE, 2**31 - 1)])
 def test_copied(log: bytes, places: list[tuple[int, int]]) -> None:
     units = units_of([(BASE + start, size) for start, size in places])
     whole = same(COPIED, memoryview(log), BASE, units)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
 _IS_COMPILED: Final = is_compiled(__file__)
-_UNIT = struct.Struct(">qi8x")
+_UNIT = struct.Struct(">qI8x")
 _UNIT_BYTES: Final = 20
 
 Ranges = list[tuple[int, int]]
@@ -57,7 +57,11 @@ def copied(log: memoryview, base: int, units: bytes) -> bytes | bytearray:
     `base` on. ValueError: a record is not in it."""
     if _IS_COMPILED:
         return _copied(log, base, units)
-    return joined(log, base, [(start, start + size) for start, size in _UNIT.iter_unpack(units)])
+    places = list(_UNIT.iter_unpack(units))
+    for start, size in places:
+        if start < base or size > len(log) - (start - base):
+            raise ValueError(f"the record at {start} is not in {base}..{base + len(log)}")
+    return b"".join([log[start - base : start - base + size] for start, size in places])
 
 
 def joined(log: memoryview, base: int, ranges: Ranges) -> bytes | bytearray:
@@ -99,9 +103,9 @@ def _copied(log: memoryview, base: int, units: bytes) -> bytearray:
     raw, at, units_end = units, 0, len(units)
     total, log_bytes = 0, len(log)
     while at < units_end:
-        start, size = _number(raw, at, 8) - base, _number(raw, at + 8, 4)
-        if start < 0 or start + size > log_bytes:
-            raise ValueError(f"{start + base}..{start + base + size} is not in {base}..{base + log_bytes}")
+        start, size = _number(raw, at, 8), _number(raw, at + 8, 4)
+        if start < base or size > log_bytes - (start - base):  # start + size may not fit into 64 bits
+            raise ValueError(f"the record at {start} is not in {base}..{base + log_bytes}")
         total += size
         at += _UNIT_BYTES
     whole = bytearray(total)
