@@ -372,20 +372,21 @@ class Connection(asyncio.BufferedProtocol):
             self.collected.flush()
         return not self._closing
 
-    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> None:
-        """Answers a collected request. failed: what its handler has raised already. Never raises."""
-        if self._closing:  # because of an earlier one
-            return
+    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> bool:
+        """Answers a collected request. failed: what its handler has raised already. False: it has ended the
+        connection. Never raises."""
         try:
             answer = self._dispatcher.fast_path_failed
             reply = answer(failed, header, body) if failed else self._frame(0, header, body)
             if reply is not None:
                 self.send(reply)
+            return True
         except RemoteProtocolError as error:
             self._refuse(error)
         except Exception:
             logger.exception("%s: a request of %s failed", self._dispatcher.name, self.address)
             self.abort()
+        return False
 
     def _response(self, command: RemotingCommand) -> None:
         future = self.pending.pop(command.opaque, None)

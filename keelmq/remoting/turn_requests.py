@@ -29,9 +29,10 @@ class Collecting(Protocol):
     def send(self, frame: bytes) -> bool:
         """Queues a response. False: the connection is closing."""
 
-    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> None:
+    def serve_alone(self, header: bytes, body: bytes, failed: Exception | None = None) -> bool:
         """Serves a request as if it had not been collected, and sends the response. failed: what its handler
-        has raised; it is answered with that. Never raises: a fault ends this connection alone."""
+        has raised; it is answered with that. Never raises: a fault ends this connection alone. False: it has;
+        what follows of it is not served."""
 
 
 Frames = list[tuple[int, bytes, bytes, int]]
@@ -107,9 +108,12 @@ class TurnRequests:
                 in_vain += served < TOGETHER_MIN
                 at, requests = at + served, requests[served:]
             if at < end:
-                _, header, body, _ = frames[at]
-                peers[at].serve_alone(header, body)
+                (_, header, body, _), peer = frames[at], peers[at]
                 at, requests = at + 1, requests[1:]
+                if not peer.serve_alone(header, body):
+                    left = [each for each in range(at, end) if peers[each] is not peer]
+                    frames, peers = [frames[each] for each in left], [peers[each] for each in left]
+                    at, end, requests = 0, len(left), []
 
     def _serve_together(
         self,

@@ -89,7 +89,7 @@ def read_queue(
             if count and (count >= max_nums or total + size > max_bytes):
                 break
             if log_offset != range_end:
-                if range_end >= 0:
+                if count:
                     ranges.append((range_start, range_end))
                 range_start = log_offset
             range_end = log_offset + size
@@ -120,20 +120,24 @@ def _next_ones(
     elif is_whole and _should_copy(runs, total):
         views = [memoryview(copied(piece, begin, units))]
     else:
-        views = log.views(ranges_of(units))
+        views = _views(log, ranges_of(units), total)
     low, high = queue.min_offset, queue.max_offset
     return GetResult(GetStatus.FOUND, offset + count, low, high, views, count, total)
 
 
 def _views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
-    """Returns the bytes of the ranges; those of many or short ones as one copy."""
+    """Returns the bytes of the ranges; those of many or short ones as one copy. ValueError: the log does not
+    have all of them, so the queue is damaged."""
     count = len(ranges)
     if count > 1 and _should_copy(count, total):
         begin, end = ranges[0][0], ranges[-1][1]
         piece = log.view(begin, end - begin)
         if len(piece) == end - begin:  # of one file
             return [memoryview(joined(piece, begin, ranges))]
-    return log.views(ranges)
+    views = log.views(ranges)
+    if sum(map(len, views)) != total:
+        raise ValueError(f"the queue has records that are not in the log: {ranges}")
+    return views
 
 
 def _should_copy(pieces: int, total: int) -> bool:

@@ -40,12 +40,11 @@ def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | No
 
 def ranges_of(units: bytes) -> Ranges:
     """Returns the ranges of the records of all units, at least one."""
-    ranges: Ranges = []
-    begin = end = -1
+    begin, _ = _UNIT.unpack_from(units)
+    end, ranges = begin, list[tuple[int, int]]()
     for log_offset, size in _UNIT.iter_unpack(units):
         if log_offset != end:
-            if end >= 0:
-                ranges.append((begin, end))
+            ranges.append((begin, end))
             begin = log_offset
         end = log_offset + size
     ranges.append((begin, end))

@@ -414,6 +414,26 @@ async def test_what_follows_garbage_is_not_served(busy: Clients, then: bytes, in
     assert stored(busy.broker) == [b"before"]
 
 
+@pytest.mark.parametrize("others", [0, COUNT - 1])
+@pytest.mark.parametrize("after", [1, 4])
+async def test_what_follows_garbage_in_a_turn_is_not_served(busy: Clients, others: int, after: int) -> None:
+    """However many there are, of its connection or of others, which are served."""
+    behind = b"".join(send_frame(20 + n, b"behind") for n in range(after))
+    busy.read([GARBAGE + behind, *(send_frame(n, b"%d" % n) for n in range(others))])
+    busy.broker.tick()
+    assert [len(found) for found in busy.answers()] == [0] + [1] * others + [0] * (COUNT - 1 - others)
+    assert stored(busy.broker) == [b"%d" % n for n in range(others)]
+
+
+@pytest.mark.parametrize("count", [3, 5])
+async def test_what_an_aborted_connection_has_sent_is_served(busy: Clients, count: int) -> None:
+    """It may have been oneway, and a connection is aborted for what others do, too."""
+    busy.readers[0].read(b"".join(send_frame(n, b"%d" % n, flag=2) for n in range(count)))
+    busy.readers[0].connection.abort()
+    busy.broker.tick()
+    assert stored(busy.broker) == [b"%d" % n for n in range(count)]
+
+
 async def test_full_before_the_turn_is_over(
     busy: Clients, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
