@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -20,15 +20,20 @@ from broker.admission.pending_replies import reply_frame
 from broker.admission.send_gate import CUT_OFF, PutRefused
 from broker.handlers.batch_sends import COMPRESSED, BatchSends
 from broker.handlers.unusual_sends import UnusualSends, properties_bytes_max, stored_suffix
-from broker.message.inner_batch import INNER_BATCH
 from broker.message.property_scan import scan_properties
-from broker.message.record import TRANSACTION_BITS
 from broker.message.record_bytes import EncodedRecords, QueueCursor
 from broker.metadata.topics import Topic
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
-from broker.put.plain_sends import UNIQUE_KEY, PlainSend, messages_of, plain_sends
+from broker.put.plain_sends import (
+    UNIQUE_KEY,
+    UNUSUAL_BITS,
+    WAITS,
+    PlainSend,
+    messages_of,
+    plain_sends,
+)
 from broker.put.send_commands import SendCommand, SendCommandV1, SendCommandV2, lenient_v1, lenient_v2
 from broker.put.send_replies import refusal, reply_template, reply_texts
 from broker.put.success_frames import Answered, key_text, success_frame_list, success_frames
@@ -42,9 +47,6 @@ from keelmq.remoting.frame import Frame
 from keelmq.remoting.operation import Batched, FastPath, FastPathHandler, OperationTable
 from keelmq.remoting.turn_requests import ServeTurn, TurnRequests
 
-_UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
-_WAITS: Final = 8
-"""In a PlainSend."""
 Stored: TypeAlias = tuple[EncodedRecords, list[Answered], int]
 """The records of the messages, what is answered to each, and how many are not oneway."""
 
@@ -221,7 +223,7 @@ class SendHandler:
         written, answered, count = stored
         frames = success_frames(self._texts, written.offsets, written.queue_offsets, answered)
         tick = self._tick
-        if count and self._gate.wait and sends[0][_WAITS]:
+        if count and self._gate.wait and sends[0][WAITS]:
             end = self._store.commit_log.max_offset
             self._pending.add(end, peer, frames, tick.ms, count, tick.code)
             return len(answered), b""
@@ -239,7 +241,7 @@ class SendHandler:
         written, answered, count = stored
         replies = success_frame_list(self._texts, written.offsets, written.queue_offsets, answered)
         tick, pending = self._tick, self._pending
-        if not (self._gate.wait and sends[0][_WAITS]):
+        if not (self._gate.wait and sends[0][WAITS]):
             tick.answered += count
             return replies
         end = self._store.commit_log.max_offset
@@ -287,7 +289,7 @@ class SendHandler:
 
     def _is_unusual(self, sys_flag: int, body_bytes: int, properties_bytes: int) -> bool:
         return (
-            sys_flag & _UNUSUAL_BITS != 0
+            sys_flag & UNUSUAL_BITS != 0
             or body_bytes > self._body_bytes_max
             or properties_bytes > self._properties_bytes_max
         )

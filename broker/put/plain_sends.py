@@ -45,13 +45,14 @@ _IS_TEXT: Final = bytes(32 <= byte < 127 and byte not in b'"\\' for byte in rang
 PlainSend: TypeAlias = tuple[bytes, int, int, int, int, int, bytes, bytes, bool, int, bytes, bytes, int, bool]
 """(topic, queueId, flag, sysFlag, born timestamp in ms, reconsumeTimes, body, properties, waits, tags code,
 UNIQ_KEY, KEYS, opaque, is_oneway); for five of them see ScannedProperties."""
-_WAITS: Final = 8
+WAITS: Final = 8
 """In a PlainSend."""
 Limits: TypeAlias = tuple[int, int, bytes]
 """Bytes of a body and of properties at most, and what is added to the properties of each message."""
 UNIQUE_KEY: Final = b"UNIQ_KEY\x01%b\x02"
 """The property, to format with a key."""
-_UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
+UNUSUAL_BITS: Final = TRANSACTION_BITS | INNER_BATCH
+"""Of a sysFlag: a message with one of them is not plain."""
 
 
 def plain_sends(
@@ -95,7 +96,7 @@ def messages_of(
     cursor: QueueCursor | None = None
     last_topic, last_queue_id = b"", -1
     two_way = 0
-    all_wait = len(sends) > 0 and sends[0][_WAITS]
+    all_wait = len(sends) > 0 and sends[0][WAITS]
     for index in range(len(sends)):
         send = sends[index]
         (
@@ -104,7 +105,7 @@ def messages_of(
         ) = send  # fmt: skip
         if (
             waits != all_wait
-            or sys_flag & _UNUSUAL_BITS
+            or sys_flag & UNUSUAL_BITS
             or len(body) > body_bytes_max
             or len(properties) > properties_bytes_max
         ):

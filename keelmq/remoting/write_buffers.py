@@ -2,9 +2,9 @@
 
 A peer that does not read costs memory while its connection is open. `look()` finds the peers that have read
 nothing during STALLED_LOOKS looks in a row (looks are counted, not time, so suspending this process makes no
-peer late). `paused()` and `grew()` keep the sum while a buffer is above the pause mark. Above `bytes_max` the
-connections with the largest buffers are closed until three quarters are left: their peers are the furthest
-behind, and lose the least by connecting again. Nothing here runs for a message to a peer that reads.
+peer late). `paused()` and `has_room()` keep the sum while a buffer is above the pause mark. Above `bytes_max`
+the connections with the largest buffers are closed until three quarters are left: their peers are the
+furthest behind, and lose the least by connecting again. Nothing here runs for a message to a peer that reads.
 """
 
 import sys
@@ -75,15 +75,11 @@ class WriteBuffers:
         if unsent + count > WRITE_BYTES_MAX:
             connection.give_up(OVER_LIMIT, f"{unsent} bytes unsent, and {count} more to send")
             return False
-        self.grew(connection, unsent, count)
-        return not connection.is_closing()
-
-    def grew(self, connection: Buffered, unsent: int, count: int) -> None:
-        """Adds `count` bytes to the `unsent` ones of a paused connection. May abort the connection now."""
         mark = self._see(connection, unsent)
         mark.unsent += count
         self.held_bytes += count
         self._keep_bound(connection)
+        return not connection.is_closing()
 
     def forget(self, connection: Buffered) -> None:
         """Unregisters a connection: its buffer is below the pause mark again, or it is gone."""
@@ -108,7 +104,7 @@ class WriteBuffers:
         self._keep_bound()
 
     def _see(self, connection: Buffered, unsent: int) -> _Mark:
-        """Updates a connection's mark. grew() adds the writes of a paused connection to its mark, so a
+        """Updates a connection's mark. has_room() adds the writes of a paused connection to its mark, so a
         smaller buffer was read from. For other connections any activity counts as progress: bytes that the
         peer does not read collect in the buffer until it is paused."""
         mark = self._marks.get(connection)

@@ -151,6 +151,9 @@ class Peer:
     def is_paused(self) -> bool:
         return self.paused
 
+    def is_closing(self) -> bool:
+        return self.problem != ""
+
     def give_up(self, kind: str, problem: str) -> None:
         self.problem = f"{kind}: {problem}"
         self.unsent = 0
@@ -168,7 +171,7 @@ def test_who_takes_a_little_between_looks_stays() -> None:
 
     def read_a_little_and_get_more() -> None:
         peer.unsent -= 100
-        buffers.grew(peer, peer.unsent, 5_000)
+        assert buffers.has_room(peer, 5_000)
         peer.unsent += 5_000
 
     looks(buffers, peer, read_a_little_and_get_more, 5 * STALLED_LOOKS)
@@ -180,7 +183,7 @@ def test_pushes_to_a_peer_that_takes_nothing_are_no_progress() -> None:
     buffers.paused(peer)
 
     def push() -> None:
-        buffers.grew(peer, peer.unsent, 5_000)
+        assert buffers.has_room(peer, 5_000)
         peer.unsent += 5_000
         peer.activity += 1
 
@@ -210,6 +213,6 @@ def test_the_sum_follows_what_was_read_before_anybody_is_given_up() -> None:
     first.unsent = 10
     buffers.paused(second)
     assert (first.problem, second.problem, buffers.held_bytes) == ("", "", 70)
-    buffers.grew(second, 60, 31)
+    assert not buffers.has_room(second, 31)
     assert second.problem.startswith("over_limit: 91 bytes unsent") and not first.problem
     assert buffers.held_bytes == 10
