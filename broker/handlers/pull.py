@@ -35,7 +35,14 @@ from broker.metadata.groups import FORBIDDEN_READ, Group
 from broker.metadata.topics import PERM_READ, Topic
 from broker.put.handler_context import HandlerContext
 from broker.stats.rpc_latency import response_code_of
-from broker.store.queue.reading import OUTSIDE, VIEW_BYTES_MIN, VIEWS_MAX, GetResult, GetStatus
+from broker.store.queue.reading import (
+    OUTSIDE,
+    VIEW_BYTES_MIN,
+    VIEWS_MAX,
+    DamagedQueueError,
+    GetResult,
+    GetStatus,
+)
 from keelmq.remoting.codes import VERSION, RequestCode, ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY
 from keelmq.remoting.operation import FastPath, FastPathHandler, OperationTable
@@ -173,7 +180,11 @@ class PullHandler:
             moved = self._moved(command, peer, topic, group)
             if moved is not None:
                 return moved
-        result = self._get(command, message_filter)
+        try:
+            result = self._get(command, message_filter)
+        except DamagedQueueError as error:
+            self._failures.tell(now_ms(), "%s", error)
+            return self._refused(refuse(command, ResponseCode.SYSTEM_ERROR, str(error)))
         if result.status is _FOUND:
             self._latency.observe(self.request_code, _SUCCESS, self._took_s * 1_000)
             return self._reply(command, peer, topic, group, _SUCCESS, result)

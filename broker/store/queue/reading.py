@@ -17,6 +17,10 @@ VIEW_BYTES_MIN: Final = 4_096
 """See _should_copy()."""
 
 
+class DamagedQueueError(Exception):
+    """A ConsumeQueue names records that the log does not have."""
+
+
 class GetStatus(Enum):
     """The names are RocketMQ's, since they are the remark of a pull's response."""
 

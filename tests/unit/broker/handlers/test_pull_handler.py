@@ -6,6 +6,7 @@ import pytest
 
 from broker.handlers import pull_subscriptions
 from broker.message.record import decode
+from broker.store.queue.consume_queue import UNIT_BYTES
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operation import Call, Reply
@@ -56,6 +57,22 @@ def test_found(broker: Broker, lenient: bool, big: bool) -> None:
     assert read(reply.body) == [b"x" * 5_000 if big else b"message %d" % index for index in range(1, 5)]
     log = broker.store.commit_log
     assert reply.body == bytes(log.view(log.max_offset - len(reply.body), 1 << 20))
+
+
+def test_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With one line in the log, however often a consumer asks; what is not damaged is found."""
+    fill(broker, 5)
+    (path,) = (tmp_path / "consumequeue" / "TopicA" / "0").iterdir()
+    with path.open("r+b") as file:
+        file.seek(2 * UNIT_BYTES)
+        file.write((2**62).to_bytes(8, "big"))
+    for _ in range(3):
+        reply = answer(broker, 1)
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 1" in reply.remark
+    (line,) = [each for each in caplog.records if "damaged" in each.getMessage()]
+    assert line.exc_info is None
+    assert read(answer(broker, 3).body) == [b"message 3", b"message 4"]
 
 
 def test_limits_of_the_request(broker: Broker) -> None:

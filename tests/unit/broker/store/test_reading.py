@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.queue.consume_queue import UNIT_BYTES
+from broker.store.queue.reading import DamagedQueueError
 from tests.support.store_parts import open_store, put
 
 
@@ -57,6 +58,6 @@ def test_a_damaged_queue_gives_no_part_of_it(
         found = store.get("TopicA", 0, 0, 32, 1 << 20, tag_codes)
         assert found.message_count == 2 and found.body_bytes == sum(map(len, found.views))
     else:
-        with pytest.raises(ValueError, match="not in"):
+        with pytest.raises(DamagedQueueError, match=r"queue 0, is damaged near offset 0: .* not in"):
             store.get("TopicA", 0, 0, 32, 1 << 20, tag_codes)
     store.close()
