@@ -1,5 +1,6 @@
 """Pulling: bodies byte for byte, codes of every status, long polling; and the small requests beside it."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, caplog: pyte
     (path,) = (tmp_path / "consumequeue" / "TopicA" / "0").iterdir()
     with path.open("r+b") as file:
         file.seek(2 * UNIT_BYTES)
-        file.write((2**62).to_bytes(8, "big"))
+        file.write(struct.pack(">qi", 2**62, 1_000))
     for _ in range(3):
         reply = answer(broker, 1)
         assert reply.code == ResponseCode.SYSTEM_ERROR
