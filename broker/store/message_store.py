@@ -274,14 +274,14 @@ class MessageStore(DispatchingStore):
         """Returns up to max_nums confirmed messages from the queue offset on; see reading.read_queue(). Its
         views stay valid after the store has deleted a file. Raises DamagedQueueError."""
         queue, log = self.queues.find(topic, queue_id), self.commit_log
-        if isinstance(queue, BatchQueue):
-            result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
-        else:
-            try:
+        try:
+            if isinstance(queue, BatchQueue):
+                result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
+            else:
                 result = read_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
-            except ValueError as error:
-                where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
-                raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}") from error
+        except ValueError as error:
+            where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
+            raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}") from error
         self.got_messages += result.message_count
         return result
 

@@ -1,11 +1,13 @@
 """What the tests of the store and of its handlers share: small files, one topic, a fake connection."""
 
+import struct
 from pathlib import Path
 
 from broker.message.record import Record, decode, tags_code
 from broker.metadata.topics import Topic
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
+from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.store.queue.queue_table import BatchTopics
 from broker.store.queue.reading import GetResult
 from keelmq.remoting.operations.route import TopicConfig
@@ -54,6 +56,13 @@ def put_many(store: MessageStore, count: int, *, queues: int = 2) -> None:
     for index in range(count):
         put(store, b"message %d" % index, queue_id=index % queues)
     store.set_confirm_offset(store.commit_log.max_offset)
+
+
+def damage_unit(root: Path, index: int) -> None:
+    """Makes a unit of TopicA, queue 0, name a record that the log does not have."""
+    with (root / "consumequeue" / "TopicA" / "0" / "0".zfill(20)).open("r+b") as file:
+        file.seek(index * UNIT_BYTES)
+        file.write(struct.pack(">qi", 2**62, 1_000))
 
 
 def records_in(result: GetResult) -> list[Record]:

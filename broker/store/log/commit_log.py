@@ -302,13 +302,15 @@ class CommitLog(CuttableLog):
         return file.view[at : min(stop - file.start_offset, self.file_bytes)]
 
     def views(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Returns the bytes of each range (start, end); ranges ascend, and each is within one file."""
+        """Returns the bytes of each range (start, end), as view() does; ranges ascend, and each is within one
+        file."""
         low, high = ranges[0][0], ranges[-1][1]
-        file = self._file_of(low)
-        base, view = file.start_offset, file.view
-        if low < self.min_offset or high > min(file.end_offset, self.max_offset):
-            return [self.view(start, end - start) for start, end in ranges]
-        return [view[start - base : end - base] for start, end in ranges]
+        if self.min_offset <= low < high <= self.max_offset:
+            file = self._file_of(low)
+            base, view = file.start_offset, file.view
+            if high <= file.end_offset:
+                return [view[start - base : end - base] for start, end in ranges]
+        return [self.view(start, end - start) for start, end in ranges]
 
     def open_file(self, offset: int) -> int:
         """Returns a descriptor of the file with the byte at `offset`. Until the caller closes it, it can be

@@ -11,7 +11,7 @@ from broker.message.inner_batch import NEED_UNWRAP, sys_flag_at
 from broker.message.record import HEADER_BYTES
 from broker.store.log.commit_log import CommitLog
 from broker.store.queue.batch_queue import BatchQueue, BatchUnit
-from broker.store.queue.reading import SCAN_UNITS_MIN, GetResult, GetStatus, outside
+from broker.store.queue.reading import SCAN_UNITS_MIN, GetResult, GetStatus, outside, whole_views
 
 
 def read_batch_queue(
@@ -22,8 +22,8 @@ def read_batch_queue(
     max_bytes: int,
     tag_codes: frozenset[int] | None,
 ) -> GetResult:
-    """As reading.read_queue(). A batch that has no tag itself passes any tag_codes: its messages have tags,
-    and the consumer filters by them when it has split the batch."""
+    """As reading.read_queue(), and raises the same. A batch that has no tag itself passes any tag_codes: its
+    messages have tags, and the consumer filters by them when it has split the batch."""
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
         return outside(offset, low, high)
@@ -44,14 +44,19 @@ def read_batch_queue(
     if not found:
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, next_offset, low, high, [])
-    views = log.views(_ranges(found))
+    views = whole_views(log, _ranges(found), total)
     return GetResult(GetStatus.FOUND, next_offset, low, high, views, count, total)
 
 
 def _is_wanted(log: CommitLog, unit: BatchUnit, tag_codes: frozenset[int] | None) -> bool:
     if tag_codes is None or unit.tags_code in tag_codes:
         return True
-    return not unit.tags_code and bool(sys_flag_at(log.view(unit.log_offset, HEADER_BYTES), 0) & NEED_UNWRAP)
+    if unit.tags_code:
+        return False
+    header = log.view(unit.log_offset, HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise ValueError(f"the queue has a record that is not in the log: {unit}")
+    return bool(sys_flag_at(header, 0) & NEED_UNWRAP)
 
 
 def _ranges(units: Iterable[BatchUnit]) -> list[tuple[int, int]]:

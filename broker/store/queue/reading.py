@@ -70,7 +70,7 @@ def read_queue(
 ) -> GetResult:
     """Reads at most max_nums messages and max_bytes bytes from the queue offset on. The first matching
     message is returned whatever its size. queue: None if it does not exist. tag_codes: None if all messages
-    match."""
+    match. ValueError: the queue is damaged."""
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
     low, high = queue.min_offset, queue.max_offset
@@ -104,7 +104,7 @@ def read_queue(
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, index, low, high, [])
     ranges.append((range_start, range_end))
-    return GetResult(GetStatus.FOUND, index, low, high, _views(log, ranges, total), count, total)
+    return GetResult(GetStatus.FOUND, index, low, high, whole_views(log, ranges, total), count, total)
 
 
 def _next_ones(
@@ -124,12 +124,12 @@ def _next_ones(
     elif is_whole and _should_copy(runs, total):
         views = [memoryview(copied(piece, begin, units))]
     else:
-        views = _views(log, ranges_of(units), total)
+        views = whole_views(log, ranges_of(units), total)
     low, high = queue.min_offset, queue.max_offset
     return GetResult(GetStatus.FOUND, offset + count, low, high, views, count, total)
 
 
-def _views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
+def whole_views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
     """Returns the bytes of the ranges; those of many or short ones as one copy. ValueError: the log does not
     have all of them, so the queue is damaged."""
     count = len(ranges)

@@ -15,7 +15,7 @@ from broker.store.message_store import MessageStore
 from broker.store.querying import earliest_time, find_by_key, offset_by_time
 from broker.store.queue.batch_queue import BATCH_UNIT_BYTES, BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.reading import GetStatus
+from broker.store.queue.reading import DamagedQueueError, GetStatus
 from broker.store.settings import NamedTopic
 from tests.support.batch_parts import item
 from tests.support.store_disk import After, StoreDisk, Torn
@@ -209,6 +209,28 @@ def test_tags_of_a_batch_are_the_consumers_business(tmp_path: Path) -> None:
     assert found("a") == ([0, 4], 7)
     assert found("b") == ([0, 5], 7)
     assert found("c", 3) == ([], 7)
+    store.close()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.parametrize("place", [(2**62, 100), (500, -600)])
+@pytest.mark.parametrize("tag_codes", [None, frozenset({tag_code("t0")})])
+def test_a_damaged_queue_gives_no_part_of_it(
+    tmp_path: Path, damaged: int, place: tuple[int, int], tag_codes: frozenset[int] | None
+) -> None:
+    """A response with fewer bytes than it announces would leave its connection out of step."""
+    store = open_batches(tmp_path)
+    for first in (0, 2):
+        put_items(store, items(2, first))
+    confirm(store)
+    path, *_ = sorted((tmp_path / "batchconsumequeue" / "Batches" / "0").iterdir())
+    with path.open("r+b") as file:
+        file.seek(damaged * BATCH_UNIT_BYTES)
+        file.write(struct.pack(">qi", *place))
+    with pytest.raises(
+        DamagedQueueError, match=r"topic Batches, queue 0, is damaged near offset 0: .* not in"
+    ):
+        store.get("Batches", 0, 0, 32, 1 << 20, tag_codes)
     store.close()
 
 
