@@ -8,6 +8,7 @@ PullRequestHoldService.
 
 import logging
 import struct
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final, cast
 
@@ -65,42 +66,21 @@ _HEADER: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """A suspended pull. asked_offset: the offset of the request; messages that do not match the subscription
     move that of the command."""
 
-    __slots__ = (
-        "asked_offset",
-        "began_s",
-        "command",
-        "deadline_ms",
-        "group",
-        "handler",
-        "message_filter",
-        "peer",
-        "request_code",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        handler: "PullHandler",
-        command: PullCommand,
-        peer: FastPathPeer,
-        topic: Topic,
-        group: Group,
-        message_filter: MessageFilter,
-        deadline_ms: int,
-    ) -> None:
-        self.handler = handler
-        self.command = command
-        self.asked_offset = command.ext.queue_offset
-        self.peer = peer
-        self.topic = topic
-        self.group = group
-        self.message_filter = message_filter
-        self.deadline_ms = deadline_ms
-        self.request_code, self.began_s = handler.request_code, monotonic()
+    handler: "PullHandler"
+    command: PullCommand
+    peer: FastPathPeer
+    topic: Topic
+    group: Group
+    message_filter: MessageFilter
+    deadline_ms: int
+    asked_offset: int
+    request_code: int
+    began_s: float
 
     def __call__(self) -> None:
         self.handler.wake(self)
@@ -183,8 +163,7 @@ class PullHandler:
         try:
             result = self._get(command, message_filter)
         except DamagedQueueError as error:
-            self._failures.tell(now_ms(), "%s", error)
-            return self._refused(refuse(command, ResponseCode.SYSTEM_ERROR, str(error)))
+            return self._refused(self._is_damaged(command, error))
         if result.status is _FOUND:
             self._latency.observe(self.request_code, _SUCCESS, self._took_s * 1_000)
             return self._reply(command, peer, topic, group, _SUCCESS, result)
@@ -192,7 +171,10 @@ class PullHandler:
         if code == ResponseCode.PULL_NOT_FOUND and ext.sys_flag & FLAG_SUSPEND:
             suspend_ms = min(ext.suspend_timeout_millis, self._settings.suspend_ms_max)
             if suspend_ms > 0:
-                waiter = _Waiter(self, command, peer, topic, group, message_filter, now_ms() + suspend_ms)
+                waiter = _Waiter(
+                    self, command, peer, topic, group, message_filter, now_ms() + suspend_ms,
+                    ext.queue_offset, self.request_code, monotonic(),
+                )  # fmt: skip
                 if self._suspend(waiter):
                     return None
         self._latency.observe(self.request_code, code, self._took_s * 1_000)
@@ -201,6 +183,10 @@ class PullHandler:
     def _refused(self, frame: bytes) -> bytes:
         self._latency.observe(self.request_code, response_code_of(frame), 0)
         return frame
+
+    def _is_damaged(self, command: PullCommand, error: DamagedQueueError) -> bytes:
+        self._failures.tell(now_ms(), "%s", error)
+        return refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
 
     def _check(self, command: PullCommand, topic: Topic | None, group: Group | None) -> bytes | None:
         """Returns the refusal of the first check that fails, in RocketMQ's order; None: all pass."""
@@ -328,15 +314,12 @@ class PullHandler:
     def wake(self, waiter: _Waiter) -> None:
         """Answers a suspended pull when its queue has grown. It stays suspended if no message matches."""
         self._waiting.discard(waiter)
-        ext = waiter.command.ext
-        if waiter.peer.is_closing():
-            return
-        if not self._still_answers(waiter):
-            return
-        result = self._get(waiter.command, waiter.message_filter)
-        while result.status is GetStatus.NO_MATCHED_MESSAGE:
+        ext, result = waiter.command.ext, self._result_for(waiter)
+        while result is not None and result.status is GetStatus.NO_MATCHED_MESSAGE:
             ext.queue_offset = result.next_begin_offset
-            result = self._get(waiter.command, waiter.message_filter)
+            result = self._result_for(waiter)
+        if result is None:
+            return
         code = self._code(result, ext.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and self._suspend(waiter):
             return
@@ -358,9 +341,19 @@ class PullHandler:
                 self._stop_waiting(waiter)
 
     def _give_up(self, waiter: _Waiter) -> None:
-        if not waiter.peer.is_closing() and self._still_answers(waiter):
-            result = self._get(waiter.command, waiter.message_filter)
+        result = self._result_for(waiter)
+        if result is not None:
             self._answer(waiter, self._code(result, waiter.command.ext.queue_offset), result)
+
+    def _result_for(self, waiter: _Waiter) -> GetResult | None:
+        """Reads the store for a suspended pull. None: its connection is closed, or it was refused."""
+        if waiter.peer.is_closing() or not self._still_answers(waiter):
+            return None
+        try:
+            return self._get(waiter.command, waiter.message_filter)
+        except DamagedQueueError as error:
+            waiter.peer.send(self._is_damaged(waiter.command, error))
+            return None
 
     def _stop_waiting(self, waiter: _Waiter) -> None:
         ext = waiter.command.ext

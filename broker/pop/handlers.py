@@ -356,6 +356,8 @@ class PopHandlers:
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, messages, 0
         )
         popped = self._reader.peek(params, wall_ms())
+        if not popped.messages and popped.refused is not None:
+            raise CommandError(*popped.refused)
         answer = PopMessageResponse(pop_time=popped.pop_ms, rest_num=popped.rest)
         if not popped.messages:
             return Reply(answer, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
@@ -379,8 +381,7 @@ class PopHandlers:
             call.peer.send(response_frame(call.opaque, ResponseCode.SUCCESS, None, answer))
 
         def look() -> bool:
-            found = self._reader.has_any(params, wall_ms())
-            if found:
+            if found := self._reader.has_any(params, wall_ms()):
                 tell(True)
             return found
 

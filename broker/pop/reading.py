@@ -4,6 +4,7 @@ No function here awaits, so two pops never interleave in a queue (broker-ops pit
 5.3.3 PopMessageProcessor.popMsgFromQueue.
 """
 
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,9 +30,12 @@ from broker.pop.core.order import Block, QueueOfGroup
 from broker.pop.core.state import Checkpoint, Key
 from broker.pop.service import PopService
 from broker.put.handler_context import HandlerContext
-from broker.store.queue.reading import GetResult, GetStatus
+from broker.store.queue.reading import DamagedQueueError, GetResult, GetStatus
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.pop import PopMessageResponse
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 262_144
 MESSAGES_MAX: Final = 32
@@ -109,6 +113,7 @@ class PopReader:
     def __init__(self, context: HandlerContext, pop: PopService) -> None:
         self._context, self._store, self._pop = context, context.store, pop
         self._turn = 0
+        self._failures = RateLimitedLogger(logger, level=logging.ERROR)
 
     def pop(self, params: PopParameters, now_ms: int) -> PopResult:
         """Pops up to params.messages messages, and stores their checkpoints."""
@@ -162,10 +167,20 @@ class PopReader:
         if left <= 0 or room <= 0 or blocked or popped.refused is not None:
             popped.rest += self.rest(place, start)
             return
-        result = self._read(place, start, left, room, params.wanted, popped)
-        if result.views:
-            self._hand_out(params, popped, place, result)
+        try:
+            result = self._read(place, start, left, room, params.wanted, popped)
+        except DamagedQueueError as error:
+            self._pass_over(params, popped, error)
+        else:
+            if result.views:
+                self._hand_out(params, popped, place, result)
         popped.rest += self.rest(place, self._start(place, params.init_mode, ordered=params.is_ordered))
+
+    def _pass_over(self, params: PopParameters, popped: PopResult, error: DamagedQueueError) -> None:
+        """Passes over a damaged queue, since the others have messages. A pop of one queue is refused."""
+        self._failures.tell(self._context.now_ms(), "%s", error)
+        if params.queue_id >= 0:
+            popped.refused = PutRefused(ResponseCode.SYSTEM_ERROR, str(error))
 
     def _apply_reset(self, place: QueueOfGroup, popped: PopResult) -> None:
         """Applies an offset that an operator has set for the group (broker-ops pitfall 15)."""
@@ -303,7 +318,11 @@ class PopReader:
             start = self._start(place, MIN_MODE, ordered=False)
             left, room = params.messages - popped.messages, BODY_BYTES_MAX - popped.body_bytes
             if left > 0 and room > 0:
-                result = self._store.get(topic, queue_id, start, left, room, None)
+                try:
+                    result = self._store.get(topic, queue_id, start, left, room, None)
+                except DamagedQueueError as error:
+                    self._pass_over(params, popped, error)
+                    continue
                 popped.bodies += map(bytes, result.views)
                 popped.messages += result.message_count
                 popped.body_bytes += result.body_bytes

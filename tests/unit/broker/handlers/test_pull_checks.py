@@ -15,6 +15,7 @@ from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.clock import now_ms
 from tests.support.handler_parts import Broker
+from tests.support.store_parts import damage_unit
 from tests.unit.broker.handlers.test_pull_handler import answer, fill, read
 
 
@@ -151,6 +152,25 @@ def test_what_was_passed_over_is_found_when_the_time_of_the_pull_ends(broker: Br
     broker.handlers.expire(now_ms() + 15_000)
     (reply,) = broker.answers()
     assert (reply.code, read(reply.body)) == (0, [b"older"])
+
+
+@pytest.mark.parametrize("its_time_ends", [False, True])
+def test_what_was_passed_over_and_is_damaged_now_is_refused(
+    broker: Broker, tmp_path: Path, its_time_ends: bool
+) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    fill(broker, 1, tags="A")
+    damage_unit(tmp_path, 0)
+    subscribe(broker, "A", version=6)
+    if its_time_ends:
+        broker.handlers.expire(now_ms() + 15_000)
+    else:
+        fill(broker, 1, tags="A")
+    (reply,) = broker.answers()
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
+    assert broker.handlers.pull.waiting_count == 0
 
 
 def test_a_newer_version_of_the_same_begins_where_it_was(

@@ -1,19 +1,17 @@
 """Pulling: bodies byte for byte, codes of every status, long polling; and the small requests beside it."""
 
-import struct
 from pathlib import Path
 
 import pytest
 
 from broker.handlers import pull_subscriptions
 from broker.message.record import decode
-from broker.store.queue.consume_queue import UNIT_BYTES
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operation import Call, Reply
 from keelmq.runtime.clock import now_ms
 from tests.support.handler_parts import Broker
-from tests.support.store_parts import FakePeer
+from tests.support.store_parts import FakePeer, damage_unit
 
 
 @pytest.fixture
@@ -63,10 +61,7 @@ def test_found(broker: Broker, lenient: bool, big: bool) -> None:
 def test_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With one line in the log, however often a consumer asks; what is not damaged is found."""
     fill(broker, 5)
-    (path,) = (tmp_path / "consumequeue" / "TopicA" / "0").iterdir()
-    with path.open("r+b") as file:
-        file.seek(2 * UNIT_BYTES)
-        file.write(struct.pack(">qi", 2**62, 1_000))
+    damage_unit(tmp_path, 2)
     for _ in range(3):
         reply = answer(broker, 1)
         assert reply.code == ResponseCode.SYSTEM_ERROR

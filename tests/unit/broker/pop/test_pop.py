@@ -20,7 +20,7 @@ from keelmq.remoting.command import decode as decode_frame
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.clock import now_ms
 from tests.support.pop_parts import INVISIBLE_MS, Message, Scene, read
-from tests.support.store_parts import BORN_HOST
+from tests.support.store_parts import BORN_HOST, damage_unit
 
 
 @pytest.fixture
@@ -371,6 +371,24 @@ async def test_notifications_and_peeks(scene: Scene) -> None:
     assert len(await scene.pop()) == 1
     reply = await scene.request(200054, fields | {"pollTime": 0})
     assert reply is not None and reply.ext_fields["hasMsg"] == "false"
+
+
+async def test_a_damaged_queue_keeps_nothing_of_the_others_back(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.send(b"1", b"2")
+    scene.send(b"3", queue_id=1)
+    damage_unit(tmp_path, 1)
+    assert bodies(await scene.pop()) == [b"3"]
+    peek = {"consumerGroup": "h", "topic": "TopicA", "queueId": -1, "maxMsgNums": 9}
+    reply = await scene.request(200052, peek)
+    assert reply is not None and reply.code == 0
+    assert await scene.raw_pop(pollTime=15_000) is None  # a message may come into another queue
+    for reply in (await scene.raw_pop(queueId=0), await scene.request(200052, peek | {"queueId": 0})):
+        assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
+    (line,) = [each for each in caplog.records if "damaged" in each.getMessage()]
+    assert line.exc_info is None
 
 
 async def test_in_order(scene: Scene) -> None:
