@@ -111,8 +111,7 @@ class Puts:
 
 
 def sequential(leader: Controller, group: Group, directory: Path) -> Results:
-    with ExitStack() as stack:
-        alternation = stack.enter_context(closing(Alternation(leader, group)))
+    with closing(Alternation(leader, group)) as alternation:
         if not etcd.is_installed():
             print(f"sequential_vs_etcd: left out, there is no etcd here; {etcd.INSTALL}")
             _timed(alternation)
@@ -120,13 +119,22 @@ def sequential(leader: Controller, group: Group, directory: Path) -> Results:
             return {"sequential_p50_ms": Measurement(p50_ms, "ms", 0.0, 0.0)}
         print(
             f"sequential_vs_etcd: {etcd.version()}, 3 members with their defaults, Put by gRPC written by "
-            "hand on a connection to its leader; ours is 1001, alterSyncStateSet, on one to our leader"
+            "hand on a connection to its leader; ours is 1001, alterSyncStateSet, on one to our leader, and "
+            "our members always encrypt what they send each other; sequential_vs_etcd_tls: etcd's do so, too"
         )
-        port = etcd.leader_of(stack.enter_context(etcd.cluster(directory))).client_port
-        return _in_turns(alternation, stack.enter_context(closing(Puts(port))))
+        plain = _against_etcd(alternation, directory / "plain", encrypts=False)
+        return plain | _against_etcd(alternation, directory / "tls", encrypts=True)
 
 
-def _in_turns(ours: Callable[[], None], theirs: Callable[[], None]) -> Results:
+def _against_etcd(ours: Callable[[], None], directory: Path, *, encrypts: bool) -> Results:
+    with (
+        etcd.cluster(directory, encrypts=encrypts) as members,
+        closing(Puts(etcd.leader_of(members).client_port)) as theirs,
+    ):
+        return _in_turns(ours, theirs, "_tls" if encrypts else "")
+
+
+def _in_turns(ours: Callable[[], None], theirs: Callable[[], None], suffix: str) -> Results:
     """The first round of each is a warm-up; the ratio is the median of the rounds' ratios."""
     rounds = [(_timed(ours), _timed(theirs)) for _ in range(1 + ROUNDS)][1:]
     rates, references = ([CALLS / sum(times) for times in side] for side in zip(*rounds, strict=True))
@@ -135,8 +143,8 @@ def _in_turns(ours: Callable[[], None], theirs: Callable[[], None]) -> Results:
     )
     ratio = median(rate / reference for rate, reference in zip(rates, references, strict=True))
     return {
-        "sequential_vs_etcd": Measurement(median(rates), "events/s", median(references), ratio),
-        "sequential_p50_ms": Measurement(p50, "ms", reference_p50, p50 / reference_p50),
+        f"sequential_vs_etcd{suffix}": Measurement(median(rates), "events/s", median(references), ratio),
+        f"sequential{suffix}_p50_ms": Measurement(p50, "ms", reference_p50, p50 / reference_p50),
     }
 
 

@@ -48,19 +48,21 @@ class Member:
 
 
 @contextlib.contextmanager
-def cluster(directory: Path) -> Iterator[list[Member]]:
-    """Ends them all. Their data lies in `directory`."""
+def cluster(directory: Path, *, encrypts: bool = False) -> Iterator[list[Member]]:
+    """Ends them all. Their data lies in `directory`. encrypts: they talk to each other over TLS, with
+    certificates that they make themselves."""
     members = [Member(f"e{each}", free_port(), free_port()) for each in range(MEMBERS)]
     with contextlib.ExitStack() as stack:
         for member in members:
-            stack.enter_context(_running(member, members, directory))
+            stack.enter_context(_running(member, members, directory, encrypts=encrypts))
         yield members
 
 
 @contextlib.contextmanager
-def _running(member: Member, members: list[Member], directory: Path) -> Iterator[None]:
-    clients, peers = f"http://{HOST}:{member.client_port}", f"http://{HOST}:{member.peer_port}"
-    initial = ",".join(f"{each.name}=http://{HOST}:{each.peer_port}" for each in members)
+def _running(member: Member, members: list[Member], directory: Path, *, encrypts: bool) -> Iterator[None]:
+    scheme = "https" if encrypts else "http"
+    clients, peers = f"http://{HOST}:{member.client_port}", f"{scheme}://{HOST}:{member.peer_port}"
+    initial = ",".join(f"{each.name}={scheme}://{HOST}:{each.peer_port}" for each in members)
     options = {
         "name": member.name,
         "data-dir": str(directory / member.name),
@@ -72,6 +74,8 @@ def _running(member: Member, members: list[Member], directory: Path) -> Iterator
         "initial-cluster-state": "new",
     }
     command = ["etcd", *(f"--{key}={value}" for key, value in options.items())]
+    if encrypts:
+        command.append("--peer-auto-tls")
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

@@ -53,9 +53,9 @@ def print_json(results: Results) -> None:
 
 def machine() -> str:
     optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
-    build = "profile-guided" if optimised else "plain"
+    build = "with" if optimised else "without"  # Debian's has none, and optimises all the same
     load = os.getloadavg()[0]
-    python = f"Python {platform.python_version()} ({build} build)"
+    python = f"Python {platform.python_version()} (configured {build} --enable-optimizations)"
     leaves = f", {compiled.report()}" if compiled.leaves else ""  # compare.py imports none
     return f"{os.cpu_count()} cores, {python}, load {load:.2f}{leaves}"
 

@@ -1,20 +1,17 @@
 """What a program tells about itself: whether it can get traffic, why not, and what it knows of its own parts.
 
 /readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
-The models are built when they are first used, since a program without HTTP uses none of them.
 """
 
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from keelmq.remoting.operation import Wire
 
 
 class Reason(Wire):
     """One check that failed."""
-
-    model_config = ConfigDict(defer_build=True)
 
     reason: str = Field(description="what is wrong, without addresses, paths and texts of errors")
     detail: str = Field(default="", description="where, and the error itself; empty: the reason says it all")
@@ -26,8 +23,6 @@ class Reason(Wire):
 
 class Health(Wire):
     """The state of one program."""
-
-    model_config = ConfigDict(defer_build=True)
 
     ready: bool = Field(description="whether it can get traffic, as /readyz answers")
     reasons: list[Reason] = Field(default=[], description="why it is not ready, one for each failing check")
@@ -52,8 +47,6 @@ class BrokerHealth(Health):
 
 class RouteCounts(Wire):
     """How much a name server knows."""
-
-    model_config = ConfigDict(defer_build=True)
 
     topics: int
     groups: int
