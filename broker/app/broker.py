@@ -34,8 +34,8 @@ from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.config import ConfigError
-from keelmq.runtime.finished_in_thread import finished_in_thread
 from keelmq.runtime.stop_steps import StopSteps, stop_after
+from keelmq.runtime.tasks import finished_in_thread
 from keelmq.security.http_access import program_policy
 from keelmq.security.metrics import scrape as security_scrape
 

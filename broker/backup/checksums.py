@@ -24,7 +24,7 @@ from keelmq.remoting.operations.store_copies import (
     QueueChecksums,
     QueueChecksumsRequest,
 )
-from keelmq.runtime.finished_in_thread import finished_in_thread
+from keelmq.runtime.tasks import finished_in_thread
 
 UNITS_AT_ONCE: Final = 16_384
 """About a third of a millisecond."""

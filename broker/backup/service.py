@@ -28,8 +28,8 @@ from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.disk_room import DiskRoom, disk_room
-from keelmq.runtime.finished_in_thread import finished_in_thread
 from keelmq.runtime.program import version_line
+from keelmq.runtime.tasks import finished_in_thread
 
 logger = logging.getLogger(__name__)
 

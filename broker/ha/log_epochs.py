@@ -14,7 +14,7 @@ from pathlib import Path
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.ha.epoch_wal import wal_of
-from keelmq.runtime.finished_in_thread import finished_in_thread
+from keelmq.runtime.tasks import finished_in_thread
 
 logger = logging.getLogger(__name__)
 

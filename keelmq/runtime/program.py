@@ -4,7 +4,6 @@ error lines."""
 import argparse
 import asyncio
 import contextlib
-import gc
 import importlib.metadata
 import logging
 import resource
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from keelmq.runtime.collector import settle_collector
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
 from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, is_log_json
 
@@ -23,8 +23,6 @@ TEXT, JSON = "text", "json"
 """Of --log-format."""
 OPEN_FILES_WANTED = 65_536
 SWITCH_S = 0.0005
-YOUNG_OBJECTS_MAX = 20_000
-"""Net new objects after which the collector looks for cycles among them (Python's default: 700)."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,15 +160,6 @@ def say_ready(line: str) -> None:
     settle_collector()
     sys.stdout.write(f"ready: {line}\n")
     sys.stdout.flush()
-
-
-def settle_collector() -> None:
-    """Excludes the objects of the start, which live until the end, from garbage collection. Also makes
-    collections rarer: a server drops nearly all objects of a request at its end, and with thousands of open
-    requests each collection visits all of them and frees nothing."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
 
 
 def refuse(program: str, error: Exception) -> int:

@@ -1,4 +1,5 @@
-"""Supervised background tasks: one that ends with an error is logged, counted and started again.
+"""Supervised background tasks: one that ends with an error is logged, counted and started again. And calls in
+a thread that are never left alone.
 
 `stop()` cancels and awaits all of them: no task outlives its owner.
 """
@@ -8,11 +9,14 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RESTART = Backoff(first_ms=100, max_ms=5_000)
 HEALTHY_AFTER_MS = 10_000
@@ -75,3 +79,21 @@ async def wait_for_event(event: asyncio.Event, timeout_ms: int) -> bool:
         return False
     event.clear()
     return True
+
+
+async def finished_in_thread(function: Callable[[], T], *, on_cancel: Callable[[], None] = lambda: None) -> T:
+    """Returns or raises what the function does. A cancellation is raised when the function has ended, for the
+    caller may close what the function works on; asyncio.to_thread() would raise it at once. on_cancel: called
+    then; it may tell the function to end."""
+    work = asyncio.ensure_future(asyncio.to_thread(function))
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    if cancelled is not None:
+        work.exception()  # or asyncio would log that nobody has seen it
+        raise cancelled
+    return work.result()

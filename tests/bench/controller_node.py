@@ -20,13 +20,13 @@ import msgspec
 
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.program import raise_open_files_limit, runner, say_ready
-from namesrv.__main__ import build, make_parser
 from namesrv.app import Namesrv
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.events import AlterSyncStateSet, AnyEvent, ApplyBrokerId, ElectMaster
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.plugin import ControllerPlugin
 from namesrv.plugins.controller.replicator import RaftReplicator
+from namesrv.program import build, make_parser
 from tests.bench.groups import Group, groups_of
 
 POPULATING = 1_000

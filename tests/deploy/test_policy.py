@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-import broker.__main__
-import broker.container.__main__
-import namesrv.__main__
+import broker.app.program
+import broker.container.program
+import namesrv.program
 from broker.app.broker import DRAIN_MS
 from broker.config.broker_config import BrokerConfig
 from broker.container.config import ContainerConfig
@@ -43,9 +43,9 @@ MODELS: dict[str, tuple[Any, ...]] = {
 }
 SECRET_KEYS = secret_keys(*{model for models in MODELS.values() for model in models})
 PARSERS = {
-    "mqnamesrv": lambda: namesrv.__main__.make_parser("mqnamesrv"),
-    "mqbroker": broker.__main__.make_parser,
-    "mqbrokercontainer": broker.container.__main__.make_parser,
+    "mqnamesrv": lambda: namesrv.program.make_parser("mqnamesrv"),
+    "mqbroker": broker.app.program.make_parser,
+    "mqbrokercontainer": broker.container.program.make_parser,
 }
 GROUP_OF = {"keelmq-broker-a": ["broker-a"], "keelmq-container": ["broker-a", "broker-b", "broker-c"]}
 """Brokers in each pod of a StatefulSet."""

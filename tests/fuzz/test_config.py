@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import broker.__main__ as mqbroker
-import namesrv.__main__ as mqnamesrv
+import broker.app.program as mqbroker
+import namesrv.program as mqnamesrv
 from broker.config.broker_config import BrokerConfig
 from keelmq.runtime import program
 from namesrv.config import NamesrvConfig

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from broker.__main__ import make_parser as broker_parser
+from broker.app.program import make_parser as broker_parser
 from broker.config.broker_config import AT_RUN_TIME as BROKERS_AT_RUN_TIME
 from cli.keelmq import app as keelmq
 from cli.mqadmin.main import app as mqadmin

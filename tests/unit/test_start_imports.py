@@ -20,14 +20,14 @@ asyncio.run(main())
 """
 BROKER = f"""
 import sys
-from broker.__main__ import make_parser, read_config
+from broker.app.program import make_parser, read_config
 from broker.app.broker import Broker
 
 server = Broker(*read_config(make_parser().parse_args(sys.argv[1:]), {{}}))
 {SERVE}"""
 NAMESRV = f"""
 import sys
-from namesrv.__main__ import build, make_parser
+from namesrv.program import build, make_parser
 
 server = build(make_parser("mqnamesrv").parse_args(sys.argv[1:]), {{}}, controller_only=False)
 {SERVE}"""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from namesrv.__main__ import build, run
+from namesrv.program import build, run
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "namesrv", "--set", "bindAddress=127.0.0.1", "--set", "httpPort=-1"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.__main__ import read_config
 from broker.app.broker import Broker
+from broker.app.program import read_config
 from broker.config.broker_config import AT_RUN_TIME, BrokerConfig
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.__main__ import read_config, run
 from broker.app.broker import Broker
+from broker.app.program import read_config, run
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.slave_sync import Leader, master_server

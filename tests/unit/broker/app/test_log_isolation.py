@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.__main__ import own_log
 from broker.app.broker import Broker
+from broker.app.program import own_log
 from broker.config.broker_config import BrokerConfig
 from broker.store.log.file_allocator import FileAllocator
 from broker.store.log.group_commit import GroupCommit

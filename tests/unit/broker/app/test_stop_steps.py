@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import broker.__main__
-import namesrv.__main__
+import broker.app.program
+import namesrv.program
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from keelmq.remoting.servers.http_late import LateHttp
@@ -216,19 +216,19 @@ def stops_at_once(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     monkeypatch.setattr(program, "stop_events", events)
     monkeypatch.setattr(program, "settle_collector", lambda: None)
     monkeypatch.setattr(program, "raise_open_files_limit", lambda: None)
-    if module is namesrv.__main__:
-        monkeypatch.setattr(namesrv.__main__, "stop_event", lambda: events()[0])
-        monkeypatch.setattr(namesrv.__main__, "raise_open_files_limit", lambda: None)
+    if module is namesrv.program:
+        monkeypatch.setattr(namesrv.program, "stop_event", lambda: events()[0])
+        monkeypatch.setattr(namesrv.program, "raise_open_files_limit", lambda: None)
 
 
 def test_the_exit_code_of_a_broker_tells_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stops_at_once(monkeypatch, broker.__main__)
+    stops_at_once(monkeypatch, broker.app.program)
     monkeypatch.setattr("broker.metadata.service.Metadata.close", broken)
     flags = ["listenPort=0", "httpPort=-1", "bindAddress=127.0.0.1", f"storePathRootDir={tmp_path}/s"]
     argv = [part for flag in flags for part in ("--set", flag)]
-    assert broker.__main__.run(argv) == 1
+    assert broker.app.program.run(argv) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
         "mqbroker: mqbroker: could not stop metadata; the log has the reasons"
     )

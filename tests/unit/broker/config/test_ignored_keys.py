@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.__main__ import run
+from broker.app.program import run
 from broker.config.broker_config import BrokerConfig
 from broker.config.ignored_keys import IGNORED, ONE_VALUE, UNSUPPORTED, look_up
 from keelmq.runtime.config import Config, ConfigError, load_config, passed_over, with_settings
@@ -93,7 +93,7 @@ def test_the_log_names_what_was_passed_over(tmp_path: Path, caplog: pytest.LogCa
     afile.touch()
     more = {"storePathRootDir": afile, "flushCommitLogTimed": "true", "transferMsgByHeap": "false"}
     arguments = [part for key, value in more.items() for part in ("--set", f"{key}={value}")]
-    with caplog.at_level(logging.INFO, "broker.__main__"):
+    with caplog.at_level(logging.INFO, "broker.app.program"):
         assert run(arguments) == 1  # there is no place for a store
     told = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert told == [

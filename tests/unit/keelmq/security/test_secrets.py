@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-import broker.__main__
-import namesrv.__main__
+import broker.app.program
+import namesrv.program
 from broker.config.broker_config import BrokerConfig
 from keelmq import Credentials, TlsSettings
 from keelmq.remoting.config_store import ConfigStore, Given, StoredConfig
@@ -140,7 +140,7 @@ def test_a_bad_secret_is_not_in_the_error(model: type[Config]) -> None:
 def test_the_broker_refuses_a_secret_on_its_command_line(
     key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert broker.__main__.run(["--set", f"{key}={CANARY}"]) == 1
+    assert broker.app.program.run(["--set", f"{key}={CANARY}"]) == 1
     said = capsys.readouterr().err
     assert f"--set {key} shows a secret" in said and f"KEELMQ_{key}" in said and CANARY not in said
 
@@ -150,7 +150,7 @@ def test_the_controller_refuses_a_secret_on_its_command_line(
     key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--set", "enableControllerInNamesrv=true", "--set", f"{key}={CANARY}"]
-    assert namesrv.__main__.run("mqnamesrv", arguments) == 1
+    assert namesrv.program.run("mqnamesrv", arguments) == 1
     said = capsys.readouterr().err
     assert f"--set {key} shows a secret" in said and CANARY not in said
 
@@ -198,8 +198,8 @@ def test_the_start_warns_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     path = tmp_path / "namesrv.conf"
     path.write_text(f"tls.server.mode=disabled\nhttpPort=-1\ntls.server.keyPassword={CANARY}\n")
     path.chmod(0o644)
-    arguments = namesrv.__main__.make_parser("mqnamesrv").parse_args(["-c", str(path)])
-    namesrv.__main__.build(arguments, {}, controller_only=False)
+    arguments = namesrv.program.make_parser("mqnamesrv").parse_args(["-c", str(path)])
+    namesrv.program.build(arguments, {}, controller_only=False)
     assert f"chmod 600 {path}" in caplog.text and CANARY not in caplog.text
 
 
