@@ -7,7 +7,7 @@ about the isolation lease.
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from broker.admission.send_forwarder import SendForwarder
 from broker.config.broker_config import BrokerConfig
@@ -31,12 +31,30 @@ from broker.core.role import Role
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.report import status_of
 from broker.ha.service import HaService
-from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire, build_validators
+from keelmq.remoting.operations.broker import SendMessageRequestV2
+from keelmq.remoting.operations.broker_metadata import MetadataUpdates
+from keelmq.remoting.operations.clients import HeartbeatData, HeartbeatResponse
+from keelmq.remoting.operations.controller import (
+    AlterSyncStateSetRequest,
+    AlterSyncStateSetResponse,
+    SyncStateSet,
+)
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
+
+NEEDED_BY_A_NEW_MASTER: Final = (
+    SyncStateSet,
+    MetadataUpdates,
+    AlterSyncStateSetRequest,
+    AlterSyncStateSetResponse,
+    HeartbeatData,
+    HeartbeatResponse,
+    SendMessageRequestV2,
+)
 
 
 class ControllerMode:
@@ -47,6 +65,7 @@ class ControllerMode:
         self._config, self._parts = config, parts
         self._names = {"cluster_name": config.broker_cluster_name, "broker_name": config.broker_name}
         self._tasks: TaskSet | None = None
+        build_validators(*NEEDED_BY_A_NEW_MASTER)
         self._make_replication()
         self._make_roles(files)
         self._make_hand_over()

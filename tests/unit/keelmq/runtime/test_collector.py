@@ -1,0 +1,30 @@
+"""The garbage collector around the start of a program, in a process of its own: it is one for all tests."""
+
+import subprocess
+import sys
+
+CODE = """
+import gc
+from keelmq.runtime.collector import settle_collector, without_collector
+
+before = gc.get_freeze_count()
+try:
+    with without_collector():
+        assert not gc.isenabled()
+        made = [[] for _ in range(5_000)]
+        raise ImportError
+except ImportError:
+    pass
+assert gc.isenabled() and gc.get_freeze_count() >= before + 5_000, gc.get_freeze_count()
+cycle = []
+cycle.append(cycle)
+del cycle
+settle_collector()
+assert gc.collect() == 0 and gc.get_threshold()[0] == 20_000, gc.get_threshold()
+print("done")
+"""
+
+
+def test_imports_are_never_looked_at_and_what_follows_is() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("done\n", "")
