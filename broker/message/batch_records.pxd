@@ -32,7 +32,10 @@ cdef inline long long _i32(const unsigned char *raw, Py_ssize_t at) noexcept
 @cython.locals(index=Py_ssize_t)
 cdef void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept
 
+cdef extern from *:  # nothing else points there, so the compiler makes a memcpy of the loop
+    ctypedef unsigned char *NewBytes "unsigned char *__restrict__"
+
 @cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t _copy(
-    unsigned char *target, Py_ssize_t at, const unsigned char *source, Py_ssize_t begin, Py_ssize_t count
+    NewBytes target, Py_ssize_t at, const unsigned char *source, Py_ssize_t begin, Py_ssize_t count
 ) noexcept

@@ -33,7 +33,10 @@ cdef inline Py_ssize_t _hex(unsigned char *target, Py_ssize_t at, long long numb
 @cython.locals(end=Py_ssize_t, place=Py_ssize_t)
 cdef inline Py_ssize_t _decimal(unsigned char *target, Py_ssize_t at, long long number) noexcept
 
+cdef extern from *:  # nothing else points there, so the compiler makes a memcpy of the loop
+    ctypedef unsigned char *NewBytes "unsigned char *__restrict__"
+
 @cython.locals(index=Py_ssize_t)
 cdef inline Py_ssize_t _copy(
-    unsigned char *target, Py_ssize_t at, const unsigned char *source, Py_ssize_t count
+    NewBytes target, Py_ssize_t at, const unsigned char *source, Py_ssize_t count
 ) noexcept

@@ -24,7 +24,10 @@ cdef long long _number(const unsigned char *raw, Py_ssize_t at, Py_ssize_t width
 )
 cdef bytearray _joined(const unsigned char[::1] log, long long base, list ranges)
 
+cdef extern from *:  # nothing else points there, so the compiler makes a memcpy of the loop
+    ctypedef unsigned char *NewBytes "unsigned char *__restrict__"
+
 @cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t _copy(
-    unsigned char *target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t begin, Py_ssize_t count
+    NewBytes target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t begin, Py_ssize_t count
 ) noexcept
