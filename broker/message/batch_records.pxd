@@ -30,7 +30,7 @@ cdef object _written(batch, long long offset, bint shared_is_read, Py_ssize_t to
 cdef inline long long _i32(const unsigned char *raw, Py_ssize_t at) noexcept
 
 @cython.locals(index=Py_ssize_t)
-cdef void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept
+cdef inline void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept
 
 cdef extern from *:  # nothing else points there, so the compiler makes a memcpy of the loop
     ctypedef unsigned char *NewBytes "unsigned char *__restrict__"

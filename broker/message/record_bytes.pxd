@@ -32,7 +32,7 @@ cdef inline void _fill(
 ) noexcept
 
 @cython.locals(index=Py_ssize_t)
-cdef void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept
+cdef inline void _put(unsigned char *target, Py_ssize_t at, Py_ssize_t width, long long value) noexcept
 
 cdef extern from *:  # nothing else points there, so the compiler makes a memcpy of the loop
     ctypedef unsigned char *NewBytes "unsigned char *__restrict__"

@@ -17,7 +17,7 @@ cdef object _next_records(bytes units, long long bytes_max, long long log_min)
 cdef bytearray _copied(const unsigned char[::1] log, long long base, bytes units)
 
 @cython.locals(index=Py_ssize_t, value="unsigned long long")
-cdef long long _number(const unsigned char *raw, Py_ssize_t at, Py_ssize_t width) noexcept
+cdef inline long long _number(const unsigned char *raw, Py_ssize_t at, Py_ssize_t width) noexcept
 
 @cython.locals(
     total=Py_ssize_t, whole=bytearray, target="unsigned char *", at=Py_ssize_t, start="long long", end="long long"
