@@ -16,7 +16,7 @@ _I16 = struct.Struct(">h")
 
 
 def properties_of(view: memoryview, at: int) -> tuple[int, bytes]:
-    """Returns the size and the properties of the valid record at `at`."""
+    """Returns the size and the properties of the whole record at `at` (reading.check_records)."""
     size, magic = _SIZE_MAGIC.unpack_from(view, at)
     (sys_flag,) = _I32.unpack_from(view, at + _SYS_FLAG_AT)
     body_at = at + HEADER_BYTES

@@ -240,9 +240,10 @@ class PullHandler:
         ext = command.ext
         nums = min(max(ext.max_msg_nums, 1), MESSAGES_MAX)
         size = min(ext.max_msg_bytes, BODY_BYTES_MAX) if ext.max_msg_bytes > 0 else BODY_BYTES_DEFAULT
+        tag_codes, has_sql = message_filter.tag_codes, message_filter.sql is not None
         began_s = monotonic()
         result = self._store.get(
-            ext.topic, ext.queue_id, ext.queue_offset, nums, size, message_filter.tag_codes
+            ext.topic, ext.queue_id, ext.queue_offset, nums, size, tag_codes, decodes=has_sql
         )
         self._took_s = monotonic() - began_s
         self._reads.record_lookup_time(self._took_s)

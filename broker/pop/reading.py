@@ -93,6 +93,7 @@ class PopResult:
     end: int = 0
     is_unfinished: bool = False
     refused: PutRefused | None = None
+    damage: PutRefused | None = None  # the refusal if there is nothing else
 
     def header(self, params: PopParameters) -> PopMessageResponse:
         """Returns the header of the response."""
@@ -127,6 +128,7 @@ class PopReader:
             self._pop_queue(params, popped, params.topic, queue_id)
         if not params.is_ordered and not retry_first:
             self._pop_retries(params, popped)
+        popped.refused = popped.refused or popped.damage
         return popped
 
     def _pop_retries(self, params: PopParameters, popped: PopResult) -> None:
@@ -170,17 +172,20 @@ class PopReader:
         try:
             result = self._read(place, start, left, room, params.wanted, popped)
         except DamagedQueueError as error:
-            self._pass_over(params, popped, error)
+            self._pass_over(params, popped, place, error)
         else:
             if result.views:
                 self._hand_out(params, popped, place, result)
         popped.rest += self.rest(place, self._start(place, params.init_mode, ordered=params.is_ordered))
 
-    def _pass_over(self, params: PopParameters, popped: PopResult, error: DamagedQueueError) -> None:
-        """Passes over a damaged queue, since the others have messages. A pop of one queue is refused."""
+    def _pass_over(
+        self, params: PopParameters, popped: PopResult, place: QueueOfGroup, error: DamagedQueueError
+    ) -> None:
+        """Passes over a damaged queue, since others have messages: those of the topic, or the retries. If
+        they have none, a pop of this queue alone is refused."""
         self._failures.tell(self._context.now_ms(), "%s", error)
-        if params.queue_id >= 0:
-            popped.refused = PutRefused(ResponseCode.SYSTEM_ERROR, str(error))
+        if (place.topic, place.queue_id) == (params.topic, params.queue_id):
+            popped.damage = PutRefused(ResponseCode.SYSTEM_ERROR, str(error))
 
     def _apply_reset(self, place: QueueOfGroup, popped: PopResult) -> None:
         """Applies an offset that an operator has set for the group (broker-ops pitfall 15)."""
@@ -225,7 +230,9 @@ class PopReader:
         not match; an empty queue moves nothing (broker-ops pitfall 18)."""
         for _ in range(READS_MAX):
             began_s = monotonic()
-            result = self._store.get(place.topic, place.queue_id, start, messages, size, wanted.tag_codes)
+            result = self._store.get(
+                place.topic, place.queue_id, start, messages, size, wanted.tag_codes, decodes=True
+            )
             self._context.reads.record_lookup_time(monotonic() - began_s)
             if wanted.sql is not None and result.views:
                 result = select(result, wanted.sql)
@@ -319,14 +326,15 @@ class PopReader:
             left, room = params.messages - popped.messages, BODY_BYTES_MAX - popped.body_bytes
             if left > 0 and room > 0:
                 try:
-                    result = self._store.get(topic, queue_id, start, left, room, None)
+                    result = self._store.get(topic, queue_id, start, left, room, None, decodes=True)
                 except DamagedQueueError as error:
-                    self._pass_over(params, popped, error)
-                    continue
-                popped.bodies += map(bytes, result.views)
-                popped.messages += result.message_count
-                popped.body_bytes += result.body_bytes
+                    self._pass_over(params, popped, place, error)
+                else:
+                    popped.bodies += map(bytes, result.views)
+                    popped.messages += result.message_count
+                    popped.body_bytes += result.body_bytes
             popped.rest += self.rest(place, start)
+        popped.refused = popped.damage
         return popped
 
 

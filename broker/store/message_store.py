@@ -28,7 +28,7 @@ from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_table import BatchTopics, QueueTable
-from broker.store.queue.reading import DamagedQueueError, GetResult, read_queue
+from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
 from broker.store.queue.size_counts import SMALL_BYTES, count_large
 from broker.store.recovery import (
     RECORDS_AT_ONCE,
@@ -270,15 +270,20 @@ class MessageStore(DispatchingStore):
         max_nums: int,
         max_bytes: int,
         tag_codes: frozenset[int] | None,
+        *,
+        decodes: bool = False,
     ) -> GetResult:
         """Returns up to max_nums confirmed messages from the queue offset on; see reading.read_queue(). Its
-        views stay valid after the store has deleted a file. Raises DamagedQueueError."""
+        views stay valid after the store has deleted a file. decodes: the caller reads the records itself, so
+        they are checked. Raises DamagedQueueError."""
         queue, log = self.queues.find(topic, queue_id), self.commit_log
         try:
             if isinstance(queue, BatchQueue):
                 result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
             else:
                 result = read_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
+            if decodes:
+                check_records(result)
         except ValueError as error:
             where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
             raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}") from error

@@ -18,8 +18,9 @@ from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
 
 class Wire(BaseModel):
     """Base of all models on the wire: snake_case here, camelCase there; unknown fields are ignored, known
-    ones checked, and "7" is accepted for 7. A validator is built when its model is first used: a program uses
-    a few of the 250 models, and all of them together take a tenth of its start."""
+    ones checked, and "7" is accepted for 7. The validator of a direct subclass is built when it is first
+    used, in any thread: a program uses a few of the 250 models, and all of them together take a tenth of its
+    start."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

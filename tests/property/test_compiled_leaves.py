@@ -453,6 +453,23 @@ def units_of(places: list[tuple[int, int]]) -> bytes:
     return b"".join(struct.pack(">qiq", offset, size, -1) for offset, size in places)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 5, 105, 205, 2**40, 2**62, 2**62 + 1, 2**63 - 1]),
+            st.sampled_from([0, 1, 100]),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_next_records_of_a_damaged_queue(places: list[tuple[int, int]]) -> None:
+    records = same(NEXT_RECORDS, units_of(places), 2**40, 0)
+    is_whole = all(size for _, size in places) and max(places)[0] <= 2**62
+    is_whole = is_whole and all(sum(before) <= after[0] for before, after in pairwise(places))
+    assert (records is not None) == is_whole
+
+
 @unhurried
 @given(gaps_and_sizes, st.sampled_from([1, 300, 2_000, 2**31, 2**40]), st.sampled_from([0, BASE, BASE + 1]))
 def test_next_records(found: list[tuple[int, int]], bytes_max: int, log_min: int) -> None:

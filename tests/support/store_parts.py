@@ -58,11 +58,14 @@ def put_many(store: MessageStore, count: int, *, queues: int = 2) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
 
 
-def damage_unit(root: Path, index: int) -> None:
-    """Makes a unit of TopicA, queue 0, name a record that the log does not have."""
-    with (root / "consumequeue" / "TopicA" / "0" / "0".zfill(20)).open("r+b") as file:
+def damage_unit(
+    root: Path, index: int, place: tuple[int, int] = (2**62, 1_000), *, topic: str = "TopicA"
+) -> None:
+    """Makes a unit of queue 0 name other bytes: without `place` (offset, size) some that the log does not
+    have."""
+    with (root / "consumequeue" / topic / "0" / "0".zfill(20)).open("r+b") as file:
         file.seek(index * UNIT_BYTES)
-        file.write(struct.pack(">qi", 2**62, 1_000))
+        file.write(struct.pack(">qi", *place))
 
 
 def records_in(result: GetResult) -> list[Record]:

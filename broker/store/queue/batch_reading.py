@@ -32,15 +32,21 @@ def read_batch_queue(
     removed = False
     next_offset = offset
     for unit in islice(queue.records(offset), max(SCAN_UNITS_MIN, max_nums)):
+        if not next_offset < unit.end_offset <= high:
+            raise ValueError(f"a unit is not in the order of the queue: {unit}")
         if unit.log_offset < log.min_offset:
             removed = True  # also a filler
         elif _is_wanted(log, unit, tag_codes):
             if found and (count + unit.messages > max_nums or total + unit.size > max_bytes):
                 break
+            if unit.size <= 0 or (found and unit.log_offset < found[-1].log_offset + found[-1].size):
+                raise ValueError(f"a unit is not in the order of the log: {unit}")
             found.append(unit)
             count += unit.messages
             total += unit.size
         next_offset = unit.end_offset
+    if next_offset == offset:
+        raise ValueError(f"its units have no message {offset}, which is not in the order of the queue")
     if not found:
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, next_offset, low, high, [])

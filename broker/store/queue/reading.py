@@ -3,9 +3,11 @@
 Source: RocketMQ 5.3.3 DefaultMessageStore.getMessage.
 """
 
+import struct
 from enum import Enum
 from typing import Final, NamedTuple
 
+from broker.message.record import HEADER_BYTES, MAGIC_V1, MAGIC_V2
 from broker.store.log.commit_log import CommitLog
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.unit_ranges import Ranges, copied, joined, next_records, ranges_of
@@ -15,6 +17,7 @@ SCAN_UNITS_MIN: Final = 800
 VIEWS_MAX: Final = 8
 VIEW_BYTES_MIN: Final = 4_096
 """See _should_copy()."""
+_SIZE_MAGIC = struct.Struct(">iI")
 
 
 class DamagedQueueError(Exception):
@@ -90,6 +93,8 @@ def read_queue(
         if log_offset < log_min:
             removed = True  # also a filler of a queue that begins mid-way
         elif tag_codes is None or tags_code in tag_codes:
+            if size <= 0 or log_offset < range_end:
+                raise ValueError(f"{size} bytes at {log_offset} are not in the order of the log")
             if count and (count >= max_nums or total + size > max_bytes):
                 break
             if log_offset != range_end:
@@ -147,6 +152,21 @@ def whole_views(log: CommitLog, ranges: Ranges, total: int) -> list[memoryview]:
 def _should_copy(pieces: int, total: int) -> bool:
     """Returns whether pieces with this many bytes in all are cheaper to copy than to send as they are."""
     return pieces > VIEWS_MAX or total < VIEW_BYTES_MIN * pieces
+
+
+def check_records(result: GetResult) -> None:
+    """Raises ValueError unless the views are that many whole records: the queue is damaged."""
+    count = 0
+    for view in result.views:
+        at, end = 0, len(view)
+        while at < end:
+            size, magic = _SIZE_MAGIC.unpack_from(view, at) if end - at > HEADER_BYTES else (0, 0)
+            if magic not in (MAGIC_V1, MAGIC_V2) or not HEADER_BYTES < size <= end - at:
+                raise ValueError(f"it names bytes that are not in a record: size {size}, magic {magic:#x}")
+            at += size
+            count += 1
+    if count != result.message_count:
+        raise ValueError(f"it names {result.message_count} records that are {count}, not in their places")
 
 
 def outside(offset: int, low: int, high: int) -> GetResult:

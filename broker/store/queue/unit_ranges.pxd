@@ -3,6 +3,7 @@ cimport cython
 
 cdef bint _IS_COMPILED
 cdef Py_ssize_t _UNIT_BYTES
+cdef long long _OFFSET_MAX
 
 @cython.locals(
     raw="const unsigned char *", at=Py_ssize_t, units_end=Py_ssize_t, count=Py_ssize_t, total="long long",

@@ -14,6 +14,7 @@ from keelmq.runtime.compiled import is_compiled, prefer_twin
 _IS_COMPILED: Final = is_compiled(__file__)
 _UNIT = struct.Struct(">qI8x")
 _UNIT_BYTES: Final = 20
+_OFFSET_MAX: Final = 1 << 62  # no log comes there, and sums fit into 64 bits
 
 Ranges = list[tuple[int, int]]
 
@@ -25,12 +26,15 @@ and the last one ends in the log, and into how many ranges they fall."""
 
 def next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | None:
     """Looks at the records of all units, at least one. None: they have more than bytes_max bytes, as a filler
-    has, or the first one lies below log_min."""
+    has, or the first one lies below log_min, or one is empty or begins before the end of the one before, or
+    beyond any log."""
     if _IS_COMPILED:
         return _next_records(units, bytes_max, log_min)
     offsets, sizes = zip(*_UNIT.iter_unpack(units), strict=True)
     total, begin = sum(sizes), offsets[0]
-    if total > bytes_max or begin < log_min:
+    if total > bytes_max or begin < log_min or not all(sizes) or max(offsets) > _OFFSET_MAX:
+        return None
+    if any(later < offset + size for offset, size, later in zip(offsets, sizes, offsets[1:], strict=False)):
         return None
     end, runs = offsets[-1] + sizes[-1], 1
     if end - begin != total:  # offsets ascend: else all of them are adjacent
@@ -87,7 +91,9 @@ def _next_records(units: bytes, bytes_max: int, log_min: int) -> NextRecords | N
         if not count:
             if log_offset < log_min:
                 return None
-            begin = log_offset
+            begin = end = log_offset
+        if not size or log_offset < end or log_offset > _OFFSET_MAX:
+            return None
         runs += not count or log_offset != end
         end = log_offset + size
         total += size

@@ -183,7 +183,9 @@ def test_a_newer_version_of_the_same_begins_where_it_was(
     subscribe(broker, "B", version=6)
     asked: list[int] = []
     get = broker.store.get
-    monkeypatch.setattr(broker.store, "get", lambda *args: asked.append(args[2]) or get(*args))
+    monkeypatch.setattr(
+        broker.store, "get", lambda *args, **more: asked.append(args[2]) or get(*args, **more)
+    )
     fill(broker, 1, tags="A")
     assert asked == [3, 4] and broker.answers() == []
 
@@ -218,6 +220,23 @@ def test_a_waiting_pull_of_batches_is_refused_when_its_group_comes_with_sql(
     broker.handlers.expire(now_ms() + 15_000)
     (reply,) = broker.answers()
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, NO_SQL_OF_BATCHES)
+
+
+@pytest.mark.parametrize("its_time_ends", [False, True])
+def test_sql_over_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, its_time_ends: bool) -> None:
+    subscribe(broker, "B", version=5)
+    suspended(broker)
+    fill(broker, 1, tags="A")
+    damage_unit(tmp_path, 0, (7, 20))
+    subscribe(broker, "TAGS = 'A'", "SQL92", version=6)
+    assert by_heartbeat(broker, subVersion="6").code == ResponseCode.SYSTEM_ERROR
+    if its_time_ends:
+        broker.handlers.expire(now_ms() + 15_000)
+    else:
+        fill(broker, 1, tags="A")
+    (reply,) = broker.answers()
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
 
 
 # -- SQL92 -------------------------------------------------------------------------------------------------

@@ -391,6 +391,29 @@ async def test_a_damaged_queue_keeps_nothing_of_the_others_back(
     assert line.exc_info is None
 
 
+@pytest.mark.parametrize("place", [(0, 0), (9, 100), (3_000, 200)])
+async def test_a_unit_of_no_record_is_no_message(
+    scene: Scene, tmp_path: Path, place: tuple[int, int]
+) -> None:
+    scene.send(b"1", b"2", b"3")
+    damage_unit(tmp_path, 1, place)
+    reply = await scene.raw_pop(queueId=0)
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+    assert await scene.pop() == []
+
+
+async def test_damaged_retries_refuse_no_other_pop(scene: Scene, tmp_path: Path) -> None:
+    scene.send(b"1")
+    assert len(await scene.pop()) == 1
+    scene.run(INVISIBLE_MS)
+    damage_unit(tmp_path, 0, topic="%RETRY%g_TopicA")
+    for _ in range(5):  # one of them reads the retries first
+        assert await scene.raw_pop(queueId=0, pollTime=15_000) is None
+    scene.peer.sent.clear()
+    scene.send(b"2")
+    assert [message.body for message in read(decode_frame(scene.peer.sent[0][4:]))] == [b"2"]
+
+
 async def test_in_order(scene: Scene) -> None:
     scene.send(b"1", b"2", b"3", b"4")
     first, second = await scene.pop(order="true", queueId=0, maxMsgNums=2)
@@ -749,7 +772,9 @@ async def test_a_selective_filter_is_looked_on_for_while_a_pop_waits(
     rounds, looks = 0, scene.broker.store.get
     with pytest.MonkeyPatch.context() as patch:
         counts: list[int] = []
-        patch.setattr(scene.broker.store, "get", lambda *args: (counts.append(1), looks(*args))[1])
+        patch.setattr(
+            scene.broker.store, "get", lambda *args, **more: (counts.append(1), looks(*args, **more))[1]
+        )
         while scene.broker.soon:
             counts.clear()
             scene.broker.tick()

@@ -234,6 +234,29 @@ def test_a_damaged_queue_gives_no_part_of_it(
     store.close()
 
 
+@pytest.mark.parametrize("damaged", [(-3, 2), (0, 0), (1, -1), (2**62, 2), (0, 2**15 - 1)])
+@pytest.mark.parametrize("unit", [1, 2])
+def test_a_pull_never_goes_back_or_beyond_the_end(
+    tmp_path: Path, damaged: tuple[int, int], unit: int
+) -> None:
+    """Who waits at the queue reads on from the offset that he gets."""
+    store = open_batches(tmp_path)
+    for first in (0, 2, 4):
+        put_items(store, items(2, first))
+    confirm(store)
+    path, *_ = sorted((tmp_path / "batchconsumequeue" / "Batches" / "0").iterdir())
+    with path.open("r+b") as file:
+        file.seek(unit * BATCH_UNIT_BYTES + 28)
+        file.write(struct.pack(">qh", *damaged))
+    for offset in range(6):
+        try:
+            result = store.get("Batches", 0, offset, 32, 1 << 20, frozenset({1}))
+        except DamagedQueueError:
+            continue
+        assert offset < result.next_begin_offset <= 6
+    store.close()
+
+
 def test_search_by_time(tmp_path: Path) -> None:
     """All messages of a batch were stored at the same time."""
     store = open_batches(tmp_path)

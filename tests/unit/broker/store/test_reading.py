@@ -8,7 +8,7 @@ import pytest
 
 from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
-from tests.support.store_parts import open_store, put
+from tests.support.store_parts import damage_unit, open_store, put
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -38,7 +38,9 @@ def test_all_of_the_next_messages(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [10, 9_000])
-@pytest.mark.parametrize("place", [(-(2**63), 100), (2**63 - 1, 100), (500, -600), (2**40, 100)])
+@pytest.mark.parametrize(
+    "place", [(-(2**63), 100), (2**63 - 1, 100), (500, -600), (2**40, 100), (2**20 - 9_000, 9_000), (50, 0)]
+)
 @pytest.mark.parametrize("damaged", [0, 1])
 @pytest.mark.parametrize("has_filter", [True, False])
 def test_a_damaged_queue_gives_no_part_of_it(
@@ -51,14 +53,33 @@ def test_a_damaged_queue_gives_no_part_of_it(
     store.set_confirm_offset(store.commit_log.max_offset)
     (_, _, code), *_ = store.queues.get("TopicA", 0).units(0, 1)
     (path,) = (tmp_path / "consumequeue" / "TopicA" / "0").iterdir()
-    with path.open("r+b") as file:
+    with path.open("r+b") as file:  # the last place but one is in the file, behind the log's end
         file.seek(damaged * UNIT_BYTES)
         file.write(struct.pack(">qiq", *place, code))
     tag_codes = frozenset({code}) if has_filter else None
-    if place[0] < 0 and (has_filter or damaged == 0):  # passed over, as a record is whose file was deleted
+    if place[0] < 0:  # passed over, as a record is whose file was deleted
         found = store.get("TopicA", 0, 0, 32, 1 << 20, tag_codes)
         assert found.message_count == 2 and found.body_bytes == sum(map(len, found.views))
     else:
         with pytest.raises(DamagedQueueError, match=r"queue 0, is damaged near offset 0: .* not in"):
             store.get("TopicA", 0, 0, 32, 1 << 20, tag_codes)
+    store.close()
+
+
+@pytest.mark.parametrize("place", [(7, 60), (1, 300), (0, 1)])
+@pytest.mark.parametrize("has_filter", [True, False])
+def test_who_decodes_records_gets_nothing_else(
+    tmp_path: Path, place: tuple[int, int], has_filter: bool
+) -> None:
+    """The bytes are in the log, but at no record."""
+    store = open_store(tmp_path)
+    for _ in range(3):
+        put(store, tags="A")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    (_, _, code), *_ = store.queues.get("TopicA", 0).units(0, 1)
+    tag_codes = frozenset({code}) if has_filter else None
+    assert store.get("TopicA", 0, 0, 32, 1 << 20, tag_codes, decodes=True).message_count == 3
+    damage_unit(tmp_path, 0, place)
+    with pytest.raises(DamagedQueueError, match=r"queue 0, is damaged near offset 0: .* not in"):
+        store.get("TopicA", 0, 0, 1, 1 << 20, tag_codes, decodes=True)
     store.close()

@@ -15,6 +15,7 @@ def test_a_validator_is_built_at_the_first_use() -> None:
     assert not First.__pydantic_complete__
     assert First.model_validate({"brokerId": "7"}).broker_id == 7
     assert First.__pydantic_complete__
+    assert Second.__pydantic_complete__  # only direct subclasses of Wire
     assert Second(broker_id=1).model_dump(by_alias=True) == {"brokerId": 1, "brokerName": "b"}
 
 
