@@ -7,13 +7,17 @@ CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import VERSION, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
+
+BUILDS_UNDER_A_LOCK: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+"""Two threads may use a model for the first time at once, as blocking clients do. With an older pydantic, all
+validators are built at the import."""
 
 
 class Wire(BaseModel):
@@ -27,7 +31,7 @@ class Wire(BaseModel):
         populate_by_name=True,
         frozen=True,
         extra="ignore",
-        defer_build=True,
+        defer_build=BUILDS_UNDER_A_LOCK,
         # A body may have a password in it, and an error's text may be logged.
         hide_input_in_errors=True,
     )
