@@ -282,8 +282,12 @@ class MessageStore(DispatchingStore):
                 result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
             else:
                 result = read_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
-            if decodes:
-                check_records(result)
+                if decodes:
+                    try:
+                        check_records(result, queue_id, offset)
+                    except ValueError:  # the first one may be good
+                        result = read_queue(log, queue, offset, 1, max_bytes, tag_codes)
+                        check_records(result, queue_id, offset)
         except ValueError as error:
             where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
             raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}") from error

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from pydantic import VERSION, BaseModel, ConfigDict
+import pydantic.main
+from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
 
-BUILDS_UNDER_A_LOCK: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+BUILDS_UNDER_A_LOCK: Final = hasattr(pydantic.main, "_rebuild_lock")  # since 2.14
 """Two threads may use a model for the first time at once, as blocking clients do. With an older pydantic, all
 validators are built at the import."""
 
@@ -23,8 +24,8 @@ validators are built at the import."""
 class Wire(BaseModel):
     """Base of all models on the wire: snake_case here, camelCase there; unknown fields are ignored, known
     ones checked, and "7" is accepted for 7. The validator of a direct subclass is built when it is first
-    used, in any thread: a program uses a few of the 250 models, and all of them together take a tenth of its
-    start."""
+    used, if BUILDS_UNDER_A_LOCK: a program uses a few of the 250 models, and all of them together take a
+    tenth of its start."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

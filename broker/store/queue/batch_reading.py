@@ -33,14 +33,18 @@ def read_batch_queue(
     next_offset = offset
     for unit in islice(queue.records(offset), max(SCAN_UNITS_MIN, max_nums)):
         if not next_offset < unit.end_offset <= high:
+            if found:
+                break  # what is in front of the damage is good
             raise ValueError(f"a unit is not in the order of the queue: {unit}")
         if unit.log_offset < log.min_offset:
             removed = True  # also a filler
+        elif not _follows(unit, found, log.max_offset):
+            if found:
+                break
+            raise ValueError(f"a unit is not in the log, or not in its order: {unit}")
         elif _is_wanted(log, unit, tag_codes):
             if found and (count + unit.messages > max_nums or total + unit.size > max_bytes):
                 break
-            if unit.size <= 0 or (found and unit.log_offset < found[-1].log_offset + found[-1].size):
-                raise ValueError(f"a unit is not in the order of the log: {unit}")
             found.append(unit)
             count += unit.messages
             total += unit.size
@@ -54,14 +58,17 @@ def read_batch_queue(
     return GetResult(GetStatus.FOUND, next_offset, low, high, views, count, total)
 
 
+def _follows(unit: BatchUnit, found: list[BatchUnit], log_end: int) -> bool:
+    begin = found[-1].log_offset + found[-1].size if found else 0
+    return unit.size > 0 and begin <= unit.log_offset and unit.log_offset + unit.size <= log_end
+
+
 def _is_wanted(log: CommitLog, unit: BatchUnit, tag_codes: frozenset[int] | None) -> bool:
     if tag_codes is None or unit.tags_code in tag_codes:
         return True
-    if unit.tags_code:
-        return False
     header = log.view(unit.log_offset, HEADER_BYTES)
-    if len(header) < HEADER_BYTES:
-        raise ValueError(f"the queue has a record that is not in the log: {unit}")
+    if unit.tags_code or len(header) < HEADER_BYTES:
+        return False
     return bool(sys_flag_at(header, 0) & NEED_UNWRAP)
 
 

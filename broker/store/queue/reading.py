@@ -17,7 +17,8 @@ SCAN_UNITS_MIN: Final = 800
 VIEWS_MAX: Final = 8
 VIEW_BYTES_MIN: Final = 4_096
 """See _should_copy()."""
-_SIZE_MAGIC = struct.Struct(">iI")
+_PLACE = struct.Struct(">iI4xi4xq")
+"""TOTALSIZE, MAGICCODE, QUEUEID and QUEUEOFFSET of a record."""
 
 
 class DamagedQueueError(Exception):
@@ -93,10 +94,12 @@ def read_queue(
         if log_offset < log_min:
             removed = True  # also a filler of a queue that begins mid-way
         elif tag_codes is None or tags_code in tag_codes:
-            if size <= 0 or log_offset < range_end:
-                raise ValueError(f"{size} bytes at {log_offset} are not in the order of the log")
             if count and (count >= max_nums or total + size > max_bytes):
                 break
+            if size <= 0 or log_offset < range_end or log_offset + size > log.max_offset:
+                if count:
+                    break  # what is in front of the damage is good
+                raise ValueError(f"{size} bytes at {log_offset} are not in the log, or not in its order")
             if log_offset != range_end:
                 if count:
                     ranges.append((range_start, range_end))
@@ -116,12 +119,14 @@ def _next_ones(
     log: CommitLog, queue: ConsumeQueue, offset: int, max_nums: int, max_bytes: int
 ) -> GetResult | None:
     """The usual pull without a filter: all of the next units. None: they have too many bytes, or one has no
-    record."""
+    record, or is damaged."""
     units = bytes(queue.raw(offset, max_nums))
     found = next_records(units, max_bytes, log.min_offset)
     if found is None:
         return None
     count, total, begin, end, runs = found
+    if end > log.max_offset:
+        return None
     piece = log.view(begin, end - begin)
     is_whole = len(piece) == end - begin  # else they are in several files
     if is_whole and runs == 1:
@@ -154,15 +159,21 @@ def _should_copy(pieces: int, total: int) -> bool:
     return pieces > VIEWS_MAX or total < VIEW_BYTES_MIN * pieces
 
 
-def check_records(result: GetResult) -> None:
-    """Raises ValueError unless the views are that many whole records: the queue is damaged."""
-    count = 0
+def check_records(result: GetResult, queue_id: int, offset: int) -> None:
+    """Raises ValueError unless the views are that many whole records of this queue, from `offset` on: it is
+    damaged."""
+    count, before = 0, offset - 1
     for view in result.views:
         at, end = 0, len(view)
         while at < end:
-            size, magic = _SIZE_MAGIC.unpack_from(view, at) if end - at > HEADER_BYTES else (0, 0)
+            if end - at <= HEADER_BYTES:
+                raise ValueError("it names bytes that are not in a record")
+            size, magic, found_id, queue_offset = _PLACE.unpack_from(view, at)
             if magic not in (MAGIC_V1, MAGIC_V2) or not HEADER_BYTES < size <= end - at:
                 raise ValueError(f"it names bytes that are not in a record: size {size}, magic {magic:#x}")
+            if found_id != queue_id or not before < queue_offset < result.next_begin_offset:
+                raise ValueError(f"it names message {queue_offset} of a queue {found_id}, which is not in it")
+            before = queue_offset
             at += size
             count += 1
     if count != result.message_count:

@@ -62,10 +62,11 @@ def test_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, caplog: pyte
     """With one line in the log, however often a consumer asks; what is not damaged is found."""
     fill(broker, 5)
     damage_unit(tmp_path, 2)
+    assert read(answer(broker, 1).body) == [b"message 1"]
     for _ in range(3):
-        reply = answer(broker, 1)
+        reply = answer(broker, 2)
         assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 1" in reply.remark
+        assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 2" in reply.remark
     (line,) = [each for each in caplog.records if "damaged" in each.getMessage()]
     assert line.exc_info is None
     assert read(answer(broker, 3).body) == [b"message 3", b"message 4"]

@@ -378,7 +378,7 @@ async def test_a_damaged_queue_keeps_nothing_of_the_others_back(
 ) -> None:
     scene.send(b"1", b"2")
     scene.send(b"3", queue_id=1)
-    damage_unit(tmp_path, 1)
+    damage_unit(tmp_path, 0)
     assert bodies(await scene.pop()) == [b"3"]
     peek = {"consumerGroup": "h", "topic": "TopicA", "queueId": -1, "maxMsgNums": 9}
     reply = await scene.request(200052, peek)
@@ -397,9 +397,23 @@ async def test_a_unit_of_no_record_is_no_message(
 ) -> None:
     scene.send(b"1", b"2", b"3")
     damage_unit(tmp_path, 1, place)
+    assert bodies(await scene.pop(queueId=0)) == [b"1"]  # it is in front of the damage
     reply = await scene.raw_pop(queueId=0)
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
     assert await scene.pop() == []
+
+
+async def test_a_unit_of_another_queues_record_is_no_message(scene: Scene, tmp_path: Path) -> None:
+    """A checkpoint with one offset twice would be revived for ever."""
+    scene.send(b"1", b"2", b"3", b"4", queue_id=1)
+    scene.send(b"5", b"6")
+    (foreign,) = scene.broker.store.queues.get("TopicA", 1).units(3, 1)
+    damage_unit(tmp_path, 0, foreign[:2])
+    reply = await scene.raw_pop(queueId=0)
+    assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None and "it names message 3 of a queue 1" in reply.remark
+    scene.run(2 * INVISIBLE_MS)
+    assert len(scene.pop_service.state) == 0
 
 
 async def test_damaged_retries_refuse_no_other_pop(scene: Scene, tmp_path: Path) -> None:
