@@ -154,6 +154,17 @@ def test_what_was_passed_over_is_found_when_the_time_of_the_pull_ends(broker: Br
     assert (reply.code, read(reply.body)) == (0, [b"older"])
 
 
+def must_be_refused(broker: Broker, its_time_ends: bool) -> None:
+    """The suspended pull, because of damage, when its time ends or the next message comes."""
+    if its_time_ends:
+        broker.handlers.expire(now_ms() + 15_000)
+    else:
+        fill(broker, 1, tags="A")
+    (reply,) = broker.answers()
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
+
+
 @pytest.mark.parametrize("its_time_ends", [False, True])
 def test_what_was_passed_over_and_is_damaged_now_is_refused(
     broker: Broker, tmp_path: Path, its_time_ends: bool
@@ -163,13 +174,7 @@ def test_what_was_passed_over_and_is_damaged_now_is_refused(
     fill(broker, 1, tags="A")
     damage_unit(tmp_path, 0)
     subscribe(broker, "A", version=6)
-    if its_time_ends:
-        broker.handlers.expire(now_ms() + 15_000)
-    else:
-        fill(broker, 1, tags="A")
-    (reply,) = broker.answers()
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
+    must_be_refused(broker, its_time_ends)
     assert broker.handlers.pull.waiting_count == 0
 
 
@@ -230,13 +235,7 @@ def test_sql_over_a_damaged_queue_is_refused(broker: Broker, tmp_path: Path, its
     damage_unit(tmp_path, 0, (7, 20))
     subscribe(broker, "TAGS = 'A'", "SQL92", version=6)
     assert by_heartbeat(broker, subVersion="6").code == ResponseCode.SYSTEM_ERROR
-    if its_time_ends:
-        broker.handlers.expire(now_ms() + 15_000)
-    else:
-        fill(broker, 1, tags="A")
-    (reply,) = broker.answers()
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert reply.remark is not None and "TopicA, queue 0, is damaged near offset 0" in reply.remark
+    must_be_refused(broker, its_time_ends)
 
 
 # -- SQL92 -------------------------------------------------------------------------------------------------
