@@ -403,15 +403,18 @@ async def test_a_unit_of_no_record_is_no_message(
     assert await scene.pop() == []
 
 
-async def test_a_unit_of_another_queues_record_is_no_message(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [0, 3])
+async def test_a_unit_of_another_queues_record_is_no_message(
+    scene: Scene, tmp_path: Path, offset: int
+) -> None:
     """A checkpoint with one offset twice would be revived for ever."""
     scene.send(b"1", b"2", b"3", b"4", queue_id=1)
     scene.send(b"5", b"6")
-    (foreign,) = scene.broker.store.queues.get("TopicA", 1).units(3, 1)
+    (foreign,) = scene.broker.store.queues.get("TopicA", 1).units(offset, 1)
     damage_unit(tmp_path, 0, foreign[:2])
     reply = await scene.raw_pop(queueId=0)
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
-    assert reply.remark is not None and "it names message 3 of a queue 1" in reply.remark
+    assert reply.remark is not None and f"it names message {offset} of a queue 1" in reply.remark
     scene.run(2 * INVISIBLE_MS)
     assert len(scene.pop_service.state) == 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.message.record import HEADER_BYTES
 from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
 from tests.support.store_parts import damage_unit, open_store, put, records_in
@@ -88,4 +89,15 @@ def test_who_decodes_records_gets_nothing_else(
     assert found.message_count == 1
     with pytest.raises(DamagedQueueError, match=r"queue 0, is damaged near offset 1: .* not in"):
         store.get("TopicA", 0, 1, 32, 1 << 20, tag_codes, decodes=True)
+    store.close()
+
+
+def test_a_body_that_looks_like_a_record_is_none(tmp_path: Path) -> None:
+    """All but its magic number fits: size, queue and offset."""
+    store = open_store(tmp_path)
+    put(store, struct.pack(">i", 100) + bytes(200))
+    store.set_confirm_offset(store.commit_log.max_offset)
+    damage_unit(tmp_path, 0, (HEADER_BYTES, 100))
+    with pytest.raises(DamagedQueueError, match="size 100, magic 0x0"):
+        store.get("TopicA", 0, 0, 32, 1 << 20, None, decodes=True)
     store.close()
