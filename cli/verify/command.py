@@ -115,7 +115,8 @@ def next_step(report: GroupReport, difference: Difference) -> str:
     if report.master in difference.brokers:
         return f"the master differs from the others: mqadmin electMaster another one first; then {stop}"
     if difference.kind == "queue":
-        return f"stop it, move its consumequeue directory away, and start it: it builds its queues; or {stop}"
+        rebuild = "keelmq repair --store DIR --rebuild-queues --yes"
+        return f"stop it, {rebuild}, and start it: it builds its queues; or {stop}"
     return stop
 
 
