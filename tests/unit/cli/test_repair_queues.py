@@ -27,7 +27,7 @@ from tests.unit.cli.test_repair import content, repair
 
 BODIES = {queue: [b"message %d" % index for index in range(queue, 40, 2)] for queue in (0, 1)}
 BATCH = NamedTopic("Batches")
-BATCH_BODIES = [b"batch %d" % index for index in range(30)]
+BATCH_BODIES = [b"batch %d " % index * 8 for index in range(30)]
 
 
 class Topics:
@@ -124,7 +124,7 @@ def test_a_log_with_a_bad_record_is_refused(tmp_path: Path, is_last: bool) -> No
     files = sorted((tmp_path / "commitlog").iterdir())
     path = files[-1] if is_last else files[0]
     data = bytearray(path.read_bytes())
-    at = data.index(b"message")
+    at = data.index(b"message" if is_last else b"batch")
     data[at] ^= 1
     path.write_bytes(data)
     before = content(tmp_path)
