@@ -1,5 +1,6 @@
 """keelmq repair --rebuild-queues: what a damaged queue hid is read again; no queue offset is given twice."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from broker.admin.repair import RepairError, inspect_store
 from broker.backup.queue_rebuild import QueueRebuild
+from broker.message.delay_levels import TIMER_TOPIC
 from broker.store.message_store import MessageStore
+from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
 from broker.store.settings import NamedTopic
 from tests.support.store_disk import After, StoreDisk, Torn
@@ -25,6 +28,7 @@ from tests.support.store_parts import (
 )
 from tests.unit.cli.test_repair import content, repair
 
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "store"
 BODIES = {queue: [b"message %d" % index for index in range(queue, 40, 2)] for queue in (0, 1)}
 BATCH = NamedTopic("Batches")
 BATCH_BODIES = [b"batch %d " % index * 8 for index in range(30)]
@@ -234,3 +238,31 @@ def test_the_numbering_is_durable_before_the_old_queues_go(tmp_path: Path) -> No
 def test_one_way_at_a_time(tmp_path: Path) -> None:
     refused = repair(tmp_path, "--rebuild-queues", "--resync")
     assert refused.exit_code == 2
+
+
+def test_javas_queues_are_equal_to_the_byte(tmp_path: Path) -> None:
+    """With delayed messages and half messages. Only the tags codes of timer messages are ours: their delivery
+    times."""
+    root = tmp_path / "store"
+    shutil.copytree(FIXTURES, root)
+    before = content(root / "consumequeue")
+    rebuild(root)
+    assert content(root / "consumequeue") == {}
+    queue_bytes = {len(data) for data in before.values()}
+    store = open_store(
+        root, commit_log_file_bytes=64 << 10, consume_queue_file_bytes=max(queue_bytes), index_enable=False
+    )
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.close()
+    after = content(root / "consumequeue")
+    assert after.keys() == before.keys()
+    assert len(after) > 5
+    for name, data in after.items():
+        if name.startswith(TIMER_TOPIC):
+            assert [unit[:2] for unit in units(data)] == [unit[:2] for unit in units(before[name])]
+        else:
+            assert units(data) == units(before[name]), name
+
+
+def units(data: bytes) -> list[tuple[int, ...]]:
+    return [unit for unit in UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]) if unit[1]]
