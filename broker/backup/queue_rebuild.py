@@ -104,10 +104,10 @@ class QueueRebuild:
         emptied = 0
         for path in sorted((self._found.root / name).glob("*/*")):
             topic, queue_id = path.parent.name, path.name
-            if not queue_id.isdecimal() or (topic.encode(), int(queue_id)) in self._log.queues:
+            if not queue_id.isdecimal() or (os.fsencode(topic), int(queue_id)) in self._log.queues:
                 continue
             end = _end_of(kind(path, topic, int(queue_id), file_bytes))
-            if end:
+            if end > 0:
                 queue = kind(kept / name / topic / queue_id, topic, int(queue_id), file_bytes)
                 queue.append(end - 1, 0, FILLER_SIZE, 0)
                 queue.sync()

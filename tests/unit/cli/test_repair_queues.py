@@ -1,5 +1,6 @@
 """keelmq repair --rebuild-queues: what a damaged queue hid is read again; no queue offset is given twice."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -266,3 +267,24 @@ def test_javas_queues_are_equal_to_the_byte(tmp_path: Path) -> None:
 
 def units(data: bytes) -> list[tuple[int, ...]]:
     return [unit for unit in UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]) if unit[1]]
+
+
+@pytest.mark.parametrize("left", [0, 7, 61, 150])
+def test_a_queue_whose_file_was_cut_is_rebuilt(tmp_path: Path, left: int) -> None:
+    """A broker does not start with a file of a wrong size."""
+    filled(tmp_path)
+    os.truncate(tmp_path / "consumequeue" / TOPIC.name / "0" / "0".zfill(20), left)
+    rebuild(tmp_path)
+    assert read(tmp_path) == BODIES
+
+
+def test_what_is_no_queue_is_moved_aside_as_well(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for name in ("TopicA/notes", "lost+found", "TopicA/7"):
+        (tmp_path / "consumequeue" / name).mkdir()
+    (tmp_path / "consumequeue" / "TopicA" / "8").write_text("no directory")
+    (tmp_path / "consumequeue" / "TopicA" / "0" / "old.bak").write_text("no file of the queue")
+    rebuild(tmp_path)
+    (aside,) = tmp_path.glob("before-rebuild-*")
+    assert (aside / "consumequeue" / "TopicA" / "8").exists()
+    assert read(tmp_path) == BODIES
