@@ -80,7 +80,7 @@ class Loss:
 def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
     """Reads the state of a store. Raises RepairError if there is none."""
     epoch_path = epoch_path or root / "epochFileCheckpoint"
-    files = listed_files(root / "commitlog")
+    files = log_files(root)
     if not files and not epoch_path.exists():
         raise RepairError(f"{root} has no commitlog and no {epoch_path.name}: it is not a broker's store")
     epochs, fault = _epochs(epoch_path)
@@ -95,6 +95,20 @@ def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
         max_offset=_end_of(files[-1]) if files else 0,
         file_bytes=file_bytes,
     )
+
+
+def log_files(root: Path) -> list[Path]:
+    """Returns the files of the log up to the last one with a record: RocketMQ's broker creates one or two
+    ahead."""
+    files = listed_files(root / "commitlog")
+    while len(files) > 1 and not _has_record(files[-1]):
+        files.pop()
+    return files
+
+
+def _has_record(path: Path) -> bool:
+    with path.open("rb") as file:
+        return any(file.read(8))
 
 
 def _epochs(path: Path) -> tuple[Epochs, str | None]:
@@ -172,7 +186,7 @@ def _end_of(path: Path) -> int:
 def loss_of(found: StoreReport, cut: int) -> Loss:
     """Returns the messages that a cut removes."""
     count, first, last = 0, None, None
-    for path in listed_files(found.root / "commitlog"):
+    for path in log_files(found.root):
         start = int(path.name)
         if start + found.file_bytes <= cut:
             continue

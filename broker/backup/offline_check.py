@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.admin.repair import RepairError, inspect_store
+from broker.admin.repair import RepairError, inspect_store, log_files
 from broker.backup.manifest import BackupError
 from broker.message.inner_batch import INNER_BATCH, sys_flag_at
 from broker.message.prop_crc import recovery_parser
@@ -59,7 +59,7 @@ def check_stopped(root: Path, found: StoreCheck, epoch_path: Path | None = None)
         found.fault(report.epoch_fault)
     elif found.epochs and found.epochs[-1][1] > found.max_offset:
         found.fault(f"epoch {found.epochs[-1][0]} begins at {found.epochs[-1][1]}, behind the log's end")
-    files, total, done = listed_files(root / "commitlog"), found.max_offset - found.min_offset, 0
+    files, total, done = log_files(root), found.max_offset - found.min_offset, 0
     with ExitStack() as stack:
         queues = _Queues(root / "consumequeue", stack)
         for path in files:

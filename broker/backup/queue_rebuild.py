@@ -6,7 +6,7 @@ those queues get a filler that keeps their numbering. The start itself builds th
 depend on the broker's settings (messageDelayLevel). Nothing is deleted: the old queues are moved aside.
 
 A crash leaves a store that can be repaired again, or started: from the first change on its checkpoint vouches
-for no queue. Only between the last two renames do emptied queues depend on config/queueEnds.json.
+for no queue. Only after a crash between the two renames does the numbering come from config/queueEnds.json.
 """
 
 import os
@@ -91,7 +91,11 @@ class QueueRebuild:
             if (root / name).is_dir():
                 emptied += self._keep_numbering(name, kind, queue_file_bytes(root / name, file_bytes), kept)
                 os.rename(root / name, aside / name)
-                os.rename(kept / name, root / name)
+                try:
+                    os.rename(kept / name, root / name)
+                except OSError:
+                    os.rename(aside / name, root / name)  # the next call needs it for the numbering
+                    raise
         kept.rmdir()
         sync_directory(aside)
         sync_directory(root)

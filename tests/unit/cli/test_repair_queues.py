@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from broker.admin.repair import RepairError, inspect_store
 from broker.backup.queue_rebuild import QueueRebuild
@@ -14,7 +15,8 @@ from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
 from broker.store.settings import NamedTopic
-from tests.support.store_disk import After, StoreDisk, Torn
+from cli.keelmq import app
+from tests.support.store_disk import After, FailsOnce, StoreDisk, Torn
 from tests.support.store_parts import (
     BORN_HOST,
     FILE_BYTES,
@@ -223,6 +225,47 @@ def test_a_rebuild_that_broke_off_loses_nothing(tmp_path: Path, is_damaged: bool
         assert read(left) == BODIES
         operations += 1
     assert operations > 5
+
+
+def test_on_a_full_disk_it_says_so_and_the_next_one_keeps_the_numbering(tmp_path: Path) -> None:
+    failed = 0
+    for operation in range(100):
+        root = tmp_path / str(operation)
+        emptied(root)
+        hook = FailsOnce(operation)
+        with StoreDisk(root).watched(hook):
+            done = repair(root, "--rebuild-queues", "--yes")
+        if not hook.failed:
+            break
+        if done.exit_code:
+            assert done.exit_code == 1
+            assert "No space left on device" in done.output
+            failed += 1
+            rebuild(root)
+        store = open_store(root)
+        assert next_offset(store, 3) == 3
+        store.close()
+    assert failed > 5
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("is_allocated", [False, True])
+def test_files_that_were_created_ahead_are_no_part_of_the_log(
+    tmp_path: Path, ahead: int, is_allocated: bool
+) -> None:
+    """As RocketMQ's broker leaves them."""
+    filled(tmp_path)
+    end = inspect_store(tmp_path).max_offset
+    last = sorted((tmp_path / "commitlog").iterdir())[-1]
+    for number in range(1, ahead + 1):
+        name = f"{int(last.name) + number * FILE_BYTES:020}"
+        (last.parent / name).write_bytes(bytes(FILE_BYTES if is_allocated else 0))
+    assert inspect_store(tmp_path).max_offset == end
+    checked = CliRunner().invoke(app, ["verify", "--from-dir", str(tmp_path)])
+    assert checked.exit_code == 0, checked.output
+    damage_unit(tmp_path, 3)
+    rebuild(tmp_path)
+    assert read(tmp_path) == BODIES
 
 
 def test_the_numbering_is_durable_before_the_old_queues_go(tmp_path: Path) -> None:
