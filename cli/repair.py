@@ -1,5 +1,4 @@
-"""keelmq repair: the options for a replica that stopped copying, and for damaged queues. Shows what each
-loses; --yes does it."""
+"""keelmq repair: the options for a replica that stopped copying. Shows what each loses; --yes does it."""
 
 import sys
 import time
@@ -9,9 +8,6 @@ from typing import Annotated
 import typer
 
 from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
-from broker.backup.queue_rebuild import QueueRebuild
-from cli.backup.store import each_step
-from keelmq.health.findings import plural
 from keelmq.runtime.config import in_words
 
 CAUTION = (
@@ -35,24 +31,18 @@ def repair(
         bool,
         typer.Option("--resync", help="Move the log aside: the broker copies its master's from the start"),
     ] = False,
-    rebuild: Annotated[
-        bool,
-        typer.Option("--rebuild-queues", help="Let the next start build all ConsumeQueues from the log"),
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this flag nothing is changed")] = False,
 ) -> None:
-    """Repair a replica that stopped copying (no common epoch, a damaged epoch file), or damaged queues."""
-    if (wipe is not None) + anew + rebuild > 1:
-        raise typer.BadParameter("choose one of --wipe-after, --resync and --rebuild-queues")
+    """Repair a replica that stopped copying (no common epoch, a damaged epoch file)."""
+    if wipe is not None and anew:
+        raise typer.BadParameter("choose one of --wipe-after and --resync")
     try:
         found = inspect_store(store.expanduser().resolve(), epoch_file)
         _show(found)
-        if yes and rebuild:
-            _rebuild(found)
-        elif yes and (wipe is not None or anew):
+        if yes and (wipe is not None or anew):
             _do(found, wipe)
         else:
-            _offer(found, wipe, anew, rebuild)
+            _offer(found, wipe, anew)
     except (RepairError, OSError) as error:
         print(f"keelmq repair: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
@@ -69,19 +59,16 @@ def _show(found: StoreReport) -> None:
         print(f"epochs  {pairs}")
 
 
-def _offer(found: StoreReport, wipe: int | None, anew: bool, rebuild: bool) -> None:
+def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
     """Prints what each option would do, or only the chosen one."""
     print()
     cuts = found.cuts if wipe is None else {wipe: found.cut_after(wipe)}
-    if not anew and not rebuild:
+    if not anew:
         for epoch, cut in sorted(cuts.items(), reverse=True):
             print(f"--wipe-after {epoch}  {_told(loss_of(found, cut))}")
-    if wipe is None and not rebuild:
+    if wipe is None:
         print("--resync  moves the log aside and deletes nothing; the broker copies its master's log")
-    if wipe is None and not anew:
-        print("--rebuild-queues  moves the queues aside; the broker's next start builds them from its log")
-    caution = "" if rebuild else f"{CAUTION}\n"
-    print(f"\n{caution}Nothing was changed: add --yes to do one of them while the broker is stopped.")
+    print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
 
 
 def _told(loss: Loss) -> str:
@@ -106,12 +93,3 @@ def _do(found: StoreReport, wipe: int | None) -> None:
     backup = wipe_after(found, wipe)
     print(f"\nThe log ends at {loss.cut} now: {loss.messages} messages ({loss.byte_count} bytes) are gone.")
     print(f"The previous epoch file is {backup}. Start the broker now.")
-
-
-def _rebuild(found: StoreReport) -> None:
-    queues = QueueRebuild(found)
-    each_step(queues.check(), "checked", 0, as_json=False)
-    done = queues.prepare()
-    emptied = f", and {done.emptied} without one keep their numbering" if done.emptied else ""
-    print(f"\nThe log is whole: {done.records} records of {plural(done.queues, 'queue')}{emptied}.")
-    print(f"The old queues are in {done.aside}; delete them when all is well. Start the broker now.")

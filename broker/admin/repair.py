@@ -1,5 +1,4 @@
-"""Repair of a replica that stopped copying: inspects its store, truncates it, or moves it aside. For damaged
-ConsumeQueues, see broker/backup/queue_rebuild.py.
+"""Repair of a replica that stopped copying: inspects its store, truncates it, or moves it aside.
 
 Works on the files of a stopped broker. inspect_store() and loss_of() only read. wipe_after() and resync()
 change files, in an order that allows a crash and a second call, and both keep a copy of the epoch file.
@@ -204,7 +203,7 @@ def loss_of(found: StoreReport, cut: int) -> Loss:
 def wipe_after(found: StoreReport, epoch: int) -> Path:
     """Removes everything that was written after `epoch`. Returns the path of the old epoch file's copy.
     Raises RepairError."""
-    refuse_running(found)
+    _refuse_running(found)
     cut = found.cut_after(epoch)
     backup = _keep_epoch_file(found)
     try:
@@ -227,8 +226,8 @@ def _opened(found: StoreReport) -> MessageStore:
         StoreConfig(
             root=found.root,
             commit_log_file_bytes=found.file_bytes,
-            consume_queue_file_bytes=queue_file_bytes(found.root / "consumequeue", QUEUE_FILE_BYTES_DEFAULT),
-            batch_queue_file_bytes=queue_file_bytes(found.root / "batchconsumequeue", BATCH_FILE_BYTES),
+            consume_queue_file_bytes=_file_bytes(found.root / "consumequeue", QUEUE_FILE_BYTES_DEFAULT),
+            batch_queue_file_bytes=_file_bytes(found.root / "batchconsumequeue", BATCH_FILE_BYTES),
             index_enable=False,  # the next start truncates it
         )
     )
@@ -236,16 +235,16 @@ def _opened(found: StoreReport) -> MessageStore:
     return store
 
 
-def queue_file_bytes(queues: Path, default: int) -> int:
-    """Returns the size of the files of the queues in this directory; default: there is none."""
+def _file_bytes(queues: Path, default: int) -> int:
     return max((path.stat().st_size for path in queues.glob("*/*/*") if path.is_file()), default=default)
 
 
 def resync(found: StoreReport) -> Path:
     """Moves the log, its queues and its epochs aside, so that the replica starts empty. Returns the directory
     that has them. Raises RepairError."""
-    refuse_running(found)
-    aside = new_directory(found, "before-resync")
+    _refuse_running(found)
+    aside = _unused(found.root / f"before-resync-{_stamp()}")
+    aside.mkdir()
     for name in MOVED:
         with suppress(FileNotFoundError):
             os.rename(found.root / name, aside / name)
@@ -258,17 +257,9 @@ def resync(found: StoreReport) -> Path:
     return aside
 
 
-def refuse_running(found: StoreReport) -> None:
-    """Raises RepairError if a broker works in the store."""
+def _refuse_running(found: StoreReport) -> None:
     if _is_locked(found.root):
         raise RepairError(f"a broker uses {found.root}: stop it first")
-
-
-def new_directory(found: StoreReport, name: str) -> Path:
-    """Makes a directory in the store for what is moved aside, with this name and the time."""
-    directory = _unused(found.root / f"{name}-{_stamp()}")
-    directory.mkdir()
-    return directory
 
 
 def _keep_epoch_file(found: StoreReport) -> Path:

@@ -23,7 +23,7 @@ QUEUES_OPEN_MAX: Final = 1_000
 @dataclass
 class StoreCheck:
     """What was read. faults: the first FAULTS_MAX. unqueued: records without an entry behind the last one of
-    their queue; a start adds these. queues: (topic, queueId) of the records."""
+    their queue; a start adds these."""
 
     root: Path
     min_offset: int = 0
@@ -32,7 +32,6 @@ class StoreCheck:
     epochs: tuple[tuple[int, int], ...] = ()
     records: int = 0
     unqueued: int = 0
-    queues: set[tuple[bytes, int]] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     first_bad_offset: int | None = None
 
@@ -84,7 +83,6 @@ def _check_file(path: Path, is_last: bool, found: StoreCheck, queues: "_Queues")
                 size, topic, queue_id, queue_offset = parsed[:4]
                 if topic:
                     found.records += 1
-                    found.queues.add((topic, queue_id))
                     if not sys_flag_at(view, position) & INNER_BATCH:
                         fault = queues.check(topic, queue_id, queue_offset, start + position, size)
                         if fault:

@@ -38,7 +38,6 @@ from broker.put.handler_context import HandlerContext
 from broker.stats.rpc_latency import response_code_of
 from broker.store.queue.reading import (
     OUTSIDE,
-    REBUILD,
     VIEW_BYTES_MIN,
     VIEWS_MAX,
     DamagedQueueError,
@@ -186,7 +185,7 @@ class PullHandler:
         return frame
 
     def _is_damaged(self, command: PullCommand, error: DamagedQueueError) -> bytes:
-        self._failures.tell(now_ms(), "%s: %s", error, REBUILD)
+        self._failures.tell(now_ms(), "%s", error)
         return refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
 
     def _check(self, command: PullCommand, topic: Topic | None, group: Group | None) -> bytes | None:

@@ -30,7 +30,7 @@ from broker.pop.core.order import Block, QueueOfGroup
 from broker.pop.core.state import Checkpoint, Key
 from broker.pop.service import PopService
 from broker.put.handler_context import HandlerContext
-from broker.store.queue.reading import REBUILD, DamagedQueueError, GetResult, GetStatus
+from broker.store.queue.reading import DamagedQueueError, GetResult, GetStatus
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.pop import PopMessageResponse
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -183,7 +183,7 @@ class PopReader:
     ) -> None:
         """Passes over a damaged queue, since others have messages: those of the topic, or the retries. If
         they have none, a pop of this queue alone is refused."""
-        self._failures.tell(self._context.now_ms(), "%s: %s", error, REBUILD)
+        self._failures.tell(self._context.now_ms(), "%s", error)
         if (place.topic, place.queue_id) == (params.topic, params.queue_id):
             popped.damage = PutRefused(ResponseCode.SYSTEM_ERROR, str(error))
 

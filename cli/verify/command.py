@@ -114,9 +114,6 @@ def next_step(report: GroupReport, difference: Difference) -> str:
     stop = "stop it, keelmq repair --store DIR --resync --yes, and start it: it copies its master's log anew"
     if report.master in difference.brokers:
         return f"the master differs from the others: mqadmin electMaster another one first; then {stop}"
-    if difference.kind == "queue":
-        rebuild = "keelmq repair --store DIR --rebuild-queues --yes"
-        return f"stop it, {rebuild}, and start it: it builds its queues; or {stop}"
     return stop
 
 

@@ -25,10 +25,6 @@ class DamagedQueueError(Exception):
     """A ConsumeQueue names records that the log does not have."""
 
 
-REBUILD: Final = "stop the broker; keelmq repair --store DIR --rebuild-queues lets it build its queues anew"
-"""For the log of the broker, behind a DamagedQueueError."""
-
-
 class GetStatus(Enum):
     """The names are RocketMQ's, since they are the remark of a pull's response."""
 

@@ -11,7 +11,7 @@ from broker.ha.epoch_file import EpochFile, encode_epochs
 from cli.keelmq import app
 from tests.support.slices import first
 from tests.support.store_disk import After, StoreDisk, Torn
-from tests.support.store_parts import bodies, crash, open_store, put
+from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 from tests.unit.broker.ha.test_ha_service import Broker, group, same, until
 
 
@@ -151,6 +151,23 @@ def test_a_running_broker_is_left_alone(tmp_path: Path, flags: list[str]) -> Non
     assert store.commit_log.max_offset > 0
     crash(store)
     assert not list(tmp_path.glob("*before-re*"))
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("is_allocated", [False, True])
+def test_files_that_were_created_ahead_are_no_part_of_the_log(
+    tmp_path: Path, ahead: int, is_allocated: bool
+) -> None:
+    """As RocketMQ's broker leaves them."""
+    filled(tmp_path)
+    end = inspect_store(tmp_path).max_offset
+    last = sorted((tmp_path / "commitlog").iterdir())[-1]
+    for number in range(1, ahead + 1):
+        name = f"{int(last.name) + number * FILE_BYTES:020}"
+        (last.parent / name).write_bytes(bytes(FILE_BYTES if is_allocated else 0))
+    assert inspect_store(tmp_path).max_offset == end
+    checked = CliRunner().invoke(app, ["verify", "--from-dir", str(tmp_path)])
+    assert checked.exit_code == 0, checked.output
 
 
 def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
