@@ -185,7 +185,7 @@ def _end_of(path: Path) -> int:
 def loss_of(found: StoreReport, cut: int) -> Loss:
     """Returns the messages that a cut removes."""
     count, first, last = 0, None, None
-    for path in log_files(found.root):
+    for path in listed_files(found.root / "commitlog"):
         start = int(path.name)
         if start + found.file_bytes <= cut:
             continue
