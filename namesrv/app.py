@@ -8,10 +8,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from keelmq.remoting.config_store import ConfigStore
 from keelmq.remoting.operation import OperationTable
@@ -56,8 +57,7 @@ STALL_GRACE_MS = 1_000
 """Delay of the next scan after such a pause: every broker sends a heartbeat each second."""
 
 
-@dataclass(frozen=True)
-class PluginChoice:
+class PluginChoice(msgspec.Struct, frozen=True):
     """A plugin class and the instances of its config_models()."""
 
     plugin: type[Plugin]

@@ -7,8 +7,9 @@ consumer lag, so that a sum over all brokers counts nothing twice (stats/message
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import msgspec
 
 from broker.admin.disk_quota import DiskQuota
 from broker.admin.group_metrics import (
@@ -210,8 +211,7 @@ TABLE = Table(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSources:
+class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of the metrics. write_buffers, limits: None if several brokers share them, which a sum over
     brokers would count several times. controlled: None without controller mode. plain: the replication
     without controllers; None: there is none. telemetry: None if it is off. task_deaths: how often each

@@ -11,8 +11,9 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
@@ -35,8 +36,7 @@ class RepairError(Exception):
     """The repair cannot be done. The text says why, and what to do instead."""
 
 
-@dataclass(frozen=True)
-class StoreReport:
+class StoreReport(msgspec.Struct, frozen=True):
     """The state of a store. epoch_fault: why `epochs` were read from the write-ahead file or the .bak, which
     may lack the last epoch; None: they were not."""
 
@@ -65,8 +65,7 @@ class StoreReport:
         )
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """The messages behind a cut. Times are ms of the wall clock; None: there are no messages."""
 
     cut: int

@@ -3,7 +3,8 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.admin.live_settings import LiveSettings
 from broker.admin.notifications import Notifications
@@ -47,8 +48,7 @@ from keelmq.security.program import ProgramSecurity
 from keelmq.security.user_requests import UserRequests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedParts:
+class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a broker that its operations work on.
 
     given: where the configuration came from. controlled: None without controller mode. plain: None without

@@ -7,9 +7,10 @@ message before it is master: at once without controller mode, else when the cont
 
 import asyncio
 import logging
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from broker.admin.consumer_lags import ConsumerLags
 from broker.admin.exporter_metrics import exporter_scrape

@@ -10,8 +10,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import ROLE, SendGate
@@ -49,8 +51,7 @@ SEARCH = Backoff(first_ms=250, max_ms=5_000)
 """The pause between two registrations of a slave that is not linked: their answers name the master."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainParts:
+class PlainParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the broker that this mode works on, and what it calls. announce: registers
     with the name servers, at once and in the background."""
 

@@ -2,7 +2,7 @@
 itself.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.tcp import UNSENT_BYTES_MAX
@@ -12,8 +12,7 @@ from keelmq.runtime.tls.settings import client_tls, server_tls
 from keelmq.security.server_config import ServerConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessParts:
+class ProcessParts(msgspec.Struct, frozen=True):
     """tls: of all ports; client_tls: of all connections to others, None: they are plain. write_buffers,
     limits: of all connections together."""
 

@@ -1,8 +1,9 @@
 """Handlers of backups of the store (29041 to 29043), and of checksums of replicas (29044 to 29046)."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import TypeVar
+
+from msgspec.structs import asdict
 
 from broker.backup.checksums import ChecksumError, StoreChecksums
 from broker.backup.manifest import BackupError

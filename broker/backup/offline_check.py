@@ -4,9 +4,10 @@ epochs, and the entry of each record in its queue."""
 import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from broker.admin.repair import RepairError, inspect_store, log_files
 from broker.backup.manifest import BackupError
@@ -20,8 +21,7 @@ FAULTS_MAX: Final = 20
 QUEUES_OPEN_MAX: Final = 1_000
 
 
-@dataclass
-class StoreCheck:
+class StoreCheck(msgspec.Struct):
     """What was read. faults: the first FAULTS_MAX. unqueued: records without an entry behind the last one of
     their queue; a start adds these."""
 
@@ -32,7 +32,7 @@ class StoreCheck:
     epochs: tuple[tuple[int, int], ...] = ()
     records: int = 0
     unqueued: int = 0
-    faults: list[str] = field(default_factory=list)
+    faults: list[str] = msgspec.field(default_factory=list)
     first_bad_offset: int | None = None
 
     def fault(self, text: str) -> None:

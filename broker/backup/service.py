@@ -14,9 +14,11 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.backup.manifest import CONFIG, IDENTITY, LOG, PARTIAL_SUFFIX, BackupError, Manifest
 from broker.backup.writer import BackupWriter
@@ -38,8 +40,7 @@ BYTES_PER_SECOND_DEFAULT: Final = 64 << 20
 SMALL_FILE_BYTES_MAX: Final = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """state: none, copying, done, failed or cancelled. path: where the backup is, or will be."""
 
     state: str = "none"
@@ -52,8 +53,7 @@ class Progress:
     error: str = ""
 
 
-@dataclass(slots=True)
-class _Moment:
+class _Moment(msgspec.Struct):
     """What the backup has, of one moment. small: name, open file, length."""
 
     min_offset: int

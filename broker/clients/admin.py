@@ -4,9 +4,10 @@ topics (353), and the check of a filter (46).
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Final
+
+from msgspec.structs import replace
 
 from broker.clients.core.registry import ClientRegistry
 from broker.clients.service import subscription_body
@@ -165,7 +166,7 @@ class ClientAdmin:
             bits = bits & ~FORBIDDEN_READ if header.readable else bits | FORBIDDEN_READ
             forbidden = {**row.forbidden, header.topic: bits}
             forbidden = {topic: each for topic, each in forbidden.items() if each}
-            version = metadata.groups.change({header.group: dataclasses.replace(row, forbidden=forbidden)})
+            version = metadata.groups.change({header.group: replace(row, forbidden=forbidden)})
             await metadata.replicated(metadata.groups, version)
         readable = not bits & FORBIDDEN_READ
         return Reply(body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))

@@ -1,10 +1,10 @@
 """BrokerHost: runs brokers of a container, in this process (local_host.py) or in another one (workers/)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from prometheus_client.core import Metric
 
 from broker.container.core.identity import BrokerIdentity
@@ -14,8 +14,7 @@ CLOSING: Final = "the container stops"
 """Why nothing is started any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class InnerSetup:
+class InnerSetup(msgspec.Struct, frozen=True):
     """What a host needs to start a broker: the rest is in the file and in the container's configuration,
     which every process of the container reads itself."""
 

@@ -4,9 +4,10 @@ security, name servers) is the container's, the rest the broker's own.
 Source: RocketMQ 5.3.3 BrokerContainerProcessor.addBroker and BrokerContainer.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
@@ -34,8 +35,7 @@ DEFAULTS: Final = {
 """Where they differ from those of a stand-alone broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class InnerConfig:
+class InnerConfig(msgspec.Struct, frozen=True):
     """One broker, as configured. notes: keys of its file that have no effect here, with the reason."""
 
     path: Path

@@ -6,10 +6,10 @@ import os
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 from prometheus_client.core import Metric
 
 from broker.admin.metrics import scrape
@@ -40,8 +40,7 @@ THREADS_MAX: Final = 32
 hangs would leave no thread in which the others could write their stores back."""
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(msgspec.Struct):
     """A broker from the beginning of its start to the end of its stop. starting: its start, which is
     cancelled if it is still going on when the broker is stopped."""
 

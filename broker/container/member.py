@@ -1,7 +1,8 @@
 """Member: a broker of a container, from the moment its file is named."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 from broker.container.core.plan import BrokerPlan
@@ -9,8 +10,7 @@ from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.container import BrokerState, InnerBroker
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct):
     """A broker of this container, or one that should be. plan: None if its file could not be read. reason:
     why it is quarantined. retries: how often it may still be started without a request."""
 

@@ -10,8 +10,9 @@ import json
 import os
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from keelmq.runtime.durable_file import replace_file, sync_directory
 
@@ -24,8 +25,7 @@ class BrokerMetaError(Exception):
     """The identity cannot be trusted, and an operator must decide. The text says in one line what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerMeta:
+class BrokerMeta(msgspec.Struct, frozen=True):
     """The broker to which this disk belongs. register_check_code: "<brokerAddr>;<millis>". It is the same at
     every try, so that 1013 can be repeated."""
 

@@ -1,7 +1,8 @@
 """What controller mode works on: the other parts of the broker."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.admission.disk_fault import DiskFault
 from broker.admission.fast_path import FastPathPeer
@@ -18,8 +19,7 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Audit, OperationTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlledParts:
+class ControlledParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the broker that controller mode works on, and what it calls.
 
     client, pushed: for controllers, name servers and other brokers, and the requests that come over these

@@ -7,7 +7,8 @@ one.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 ROUTE_POLL_MS = 30_000
 """RocketMQ's clients read a route this often, and nothing makes them read it earlier."""
@@ -17,8 +18,7 @@ HUNG_MS = 1_200
 """The same of a master with all-ack that hangs and is found by its replicas."""
 
 
-@dataclass(frozen=True, slots=True)
-class Durability:
+class Durability(msgspec.Struct, frozen=True):
     """The settings that decide. copies: inSyncReplicas. min_in_sync: minInSyncReplicas. hands_over: at
     SIGTERM the mastership is handed over. forward_ms: how long a broker then serves clients that still use
     the old route. plain_role: brokerRole of a master with slaves, or of a slave, without controllers; empty:

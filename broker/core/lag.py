@@ -7,13 +7,13 @@ points is bounded: when a lag grows long, neighbours are merged, and a byte may 
 """
 
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 POINTS_MAX = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(msgspec.Struct, frozen=True):
     """`ms`: the lag now. `ms_max`, `bytes_max`: the largest since the reading before."""
 
     ms: int

@@ -5,7 +5,7 @@ they send to the old master, which forwards. So it stays until no such client is
 them have polled. Our own clients read the route at the first forwarded answer.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 QUIET_MS = 300
 """So long after the last message from a client of ours, that client has the new route."""
@@ -15,8 +15,7 @@ MASTER_LOST_MS = 5_000
 """A broker that has had no link to its master for so long cannot forward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """old_routes: connected clients that learn a new route only by polling. forwarding: messages that are
     held, or on their way to the master. last_send_ms: when the last message arrived that had to be forwarded.
     linked_ms: when the replication link to the master was last up."""
@@ -28,8 +27,7 @@ class Observed:
     linked_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStopRule:
+class PlannedStopRule(msgspec.Struct, frozen=True):
     """began_ms: start of the stop. demoted_ms: when this broker lost the mastership. hand_over_ms,
     forward_ms: shutdownHandOverTimeout and shutdownForwardTimeout."""
 

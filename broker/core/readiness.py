@@ -5,16 +5,16 @@ refuses every message is not ready, whatever the reason. Whether it refuses is d
 broker/admission/rules.py, for sends as well.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from keelmq.remoting.operations.health import Reason
 
 RoleName = Literal["master", "slave", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerReadiness:
+class BrokerReadiness(msgspec.Struct, frozen=True):
     """What readiness depends on; an empty text means that there is no such fault.
 
     `serving`: started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this

@@ -13,9 +13,11 @@ Invariant: past CREATE_TEMP_METADATA_FILE_DONE a broker owns exactly the id in .
 persistent unique BrokerId, steps 1-6 (RocketMQ drops the temp file on a timeout, and so leaks the id).
 """
 
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
@@ -50,8 +52,7 @@ class Event(Enum):
     UNKNOWN = auto()  # timeout, reset, no leader: it may or may not have happened, so do it again
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True):
     """The present state and effect. broker_id: the id that is asked for or owned; None before the first
     answer."""
 

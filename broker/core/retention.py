@@ -16,16 +16,16 @@ Source: RocketMQ 5.3.3 DefaultMessageStore.CleanCommitLogService, RIP-31. Pure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+
+import msgspec
 
 HELD_MS_MAX = 120_000
 """A file that must be deleted is kept so long for a replica that still copies it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionRules:
+class RetentionRules(msgspec.Struct, frozen=True):
     """The settings: reserved_ms is the age from which files are old (fileReservedTime), hours the hours of
     the day in which they are deleted (deleteWhen)."""
 

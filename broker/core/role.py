@@ -8,11 +8,10 @@ role change, so a change that failed half-way is decided and done again (broker-
 RIP-44, RocketMQ 5.3.3 ReplicasManager; reconnecting at a new address is ours (pitfall 50).
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class RoleUpdate:
+class RoleUpdate(msgspec.Struct, frozen=True):
     """What a controller said. master_broker_id None: no master is recorded, or none that is alive."""
 
     master_epoch: int
@@ -27,8 +26,7 @@ class RoleUpdate:
         return self.master_epoch, self.sync_state_set_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """What this broker is. epoch 0: nothing yet since the process started."""
 
     broker_id: int
@@ -48,37 +46,32 @@ class Role:
         return f"{'master' if self.is_master else f'slave of {self.master_broker_id}'} at {self.epoch}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeToMaster:
+class ChangeToMaster(msgspec.Struct, frozen=True):
     """Become the master of the update's epoch."""
 
     role_update: RoleUpdate
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeToSlave:
+class ChangeToSlave(msgspec.Struct, frozen=True):
     """Follow the update's master. Also if only its address changed: the HA link is connected again."""
 
     role_update: RoleUpdate
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptSyncStateSet:
+class AdoptSyncStateSet(msgspec.Struct, frozen=True):
     """Stay master, with a newer SyncStateSet."""
 
     role_update: RoleUpdate
 
 
-@dataclass(frozen=True, slots=True)
-class AskForElection:
+class AskForElection(msgspec.Struct, frozen=True):
     """There is no master: send 1002 for this broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(msgspec.Struct, frozen=True):
     """Do nothing; the reason is for the log."""
 
-    reason: str = field(default="nothing new")
+    reason: str = "nothing new"
 
 
 Decision = ChangeToMaster | ChangeToSlave | AdoptSyncStateSet | AskForElection | Stay

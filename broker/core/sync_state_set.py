@@ -17,9 +17,10 @@ known.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+
+import msgspec
 
 SETTLE_MS = 3_000
 """No request to the controller lives longer: it is the timeout of the call."""
@@ -42,16 +43,14 @@ attempt costs the controllers an event. The shell looks again before the first p
 (ha/mastership.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncStateSet:
+class SyncStateSet(msgspec.Struct, frozen=True):
     """Ids of the replicas in sync, master included, and the controller's epoch of this set."""
 
     members: frozenset[int]
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """Replace the set of `base_epoch` by `members`."""
 
     members: frozenset[int]

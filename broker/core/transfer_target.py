@@ -2,11 +2,11 @@
 Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class TransferCandidate:
+class TransferCandidate(msgspec.Struct, frozen=True):
     """A connected member of the SyncStateSet, and the end of the log that it acknowledged."""
 
     broker_id: int

@@ -15,9 +15,10 @@ journal, which also write what others have changed. A record that was torn has a
 import os
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from keelmq.runtime.durable_file import sync_directory
 
@@ -40,8 +41,7 @@ def base_of(content: bytes | None) -> Base:
     return Base(-1, 0) if content is None else Base(len(content), zlib.crc32(content))
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRecord:
+class EpochRecord(msgspec.Struct, frozen=True):
     """`content` supersedes the content that `base` identifies."""
 
     base: Base

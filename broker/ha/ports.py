@@ -2,8 +2,9 @@
 callbacks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from broker.store.log.sync_fault import SyncFault
 from keelmq.remoting.operation import LocalProtocolError
@@ -13,8 +14,7 @@ BATCH_BYTES_MAX = 1 << 20
 """Larger packets delay the producers that share the event loop, and gain nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HaSettings:
+class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times in ms. The comments name the configuration keys. Raises ValueError for a batch_bytes out of
     range."""
 

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Protocol, cast
+
+import msgspec
 
 from broker.ha.core.hello import NONCE_BYTES, Group, MasterHello, SlaveHello
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
@@ -23,8 +24,7 @@ class TellRefused(Protocol):
     def __call__(self, what: str, *, address: str, is_tls: bool, remark: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HaSecurity:
+class HaSecurity(msgspec.Struct, frozen=True, kw_only=True):
     """The comments name the configuration keys. The defaults: every peer may replicate, nothing is
     encrypted."""
 

@@ -8,9 +8,10 @@ PullRequestHoldService.
 
 import logging
 import struct
-from dataclasses import dataclass
 from time import monotonic
 from typing import Final, cast
+
+import msgspec
 
 from broker.admission.fast_path import FastPathPeer
 from broker.core.deadlines import Deadlines
@@ -66,8 +67,7 @@ _HEADER: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
+class _Waiter(msgspec.Struct, eq=False):
     """A suspended pull. asked_offset: the offset of the request; messages that do not match the subscription
     move that of the command."""
 

@@ -10,8 +10,9 @@ MessageDecoder.decodeMessage, BatchConsumeQueue.assignQueueOffset.
 """
 
 import struct
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from broker.message.properties import without
 from broker.message.record import (

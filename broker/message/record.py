@@ -14,10 +14,10 @@ A blank record (size, magic, anything) fills a file's end: a record never spans 
 import ipaddress
 import socket
 import struct
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+import msgspec
 from isal.isal_zlib import crc32
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -278,8 +278,7 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
     return (size, topic, queue_id, queue_offset, tags_code(properties), stored, properties)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A whole record, for handlers of single records, tools and tests; the fast path never makes one."""
 
     size: int

@@ -6,9 +6,10 @@ the same file). Source: RocketMQ 5.3.3 SubscriptionGroupManager.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
+
+import msgspec
 
 from broker.admission.auto_creation import AutoCreation
 from broker.metadata.core.attributes import alter
@@ -50,12 +51,11 @@ def illegal_group(name: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """The settings of a group. forbidden: topic -> RocketMQ's bit set."""
 
     config: SubscriptionGroupConfig
-    forbidden: Mapping[str, int] = field(default_factory=dict)
+    forbidden: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 class GroupTable(FileStore[Group]):

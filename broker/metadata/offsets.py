@@ -6,8 +6,9 @@ ScheduleMessageService.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import msgspec
 
 from broker.metadata.core.table import Update, Version
 from broker.metadata.store import JournaledStore, data_version
@@ -21,8 +22,7 @@ LEVELS_MAX = 1_024
 Row = dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Clamped:
+class Clamped(msgspec.Struct, frozen=True):
     """An offset beyond its queue's end. was: the offset; now: the end."""
 
     group: str

@@ -1,7 +1,8 @@
 """The requests by which a broker registers with a name server (103) and unregisters (104). Pure."""
 
 import zlib
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.naming.route_registration import Registration
 from keelmq.remoting.body import body_bytes
@@ -15,8 +16,7 @@ from keelmq.remoting.operations.route import (
 READ_WRITE = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredBroker:
+class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as name servers know it. address: host:port that clients are told. ha_address: host:port that
     slaves are told; empty without controller mode. broker_id: 0 of a master. forwards_sends: as a slave it
     forwards messages of producers, and may be shown as an alias of its master."""

@@ -8,9 +8,10 @@ of what it has received. Source: RocketMQ 5.3.3 DefaultHAService.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from broker.core.confirm_offset import replicated_offset
 from broker.ha.busy_poller import BusyPoller

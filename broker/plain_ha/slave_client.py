@@ -1,7 +1,8 @@
 """The slave's side of replication without controllers: it compares the logs before each connection."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.ha.core.slave_link import SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
@@ -13,8 +14,7 @@ from broker.plain_ha.core.slave_link import PlainSlaveLink
 from broker.store.log.group_commit import GroupCommit
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why the master is not followed now. is_fault: an operator must act; otherwise the master may answer
     later."""
 

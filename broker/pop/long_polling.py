@@ -8,8 +8,9 @@ wakes one consumer, not all. Source: RocketMQ 5.3.3 PopLongPollingService.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from broker.core.deadlines import Deadlines
 from broker.metadata.core.topic_names import retry_topics
@@ -33,8 +34,7 @@ class PollingKey(NamedTuple):
     queue_id: int
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """A waiting request. serve: tries to answer it, True: it is answered. give_up: answers that there is no
     message."""
 

@@ -7,9 +7,11 @@ No function here awaits, so two pops never interleave in a queue (broker-ops pit
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.admission.send_gate import PutRefused
 from broker.filter.core.subscription import MATCH_ALL, MessageFilter
@@ -52,8 +54,7 @@ TABLE_IS_FULL: Final = PutRefused(
 )
 
 
-@dataclass(slots=True)
-class PopParameters:
+class PopParameters(msgspec.Struct):
     """The parameters of a pop. queue_id -1: any queue; queues: their number; messages: how many at most."""
 
     group: str
@@ -76,17 +77,16 @@ class PopParameters:
         return [(start + step) % self.queues for step in range(self.queues)]
 
 
-@dataclass(slots=True)
-class PopResult:
+class PopResult(msgspec.Struct):
     """The messages of a pop. end: the log must be safe up to here before the pop is answered. is_unfinished:
     the filter matched nothing so far, and a queue has more messages."""
 
     pop_ms: int
     revive_queue: int
-    bodies: list[bytes] = field(default_factory=list)
-    starts: list[str] = field(default_factory=list)
-    offsets: list[str] = field(default_factory=list)
-    order_counts: list[str] = field(default_factory=list)
+    bodies: list[bytes] = msgspec.field(default_factory=list)
+    starts: list[str] = msgspec.field(default_factory=list)
+    offsets: list[str] = msgspec.field(default_factory=list)
+    order_counts: list[str] = msgspec.field(default_factory=list)
     messages: int = 0
     body_bytes: int = 0
     rest: int = 0

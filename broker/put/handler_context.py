@@ -1,8 +1,9 @@
 """HandlerContext: what the request handlers work with, given by the broker app."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_forwarder import ForwardToMaster
@@ -68,8 +69,7 @@ class RetryStore(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class HandlerContext:
+class HandlerContext(msgspec.Struct, kw_only=True):
     """Owned by the event loop's thread. Handlers read settings and callables at each request.
 
     Nothing has a default: what the app forgets to give is an error at the start.

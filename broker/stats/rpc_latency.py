@@ -9,9 +9,10 @@ sum. Source: RocketMQ 5.3.3 NettyRemotingAbstract, RemotingMetricsManager.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from time import perf_counter
 from typing import Final, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.dispatch import answer_of

@@ -7,8 +7,9 @@ as well. Source: RocketMQ 5.3.3 BrokerStatsManager, StoreStatsService, BrokerSta
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from broker.core.read_counters import ReadCounters
 from broker.stats.core.put_times import PutTimes
@@ -37,8 +38,7 @@ PUT, GOT, FOUND, MISSED, TIMERS_IN, TIMERS_OUT = range(6)
 timers that were added and that were delivered."""
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(msgspec.Struct):
     """The number of messages since the start, at the last two midnights (local time)."""
 
     yesterday: int = 0

@@ -1,8 +1,9 @@
 """Settings of a MessageStore: its directory, the sizes of its files; and what put() needs of a topic."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from broker.message.delay_levels import DelayLevels
 from broker.message.record import topic_bytes
@@ -29,8 +30,7 @@ class NamedTopic:
         self.topic_raw = topic_bytes(name)
 
 
-@dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(msgspec.Struct, frozen=True):
     """root: storePathRootDir. File sizes are in bytes, index sizes in slots and entries. store_host: see
     record.host_bytes(). check_crc_on_recover, append_prop_crc, verify_prop_crc: checkCRCOnRecover,
     enabledAppendPropCRC, forceVerifyPropCRC. zeros_ahead: see CommitLog."""
@@ -48,4 +48,4 @@ class StoreConfig:
     index_enable: bool = True
     index_slots: int = SLOTS_DEFAULT
     index_entries: int = ENTRIES_DEFAULT
-    delay_levels: DelayLevels = field(default_factory=DelayLevels)
+    delay_levels: DelayLevels = msgspec.field(default_factory=DelayLevels)

@@ -3,8 +3,9 @@
 Source: RocketMQ 5.3.3 TransactionalMessageBridge, EndTransactionProcessor.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from broker.message.properties import with_properties
 from broker.message.record import TRANSACTION_BITS, Record, property_value

@@ -9,8 +9,10 @@ again. Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl, EndTransactionPro
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.admission.send_gate import PutRefused
 from broker.config.client_settings import ClientSettings
@@ -58,13 +60,12 @@ COPY_PERIOD_MS: Final = 60_000
 """Period of the copies of a half message whose producer is absent: they let the queue positions advance."""
 
 
-@dataclass(slots=True)
-class _Replay:
+class _Replay(msgspec.Struct):
     """The next offsets to read in both queues. early: half messages that were stored meanwhile."""
 
     op_at: int
     half_at: int
-    early: list[Half] = field(default_factory=list)
+    early: list[Half] = msgspec.field(default_factory=list)
 
 
 TIMED_TOPICS_MAX: Final = 1_000

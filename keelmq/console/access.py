@@ -10,10 +10,10 @@ import base64
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, Protocol
 
+import msgspec
 from fastapi import Request, Response
 
 from keelmq.client.admin import AdminClient
@@ -49,8 +49,7 @@ class Verifier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(msgspec.Struct, frozen=True):
     """Who sends a request. user "": nobody is logged in. credentials: what signs their actions; None: nothing
     does."""
 

@@ -1,8 +1,9 @@
 """ConsoleSources: the cluster that a console shows, and what it asks with."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials
@@ -12,8 +13,7 @@ TIMEOUT_MS = 1_500
 """Of one request of a poll. A poll asks in rounds, so it may take some times as long."""
 
 
-@dataclass(frozen=True)
-class ConsoleSources:
+class ConsoleSources(msgspec.Struct, frozen=True):
     """`name_servers`, `controllers`: called before each poll. `finds_others`: also the name servers that the
     brokers list. `credentials`: of the program, for reading only; they never sign an action. `http`: TCP
     address -> HTTP address, where it is known. `audit_directory`: of this program's audit log."""
@@ -23,7 +23,7 @@ class ConsoleSources:
     finds_others: bool = False
     credentials: Credentials | None = None
     tls: Tls = False
-    http: Mapping[str, str] = field(default_factory=dict)
+    http: Mapping[str, str] = msgspec.field(default_factory=dict)
     poll_ms: int = POLL_MS
     timeout_ms: int = TIMEOUT_MS
     read_only: bool = False

@@ -5,7 +5,8 @@ Without them the cluster is open, or shows nothing, and nobody needs to.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from keelmq.console.sources import POLL_MS, ConsoleSources
 from keelmq.remoting.servers.http_hosts import AllowedHosts
@@ -18,8 +19,7 @@ from keelmq.security.signer import Credentials
 PORT = 8082
 
 
-@dataclass(frozen=True, slots=True)
-class StandaloneOptions:
+class StandaloneOptions(msgspec.Struct, frozen=True):
     """`hosts`: names of this console besides those of its machine, behind a reverse proxy."""
 
     name_servers: Sequence[str]

@@ -1,8 +1,10 @@
 """The doctor's findings, as lines or as JSON. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 CHECKS = {
     "config.loads": "the file loads as its program would load it, and its own rules hold",
@@ -45,8 +47,7 @@ class Level(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """`check`: a key of CHECKS. `subject`: the file, address or group. `next_step`: what to do about it.
     `command`: the line to paste for that, empty if it is none of our programs'."""
 

@@ -14,10 +14,11 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient, split_address
@@ -48,8 +49,7 @@ class Silent(Exception):
         return self.code == ResponseCode.NO_PERMISSION
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     clock_ms: int | None  # how far the other clock is ahead of ours, to the second

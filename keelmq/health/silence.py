@@ -5,16 +5,16 @@ minimum. So a peer on a quiet machine is found silent after the minimum, one who
 after longer, and one that sends every five seconds after seven and a half.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 BUCKET_MS: Final = 10_000
 BUCKETS: Final = 6
 """The past is the longest gaps of six times ten seconds."""
 
 
-@dataclass(slots=True)
-class Silence:
+class Silence(msgspec.Struct):
     """Of a peer that sends something regularly. Times in ms of one monotonic clock; they never go back.
 
     min_ms: no shorter gap is a silence. heard_ms: when the peer was heard last, or the watch began.
@@ -22,7 +22,7 @@ class Silence:
 
     min_ms: int
     heard_ms: int
-    _longest: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    _longest: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
     _bucket: int = 0
 
     def heard(self, now_ms: int) -> None:

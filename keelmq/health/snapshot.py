@@ -8,9 +8,11 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.group_settings import addresses
@@ -38,19 +40,17 @@ T = TypeVar("T")
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class NameServer:
+class NameServer(msgspec.Struct, frozen=True):
     """The answers of one name server."""
 
     cluster: ClusterInfo
     settings: Mapping[str, str]
     topics: frozenset[str] | None  # None: enableAllTopicList=false
-    permissions: Mapping[str, int] = field(default_factory=dict)  # broker name -> of PROBE_TOPIC
+    permissions: Mapping[str, int] = msgspec.field(default_factory=dict)  # broker name -> of PROBE_TOPIC
     rights: Rights | None = None  # of its users
 
 
-@dataclass(frozen=True, slots=True)
-class RunningBroker:
+class RunningBroker(msgspec.Struct, frozen=True):
     """The answers of one broker; the numbers are the request codes. None: it does not answer that one, such
     as a broker without replication."""
 
@@ -61,25 +61,24 @@ class RunningBroker:
     epochs: EpochEntryCache | None = None  # 1007
 
 
-@dataclass
-class ClusterSnapshot:
+class ClusterSnapshot(msgspec.Struct):
     """Keys are addresses (host:port). A Silent value says why there is no answer."""
 
-    name_servers: dict[str, NameServer | Silent] = field(default_factory=dict)
-    controllers: dict[str, ControllerMetadata | Silent] = field(default_factory=dict)
-    brokers: dict[str, RunningBroker | Silent] = field(default_factory=dict)
-    health: dict[str, HttpAnswer | Silent] = field(default_factory=dict)  # /v1/health, by HTTP address
-    http_servers: Mapping[str, str] = field(default_factory=dict)  # HTTP address -> TCP address, from files
+    name_servers: dict[str, NameServer | Silent] = msgspec.field(default_factory=dict)
+    controllers: dict[str, ControllerMetadata | Silent] = msgspec.field(default_factory=dict)
+    brokers: dict[str, RunningBroker | Silent] = msgspec.field(default_factory=dict)
+    health: dict[str, HttpAnswer | Silent] = msgspec.field(default_factory=dict)  # by HTTP address
+    http_servers: Mapping[str, str] = msgspec.field(default_factory=dict)  # HTTP -> TCP address
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
-    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the leader's /v1/groups
+    groups: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)  # the leader's /v1/groups
     elections: Sequence[PastElection] = ()  # 29012, newest first
-    containers: dict[str, ContainerStatus | Silent] = field(default_factory=dict)  # 29031
-    controller_settings: dict[str, Mapping[str, str] | Silent] = field(default_factory=dict)  # 1010
+    containers: dict[str, ContainerStatus | Silent] = msgspec.field(default_factory=dict)  # 29031
+    controller_settings: dict[str, Mapping[str, str] | Silent] = msgspec.field(default_factory=dict)  # 1010
     not_asked: int = 0  # brokers beyond BROKERS_ASKED_MAX
     taken_ms: int = 0  # when the first question was asked, wall clock
     took_ms: int = 0
-    clocks: dict[str, list[int]] = field(default_factory=dict)  # host -> ms ahead of ours
-    resolved: dict[str, frozenset[str]] = field(default_factory=dict)  # host:port -> ip:port
+    clocks: dict[str, list[int]] = msgspec.field(default_factory=dict)  # host -> ms ahead of ours
+    resolved: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)  # host:port -> ip:port
 
     @property
     def leader(self) -> str | None:

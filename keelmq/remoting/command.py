@@ -7,7 +7,6 @@ default. Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -48,15 +47,14 @@ class BadRequest(CommandError):
         super().__init__(ResponseCode.SYSTEM_ERROR, remark)
 
 
-@dataclass(slots=True)
-class RemotingCommand:
+class RemotingCommand(msgspec.Struct):
     """One request or response. ext_fields: text to text, without None."""
 
     code: int
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
-    ext_fields: dict[str, str] = field(default_factory=dict)
+    ext_fields: dict[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     language: str = "PYTHON"
     version: int = VERSION

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import msgspec
 from pydantic import Field
 
 from keelmq.remoting.changes import settings_changed
@@ -50,8 +51,7 @@ class StoredConfig(Config):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The settings of one program in /v1/config. `update`: the operation of `table` that applies key=value
     lines, all of them or none. `sources`: key -> origin of its value, for the keys that are set."""
 

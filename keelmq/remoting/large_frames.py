@@ -3,8 +3,9 @@
 import contextlib
 import mmap
 import sys
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _NO_HUGE_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
@@ -13,8 +14,7 @@ class NoRoomError(Exception):
     """The frame may be valid, but its bytes would exceed the bound now."""
 
 
-@dataclass(slots=True)
-class LargeFrames:
+class LargeFrames(msgspec.Struct):
     """The received bytes of unfinished large frames of many connections; announced sizes do not count."""
 
     bytes_max: int = sys.maxsize

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import pydantic.main
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -58,8 +59,7 @@ Req = TypeVar("Req", bound=Wire)
 Resp = TypeVar("Resp", bound=Wire)
 
 
-@dataclass(frozen=True)
-class Operation(Generic[Req, Resp]):
+class Operation(msgspec.Struct, Generic[Req, Resp], frozen=True):
     """One request code. `request` and `response` are the header models (extFields); `request_body` and
     `response_body` are JSON body models, bytes for a raw body, None for no body."""
 
@@ -237,24 +237,23 @@ class Audit(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The parts of a request that a handler may need besides its typed header."""
 
     peer: Peer
     body: Any = None  # decoded per Operation.request_body
     version: int = 0  # sender's release ordinal
-    ext_fields: Mapping[str, str] = field(default_factory=dict)
+    ext_fields: Mapping[str, str] = msgspec.field(default_factory=dict)
     raw_body: bytes = b""
     opaque: int = 0
     is_oneway: bool = False  # the caller expects no response
     language: str = "JAVA"  # sender's, by the name in codes.LanguageCode
     caller: Caller = ANYBODY
-    changes: Changes = field(default_factory=dict)  # handlers of administrative requests fill it, for Audit
+    # handlers of administrative requests fill it, for Audit
+    changes: Changes = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Response header, body and code. `body`: bytes unchanged, a model or a JSON value, or None."""
 
     header: Wire | None = None
@@ -281,8 +280,7 @@ class Batched(NamedTuple):
     turn: TurnRequests | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FastPath:
+class FastPath(msgspec.Struct, frozen=True):
     """A fast-path binding. A typed decoder decodes a JSON header to `command_type` in one step; `lenient`
     makes the same object from (code, opaque, flag, extFields) for headers that the typed decoder refuses.
     `batched`: for reads with many requests."""
@@ -329,8 +327,7 @@ class Ok(Generic[Resp]):
     remark: str = field(default="", compare=False)  # for people, not for programs
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """Surely not carried out: refused by the peer, or never sent (code RPC_SEND_TO_CHANNEL_FAILED)."""
 
     code: int
@@ -339,8 +336,7 @@ class Failed:
     body: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """May or may not have been carried out: a timeout, or the connection was lost after the request was
     sent."""
 

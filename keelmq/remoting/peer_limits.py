@@ -13,8 +13,9 @@ so suspending this process makes no peer late.
 import sys
 from collections import Counter
 from collections.abc import Container, Sized
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from keelmq.remoting.large_frames import NoRoomError
 from keelmq.runtime.token_buckets import TokenBuckets
@@ -52,8 +53,7 @@ class Reader(Limited, Protocol):
         """Returns whether nothing is read from the connection, so that the frame cannot grow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """0 in the first four, and in frame_timeout_s: no limit."""
 
     connections: int = 0

@@ -10,8 +10,9 @@ furthest behind, and lose the least by connecting again. Nothing here runs for a
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 WRITE_HIGH_BYTES: Final = 1_048_576
 """Unsent bytes above which the peer counts as not reading: its requests are no longer read."""
@@ -43,8 +44,7 @@ class Buffered(Protocol):
         """Counts, logs and aborts the connection. Calls nothing of WriteBuffers but `given_up`."""
 
 
-@dataclass(slots=True)
-class _Mark:
+class _Mark(msgspec.Struct):
     """One connection's state. `unsent`: its buffer when last seen, an upper bound of the present one."""
 
     unsent: int

@@ -7,11 +7,10 @@ the simulator seeds.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """A back-off policy. `first_ms`: the longest pause after the first failure. It grows by `factor` with
     each further failure, up to `max_ms`. ValueError: a policy that never pauses, or that shrinks."""
 

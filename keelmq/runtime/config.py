@@ -8,10 +8,10 @@ default.
 import difflib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
@@ -106,8 +106,7 @@ class Config(BaseModel):
         self.__dict__.update(other.__dict__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(msgspec.Struct, frozen=True):
     value: str
     source: str  # "broker.conf line 3", "environment KEELMQ_listenPort", "--set"
 

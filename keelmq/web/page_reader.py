@@ -5,7 +5,6 @@ indexes are kept by generation. Safe to call from several threads.
 """
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,7 @@ class RangeError(Exception):
     """No series can be given for this time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True):
     """`packed_index`: index.json.gz as it is."""
 
     current: Current

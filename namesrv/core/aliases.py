@@ -11,7 +11,8 @@ queues, not on who is alive: a producer that chooses a queue by key finds the sa
 
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+import msgspec
 
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import BrokerData, QueueData
@@ -33,8 +34,7 @@ WITHOUT_PREFIXES = (
 say."""
 
 
-@dataclass(frozen=True, slots=True)
-class AliasLimits:
+class AliasLimits(msgspec.Struct, frozen=True):
     """per_group: entries of a group, 0: none. percent_max: of a topic's write queues, aliases included; this
     share of the messages takes the second hop."""
 

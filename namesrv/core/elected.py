@@ -5,18 +5,18 @@ for RocketMQ's brokers, a second. A client that reads the route meanwhile would 
 30 s. Fenced by masterEpoch: an older election is ignored, and so is the registration of an older master.
 """
 
-from dataclasses import dataclass, field, replace
+import msgspec
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import MASTER_ID
 from namesrv.core.values import Elected, Registration
 
 
-@dataclass(slots=True)
-class ElectedMasters:
+class ElectedMasters(msgspec.Struct):
     """By cluster and brokerName. `version` grows with every change that a route can show."""
 
     version: int = 0
-    _masters: dict[tuple[str, str], Elected] = field(default_factory=dict)
+    _masters: dict[tuple[str, str], Elected] = msgspec.field(default_factory=dict)
 
     def elect(self, cluster_name: str, broker_name: str, master_addr: str, master_epoch: int) -> bool:
         """Records an election. False: it is known already, or older than what is known."""

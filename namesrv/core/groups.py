@@ -1,19 +1,18 @@
 """BrokerGroup: the replicas of one brokerName, in a RouteTable. Pure."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.route import BrokerData
 from namesrv.core.values import MinIdChange
 
 
-@dataclass(slots=True)
-class BrokerGroup:
+class BrokerGroup(msgspec.Struct):
     """All replicas of one brokerName."""
 
     cluster_name: str
     broker_name: str
-    addrs: dict[int, str] = field(default_factory=dict)
+    addrs: dict[int, str] = msgspec.field(default_factory=dict)
     enable_acting_master: bool = False
     zone_name: str | None = None
     had_forwarders: bool = False

@@ -19,8 +19,9 @@ Invariants: check_invariants().
 
 import heapq
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 CONNECTION_LOSS_GRACE_MS = 50
 
@@ -58,8 +59,7 @@ def route_key(cluster_name: str, broker_addr: str) -> RouteKey:
     return RouteKey("route", cluster_name, broker_addr)
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct):
     incarnation: str
     last_ms: int
     timeout_ms: int
@@ -72,19 +72,18 @@ class _Entry:
     hung: bool = False
     proved: bool = False
     found_early: bool = False
-    connections: set[int] = field(default_factory=set)
+    connections: set[int] = msgspec.field(default_factory=set)
     newest_connection_id: int = 0
 
 
-@dataclass(slots=True)
-class HeartbeatTable:
+class HeartbeatTable(msgspec.Struct):
     """Times of one clock, in ms. Event loop only."""
 
     grace_ms: int = CONNECTION_LOSS_GRACE_MS
-    _entries: dict[Hashable, _Entry] = field(default_factory=dict)
-    _keys_of_connection: dict[int, dict[Hashable, None]] = field(default_factory=dict)
-    _suspects: dict[Hashable, int] = field(default_factory=dict)
-    _deadlines: list[tuple[int, int, Hashable]] = field(default_factory=list)
+    _entries: dict[Hashable, _Entry] = msgspec.field(default_factory=dict)
+    _keys_of_connection: dict[int, dict[Hashable, None]] = msgspec.field(default_factory=dict)
+    _suspects: dict[Hashable, int] = msgspec.field(default_factory=dict)
+    _deadlines: list[tuple[int, int, Hashable]] = msgspec.field(default_factory=list)
     """Heap of (deadline, number, key); entries of keys that are no longer suspect are skipped."""
     _suspected: int = 0
     _sweep_after_ms: int | None = None

@@ -11,7 +11,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -187,8 +186,7 @@ def _topic(text: str) -> tuple[str, _Topic]:
     return fields[0], _Topic(*nums, attributes={MESSAGE_TYPE: FIFO} if fifo else None)
 
 
-@dataclass(slots=True)
-class _Parts:
+class _Parts(msgspec.Struct):
     """A cursor over int32-prefixed parts."""
 
     data: bytes

@@ -15,7 +15,8 @@ Invariants: check_invariants().
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import (
@@ -52,8 +53,7 @@ from namesrv.core.values import (
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
-@dataclass(slots=True)
-class RouteTable:
+class RouteTable(msgspec.Struct):
     """Event loop only. Every returned value is a snapshot.
 
     `delete_missing_topics`: a registration contains the broker's whole topic table; other topics are removed.
@@ -62,10 +62,10 @@ class RouteTable:
     support_acting_master: bool = False
     delete_missing_topics: bool = False
     aliases: AliasLimits = NO_ALIASES
-    elected: ElectedMasters = field(default_factory=ElectedMasters)
-    _groups: dict[str, BrokerGroup] = field(default_factory=dict)
-    _live: dict[Address, LiveBroker] = field(default_factory=dict)
-    _topics: TopicTable = field(default_factory=TopicTable)
+    elected: ElectedMasters = msgspec.field(default_factory=ElectedMasters)
+    _groups: dict[str, BrokerGroup] = msgspec.field(default_factory=dict)
+    _live: dict[Address, LiveBroker] = msgspec.field(default_factory=dict)
+    _topics: TopicTable = msgspec.field(default_factory=TopicTable)
     _group_version: int = 0
 
     @property

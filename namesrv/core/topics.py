@@ -8,8 +8,9 @@ Invariants: check_invariants().
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from keelmq.remoting.codes import PERM_READ, PERM_WRITE
 from keelmq.remoting.operations.route import QueueData
@@ -28,16 +29,15 @@ NAME_CHARS_MAX = 1_024
 _NOTHING: AbstractSet[str] = frozenset()
 
 
-@dataclass(slots=True)
-class TopicTable:
+class TopicTable(msgspec.Struct):
     """`version` grows with every change that a route can show."""
 
     version: int = 0
     pair_count: int = 0
-    _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
-    _of_broker: dict[str, set[str]] = field(default_factory=dict)
-    _mappings: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
-    _ordered: dict[str, set[str]] = field(default_factory=dict)
+    _queues: dict[str, dict[str, QueueData]] = msgspec.field(default_factory=dict)
+    _of_broker: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    _mappings: dict[str, dict[str, Mapping[str, Any]]] = msgspec.field(default_factory=dict)
+    _ordered: dict[str, set[str]] = msgspec.field(default_factory=dict)
     """brokerName -> its topics that are ordered."""
 
     def __len__(self) -> int:

@@ -1,8 +1,9 @@
 """Frozen values that the route table takes and returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from keelmq.remoting.operations.route import DataVersion
 
@@ -39,15 +40,14 @@ class QueueNums(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBody:
+class RegisterBody(msgspec.Struct, frozen=True):
     """The body of a registerBroker (103). `mappings`: topic -> TopicQueueMappingInfo, never interpreted.
     `filter_servers`: None leaves the known ones, an empty tuple removes them. `ordered`: topics that their
     configuration calls ordered (order, or message.type=FIFO)."""
 
-    topics: Mapping[str, QueueNums] = field(default_factory=dict)
+    topics: Mapping[str, QueueNums] = msgspec.field(default_factory=dict)
     data_version: DataVersion = NO_VERSION
-    mappings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mappings: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     filter_servers: tuple[str, ...] | None = ()
     ordered: frozenset[str] = frozenset()
 
@@ -55,8 +55,7 @@ class RegisterBody:
 NO_BODY = RegisterBody()
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True):
     """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0.
     `forwards_sends`: as a slave it forwards messages of producers to the master."""
 
@@ -81,8 +80,7 @@ class Registration:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class MinIdChange:
+class MinIdChange(msgspec.Struct, frozen=True):
     """The lowest broker id of a group changed (905). `receivers`: addresses of the members to notify.
     `offline_addr`: the removed broker. `ha_addr`: the HA address of the new lowest one."""
 
@@ -94,8 +92,7 @@ class MinIdChange:
     ha_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """`replaced`: registrations that this one removed. The heartbeat table must forget them before it records
     the new one, whose address may be the same under another name."""
 
@@ -105,23 +102,20 @@ class Registered:
     min_id_changes: tuple[MinIdChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StaleRegistration:
+class StaleRegistration(msgspec.Struct, frozen=True):
     """A registered broker with a greater stateVersion has this id. The reply is success with no header."""
 
     holder_addr: str
     holder_state_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationRefused:
+class RegistrationRefused(msgspec.Struct, frozen=True):
     """The reply is SYSTEM_ERROR with this remark; nothing was changed."""
 
     remark: str
 
 
-@dataclass(frozen=True, slots=True)
-class Elected:
+class Elected(msgspec.Struct, frozen=True):
     """What the controllers decided about a group. `is_registered`: the master has registered as such, so from
     now on its registration counts."""
 
@@ -131,8 +125,7 @@ class Elected:
     is_registered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LiveBroker:
+class LiveBroker(msgspec.Struct, frozen=True):
     """The registration of one address."""
 
     broker_name: str
@@ -143,8 +136,7 @@ class LiveBroker:
     forwards_sends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unregistered:
+class Unregistered(msgspec.Struct, frozen=True):
     """The result of a batch of removals: the removed brokers, and the groups whose lowest id changed."""
 
     removed: tuple[LiveBroker, ...] = ()

@@ -6,7 +6,8 @@ The next registration with a changed topic table overwrites permissions and topi
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.config_store import ConfigStore
@@ -43,8 +44,7 @@ from namesrv.kv_store import KvStore
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAdmin:
+class TopicAdmin(msgspec.Struct, frozen=True):
     """Write permission and topics."""
 
     routes: RouteTable
@@ -105,8 +105,7 @@ class TopicAdmin:
         return Empty()
 
 
-@dataclass(frozen=True, slots=True)
-class KvAdmin:
+class KvAdmin(msgspec.Struct, frozen=True):
     """The KV configuration."""
 
     kv: KvStore
@@ -153,8 +152,7 @@ class KvAdmin:
         return Reply(body={"table": table})
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigAdmin:
+class ConfigAdmin(msgspec.Struct, frozen=True):
     """The name server's settings."""
 
     settings: ConfigStore[NamesrvConfig]

@@ -7,6 +7,8 @@ clients at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcess
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.config_store import ConfigStore
@@ -44,13 +46,12 @@ ENCODED_BYTES_MAX = 64 * 1024 * 1024
 """Size of all cached replies; above it the cache is cleared."""
 
 
-@dataclass(slots=True)
-class EncodedAnswers:
+class EncodedAnswers(msgspec.Struct):
     """A cache of encoded replies, valid for one `version()` of the tables."""
 
     version: Callable[[], Hashable]
     _made_at: Hashable = None
-    _answers: dict[Hashable, bytes] = field(default_factory=dict)
+    _answers: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
     _bytes: int = 0
 
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:

@@ -7,7 +7,8 @@ reply: there is no queue that could be full (#4726). Source: RocketMQ 5.3.3, Def
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.config_store import ConfigStore
@@ -46,8 +47,7 @@ ROUTE_TIMEOUT_MS = 120_000
 ZONE_NAME = "__ZONE_NAME"
 
 
-@dataclass(slots=True)
-class Registrations:
+class Registrations(msgspec.Struct):
     """`clock`: monotonic ms. `notify` sends 905 to the brokers of a group."""
 
     routes: RouteTable

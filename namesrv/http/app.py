@@ -4,10 +4,10 @@ Imported only when HTTP is enabled: importing FastAPI takes longer than the rest
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 
 from keelmq.console.pages import is_built
@@ -27,8 +27,7 @@ from namesrv.http.views import RouteSources, views_router
 from namesrv.plugins import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class RouteService:
+class RouteService(msgspec.Struct, frozen=True):
     """The parts of a process that serves routes. `scrape` is called at every GET /metrics."""
 
     table: OperationTable

@@ -6,9 +6,9 @@ when HTTP is enabled: it needs FastAPI.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
@@ -36,8 +36,7 @@ LATE_MS = 60_000
 """Brokers register every 30 s; one that was silent for twice as long may be down."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouteSources:
+class RouteSources(msgspec.Struct, frozen=True):
     """What the views read. `clock`: monotonic ms, also of the heartbeat table."""
 
     routes: RouteTable

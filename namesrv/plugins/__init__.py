@@ -6,10 +6,11 @@ imports a plugin.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from keelmq.remoting.config_store import Settings
 from keelmq.remoting.operation import Audit, OperationTable
@@ -128,8 +129,7 @@ class Masters(Protocol):
         ...
 
 
-@dataclass
-class PluginContext:
+class PluginContext(msgspec.Struct):
     """What the name server gives to a plugin. A plugin with its own port reports closed connections with
     liveness.connection_closed() and then calls wake_scan(), so that the scan runs when the grace ends."""
 
@@ -138,8 +138,8 @@ class PluginContext:
     on_inactive: Callable[[Callable[[BrokerKey], None]], None]  # subscribe to brokers found inactive
     wake_scan: Callable[[], None]
     config_path: Path | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
-    overrides: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    overrides: Mapping[str, str] = msgspec.field(default_factory=dict)
     routes: Routes | None = None  # None: this program serves no routes
     masters: Masters | None = None  # None: likewise
     http_address: Callable[[], tuple[str, int] | None] = lambda: None  # of the HTTP port, once it is bound
@@ -152,12 +152,12 @@ class PluginContext:
     # filled by plugins when they are made:
     request_port: int | None = None  # a standalone controller derives its HTTP port from it
     directory: Path | None = None  # of its files; a standalone controller has its audit log there
-    settings: list[Settings] = field(default_factory=list)
+    settings: list[Settings] = msgspec.field(default_factory=list)
     # filled before or in start(), and used only with an HTTP port:
-    http: list[Any] = field(default_factory=list)  # OperationTables, or functions that make an APIRouter
-    scrapes: list[Callable[[], Iterable[Any]]] = field(
-        default_factory=list
-    )  # Scrapes for /metrics, each time
+    # OperationTables, or functions that make an APIRouter
+    http: list[Any] = msgspec.field(default_factory=list)
+    # Scrapes for /metrics, each time
+    scrapes: list[Callable[[], Iterable[Any]]] = msgspec.field(default_factory=list)
 
 
 class Plugin(Protocol):

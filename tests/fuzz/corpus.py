@@ -9,10 +9,10 @@ import struct
 import types
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from random import Random
 from typing import Any, Union, get_args, get_origin
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
 
 from keelmq.remoting.body import body_bytes

@@ -9,8 +9,9 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from keelmq.remoting.command import RemotingCommand, SerializeType, encode
 from keelmq.remoting.frame import PREFIX_BYTES, unpack_prefix

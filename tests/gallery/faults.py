@@ -4,7 +4,9 @@ docs/status.md has a table of them, which `python -m tests.gallery.table` writes
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from keelmq.health.reach import Silent
 from keelmq.health.snapshot import ClusterSnapshot

@@ -1,11 +1,12 @@
 """Quotas of a disk: the decision against the order of RIP-31, its limits, and two brokers on one disk."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.core.retention import (
     Level,

@@ -1,9 +1,8 @@
 """Random histories against both tables of the name server: the invariants hold after every step."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE
 from keelmq.remoting.operations.route import TopicRouteData

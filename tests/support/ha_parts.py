@@ -1,8 +1,9 @@
 """HA services, links and their settings with the values that a test does not care about."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.master_watch import MasterWatch

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from broker.filter.core.subscription import MessageFilter
 from keelmq.remoting.operation import ANYBODY, Caller
 
@@ -32,8 +34,7 @@ class Client:
     caller: Caller = field(default=ANYBODY, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     topic: str
     sub_string: str
     expression_type: str
@@ -41,8 +42,7 @@ class Subscription:
     message_filter: MessageFilter | None  # None: the expression is illegal
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(msgspec.Struct, frozen=True):
     """One group in a heartbeat. subscriptions None: the heartbeat has none (withoutSub)."""
 
     group: str
@@ -52,12 +52,11 @@ class Consumer:
     subscriptions: tuple[Subscription, ...] | None
 
 
-@dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroup(msgspec.Struct):
     """A consumer group, as the newest heartbeat of any member describes it."""
 
-    members: dict[int, Client] = field(default_factory=dict)  # by connection id
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
+    members: dict[int, Client] = msgspec.field(default_factory=dict)  # by connection id
+    subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)  # by topic
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
@@ -69,15 +68,14 @@ class ConsumerGroup:
         return sorted({client.client_id for client in self.members.values()})
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """A connection that has sent heartbeats."""
 
     client_id: str = ""
     user: str = ""
     seen_ms: int = 0
-    consumers: set[str] = field(default_factory=set)
-    producers: set[str] = field(default_factory=set)
+    consumers: set[str] = msgspec.field(default_factory=set)
+    producers: set[str] = msgspec.field(default_factory=set)
 
 
 class ClientRegistry:

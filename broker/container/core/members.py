@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 VERSION = 1
 
@@ -11,12 +13,11 @@ class BadMembers(ValueError):
     """The text is not what members are kept as."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(msgspec.Struct, frozen=True):
     """added: {configPath: worker} of files that requests added, or moved to that worker. removed: files of
     brokerConfigPaths whose brokers requests removed."""
 
-    added: dict[str, int] = field(default_factory=dict)
+    added: dict[str, int] = msgspec.field(default_factory=dict)
     removed: frozenset[str] = frozenset()
 
     def with_added(self, path: str, worker: int) -> "Members":

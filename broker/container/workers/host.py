@@ -9,8 +9,9 @@ import logging
 import random
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from broker.container.core.identity import BrokerIdentity
 from broker.container.host import CLOSING, BrokerRefused, HostObserver, InnerSetup
@@ -50,8 +51,7 @@ HEALTHY_AFTER_MS: Final = 60_000
 R = TypeVar("R", bound=Result)
 
 
-@dataclass(eq=False, slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct, eq=False):
     """A start. link: of the worker that was asked. is_alone: no other start was going on meanwhile."""
 
     link: Link | None = None

@@ -7,8 +7,9 @@ times it stays out, and the others get a process that lives. A broker that was b
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.container.core.identity import BrokerIdentity
 from broker.container.host import BrokerRefused, HostObserver, InnerSetup
@@ -20,8 +21,7 @@ BLAMED_MAX: Final = 3
 """A broker in whose starts the worker ended this often in a row is not started any more."""
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(msgspec.Struct):
     """A broker that was started once. is_reported: the observer knows that it failed. blamed: starts in which
     the worker ended, in a row."""
 

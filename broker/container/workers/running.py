@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Self
+
+import msgspec
 
 from broker.container.host import BrokerRefused
 from broker.container.workers.link import Event, Link
@@ -18,8 +19,7 @@ logger = logging.getLogger(__name__)
 RESTART: Final = Backoff(first_ms=500, max_ms=30_000)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerTimes:
+class WorkerTimes(msgspec.Struct, frozen=True):
     """Milliseconds. begin: until a new process answers. start: with the recovery of a large store. stop: with
     a hand-over. read: for a status or a scrape. up: how long a start waits for a worker that is down. exit:
     from the end of its connection to the end of the process. ping: between two pings; silent_pings: in a row
@@ -36,8 +36,7 @@ class WorkerTimes:
     restart: Backoff = RESTART
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """How a worker is started. number: its own in the container. given: where the container's configuration
     is from. spawn: as in process.py. changed: keys that requests have changed since the container started;
     they may be in no file."""
@@ -47,11 +46,10 @@ class Launch:
     command: tuple[str, ...] = COMMAND
     times: WorkerTimes = WorkerTimes()
     spawn: Spawn = spawn
-    changed: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningWorker:
+class RunningWorker(msgspec.Struct, frozen=True):
     """begin() makes one; it ends in until_end()."""
 
     link: Link

@@ -12,8 +12,9 @@ BadSubscription; evaluation never raises. Source: RocketMQ 5.3.3 SelectorParser,
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 TEXT_CHARACTERS_MAX: Final = 16_384
 DEPTH_MAX: Final = 64
@@ -28,8 +29,7 @@ class BadSubscription(ValueError):
     """An illegal expression. The text says what is wrong with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     """A parsed filter. text: as it was written."""
 
     text: str

@@ -5,7 +5,8 @@ hashes pass, and clients compare the text. SQL92 needs the properties. Source: R
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.filter.core.sql import BadSubscription, Expression, compile_sql
 
@@ -14,8 +15,7 @@ SQL92 = "SQL92"
 ALL = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFilter:
+class MessageFilter(msgspec.Struct, frozen=True):
     """tag_codes None: every tag matches. sql None: all properties match."""
 
     tag_codes: frozenset[int] | None = None

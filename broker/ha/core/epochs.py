@@ -9,15 +9,15 @@ first byte have only that entry in common. Source: RIP-44 and RocketMQ's EpochFi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 UNBOUNDED = (1 << 63) - 1
 """end_offset of the last entry, as RocketMQ writes it in admin answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEntry:
+class EpochEntry(msgspec.Struct, frozen=True):
     """Bytes [start_offset, end_offset) were first written by the master of `epoch`."""
 
     epoch: int
@@ -25,8 +25,7 @@ class EpochEntry:
     end_offset: int = UNBOUNDED
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
+class Epochs(msgspec.Struct, frozen=True):
     """All epochs of one log. Every change returns a new value."""
 
     entries: tuple[EpochEntry, ...] = ()

@@ -6,7 +6,6 @@ later (a handshake of 16 bytes with the slave's id; older brokers sent an addres
 """
 
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
@@ -52,8 +51,7 @@ TRANSFER_BODY_BYTES_MAX = JAVA_BUFFER_BYTES - TRANSFER_BYTES
 """A Java slave never completes a larger packet, so no master sends one."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlaveHandshake:
+class SlaveHandshake(msgspec.Struct, frozen=True):
     """The first packet of a link. An async learner copies the log and is never a member of the SyncStateSet.
     pulls_metadata: it requests metadata by 29001, which RocketMQ's replicas never do."""
 
@@ -83,8 +81,7 @@ def encode_ack(offset: int) -> bytes:
     return ACK.pack(STATE_TRANSFER, offset)
 
 
-@dataclass(frozen=True, slots=True)
-class MasterHandshake:
+class MasterHandshake(msgspec.Struct, frozen=True):
     """The master's log: its maxOffset, and (epoch, start offset) of each of its epochs, ascending."""
 
     max_offset: int

@@ -19,6 +19,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 MAGIC: Final = b"KMQH"
 TLS_FIRST_BYTE: Final = 0x16
 VERSION: Final = 1
@@ -81,8 +83,7 @@ class Group:
         return hmac.digest(self.secret, message, "sha256")
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     """The first packet of a slave."""
 
     nonce: bytes
@@ -103,8 +104,7 @@ class Hello:
         return packet(HELLO, body)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """The slave may replicate. broker_id: what it has proved to be; None: it was admitted without a hello.
     rest: the bytes behind the hello."""
 

@@ -8,8 +8,6 @@ Invariants: position <= log.max_offset; ack_offset <= position; every packet car
 byte was written in, ends where that epoch ends, and never crosses a file of the log.
 """
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from broker.ha.core.epochs import EpochEntry, Epochs
@@ -42,12 +40,11 @@ CONFIRM_DELAY_MS = 100
 """An idle slave is sent a newer confirmOffset this soon (RocketMQ: with the next heartbeat, 5 s)."""
 
 
-@dataclass(slots=True)
-class MasterLog:
+class MasterLog(msgspec.Struct):
     """The log of one master as its links see it. The shell writes it, the links only read."""
 
     file_bytes: int
-    epochs: Epochs = field(default_factory=Epochs)
+    epochs: Epochs = msgspec.field(default_factory=Epochs)
     min_offset: int = 0
     max_offset: int = 0
     confirm_offset: int = 0
@@ -55,8 +52,7 @@ class MasterLog:
     is_busy: bool = False  # the event loop has no CPU to spare: producers might write more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkSettings:
+class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As in HaSettings, for one link."""
 
     batch_bytes: int
@@ -75,8 +71,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     body_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the connection, and log the reason."""
 
     reason: str

@@ -14,7 +14,6 @@ With sync_flush, acks cover only what is on disk (pitfall 56), and the shell rep
 """
 
 from collections import deque
-from dataclasses import dataclass
 
 import msgspec
 
@@ -37,22 +36,19 @@ class SendBytes(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Truncate log and queues at `offset`, durably, then call truncated() with the log's new end."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveEpochs:
+class SaveEpochs(msgspec.Struct, frozen=True):
     """Save the epochs durably, before any later effect."""
 
     epochs: Epochs
 
 
-@dataclass(frozen=True, slots=True)
-class ResetTo:
+class ResetTo(msgspec.Struct, frozen=True):
     """Delete the log and begin it at `offset`. All of it is older than what the master has."""
 
     offset: int
@@ -64,8 +60,7 @@ class Confirm(msgspec.Struct, frozen=True, gc=False):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the connection. fatal: another attempt would end the same way, and an operator must act."""
 
     reason: str
@@ -75,8 +70,7 @@ class Close:
 Effect = SendBytes | Truncate | SaveEpochs | ResetTo | Confirm | Close
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlaveSettings:
+class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As in HaSettings. file_bytes: mappedFileSizeCommitLog. pulls_metadata: it asks for metadata (29001)."""
 
     file_bytes: int

@@ -5,13 +5,12 @@ lasts. So two logs that both hold (epoch, start_offset) agree on everything befo
 the epoch one is a prefix of the other: they agree up to the smaller end. Beyond it they may differ.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from broker.ha.core.epochs import Epochs
 
 
-@dataclass(frozen=True, slots=True)
-class CommonPoint:
+class CommonPoint(msgspec.Struct, frozen=True):
     """Both logs have the same bytes below `offset`. epochs: the slave's entries that remain valid."""
 
     offset: int

@@ -4,11 +4,11 @@ Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(msgspec.Struct, frozen=True):
     """changeable: it may be changed after creation. allows(text): returns whether the value is legal."""
 
     changeable: bool

@@ -10,8 +10,9 @@ the history were this table's versions, in that order.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 HISTORY_MAX = 1_024
 """A replica that is at most this many changes behind receives only the changed rows."""
@@ -29,14 +30,13 @@ class Version(NamedTuple):
     timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Update(Generic[Row]):
+class Update(msgspec.Struct, Generic[Row], frozen=True):
     """The change from `base` to `version`; base None: rows and gone are the whole table. gone: key -> log
     offset of its deletion, or 0."""
 
     version: Version
-    rows: Mapping[str, Row] = field(default_factory=dict)
-    gone: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, Row] = msgspec.field(default_factory=dict)
+    gone: Mapping[str, int] = msgspec.field(default_factory=dict)
     base: Version | None = None
 
     @property

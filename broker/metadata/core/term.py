@@ -5,8 +5,9 @@ tables had in this term count: version (epoch, 9) of an earlier run in the same 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from broker.metadata.core.table import Table, Version
 
@@ -14,9 +15,8 @@ REPLICAS_MAX = 1_000
 """Replicas that are tracked; more than any group has."""
 
 
-@dataclass(slots=True)
-class _Replica:
-    versions: dict[str, Version] = field(default_factory=dict)
+class _Replica(msgspec.Struct):
+    versions: dict[str, Version] = msgspec.field(default_factory=dict)
     behind_since_ms: int | None = 0
 
 

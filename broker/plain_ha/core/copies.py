@@ -5,11 +5,11 @@ DefaultHAService.inSyncReplicasNums, CommitLog.calcNeedAckNums.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRules:
+class CopyRules(msgspec.Struct, frozen=True, kw_only=True):
     """The comments name the configuration keys."""
 
     waits: bool  # brokerRole=SYNC_MASTER and inSyncReplicas > 1

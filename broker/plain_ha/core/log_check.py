@@ -6,19 +6,17 @@ at the same offset. A record names its offset, its store timestamp and its broke
 such record in common behind the point where they part: equal records mean equal logs below them.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class LogBounds:
+class LogBounds(msgspec.Struct, frozen=True):
     """A log from its first byte to its end."""
 
     min_offset: int
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LastRecord:
+class LastRecord(msgspec.Struct, frozen=True):
     """The last whole record of the slave's log."""
 
     offset: int

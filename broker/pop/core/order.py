@@ -6,8 +6,9 @@ visible again, the queue is blocked. The next pop begins at the first unacknowle
 """
 
 import heapq
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 BLOCKS_MAX: Final = 200_000
 
@@ -20,8 +21,7 @@ class QueueOfGroup(NamedTuple):
     queue_id: int
 
 
-@dataclass(slots=True)
-class Block:
+class Block(msgspec.Struct):
     """visible_ms: when messages with a changed invisible time are visible again. counts: earlier deliveries
     of each message that had any. next_offset: behind all of them and behind what the filter skipped."""
 
@@ -30,9 +30,9 @@ class Block:
     offsets: tuple[int, ...]
     next_offset: int
     attempt_id: str = ""
-    acked: set[int] = field(default_factory=set)
-    visible_ms: dict[int, int] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
+    acked: set[int] = msgspec.field(default_factory=set)
+    visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    counts: dict[int, int] = msgspec.field(default_factory=dict)
     watched_ms: int = 0
 
     @property

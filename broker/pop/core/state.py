@@ -8,8 +8,9 @@ of the queue. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 OPEN_MAX: Final = 200_000
 """Open checkpoints; at this number pops are refused."""
@@ -29,8 +30,7 @@ class Key(NamedTuple):
     pop_ms: int
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct):
     """open: bit i is set until offsets[i] is acknowledged or revived. next_offset: the group's next offset in
     the queue; NO_NEXT_OFFSET: an earlier record has it. position: offset of its newest record in the revive
     queue."""

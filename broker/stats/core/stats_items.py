@@ -8,9 +8,10 @@ csListDay).
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
+
+import msgspec
 
 SAMPLE_MS: Final = 10_000
 """Time between two calls of sample()."""
@@ -30,8 +31,7 @@ class Reading(NamedTuple):
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class StatsSnapshot:
+class StatsSnapshot(msgspec.Struct, frozen=True):
     """Growth within a window: sum in all, tps per second, per_time per increment."""
 
     sum: int = 0
@@ -39,8 +39,7 @@ class StatsSnapshot:
     per_time: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(msgspec.Struct, frozen=True):
     at_ms: int
     numbers: "array[int]"  # value and times of each column
 

@@ -8,17 +8,17 @@ Source: RocketMQ 5.3.3 StoreCheckpoint (4.9 writes only the first three; missing
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 PAGE_BYTES: Final = 4096
 _VALUES = struct.Struct(">qqqqq")
 _SAFETY_MS: Final = 3000
 
 
-@dataclass(slots=True)
-class StoreCheckpoint:
+class StoreCheckpoint(msgspec.Struct):
     """Store timestamps (ms) of the newest record that is durable in the log, in the queues and in the index.
     Log and queues are durable up to the CommitLog offset confirm_offset."""
 

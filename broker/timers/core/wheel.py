@@ -8,15 +8,15 @@ delivered, even in the middle of a phase, and the wheel can be rebuilt from them
 
 import heapq
 from array import array
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 TIMERS_MAX: Final = 20_000_000
 NOTHING: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(msgspec.Struct, frozen=True):
     """Delivered are the timers with time <= read_ms and offset < read_offset, and those with offset <
     phase_offset and (time, offset) <= (slot_ms, slot_offset)."""
 
@@ -33,10 +33,13 @@ class Frontier:
         return offset < self.phase_offset and (out_ms, offset) <= (self.slot_ms, self.slot_offset)
 
 
+NOTHING_DELIVERED = Frontier()
+
+
 class TimerWheel:
     """out_ms: delivery time, the key of a slot. Offsets are added in ascending order, between phases only."""
 
-    def __init__(self, frontier: Frontier = Frontier(), *, start: int = 0) -> None:
+    def __init__(self, frontier: Frontier = NOTHING_DELIVERED, *, start: int = 0) -> None:
         """start: every timer before this offset is delivered."""
         self.read_end = start
         self._frontier = frontier

@@ -9,9 +9,11 @@ Source: RocketMQ 5.3.3 TransactionalMessageServiceImpl.
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 OPEN_MAX: Final = 500_000
 ENDED_MAX: Final = 65_536
@@ -28,8 +30,7 @@ class End(Enum):
     GIVEN_UP = "given up"
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(msgspec.Struct, frozen=True):
     """The newest copy of a half message. due_ms: when its producer is asked next; checks: how often it was
     asked; stored_ms: when this copy was put."""
 

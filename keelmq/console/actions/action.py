@@ -6,9 +6,9 @@ and audit that user. A preview asks as well, and changes nothing.
 
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -59,8 +59,7 @@ class ServerOutcome(Wire):
     remark: str = ""
 
 
-@dataclass(frozen=True)
-class Acting:
+class Acting(msgspec.Struct, frozen=True):
     """What an action works with. `admin`: signs as the user. `status`: the newest; None: there is none yet.
     `user` "": nobody is logged in."""
 
@@ -89,8 +88,7 @@ class Acting:
         return ";".join(self.name_servers)
 
 
-@dataclass(frozen=True)
-class Action(Generic[P]):
+class Action(msgspec.Struct, Generic[P], frozen=True):
     """`code`: RocketMQ's request code of the change, for the audit log, and `fields`: of its header, besides
     the parameters. `example`: parameters that fit."""
 
@@ -102,8 +100,8 @@ class Action(Generic[P]):
     code: int
     preview: Callable[[Acting, P], Awaitable[Preview]]
     run: Callable[[Acting, P], Awaitable[list[ServerOutcome]]]
-    example: Mapping[str, Any] = field(default_factory=dict)
-    fields: Mapping[str, str] = field(default_factory=dict)
+    example: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    fields: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 async def outcome_of(server: str, asked: Awaitable[object]) -> ServerOutcome:

@@ -1,6 +1,6 @@
 """The masters of a cluster, which an action changes, and the results of several servers."""
 
-from dataclasses import dataclass
+import msgspec
 
 from keelmq.client.admin import AdminError, ServerResult
 from keelmq.console.actions.action import Acting, ServerOutcome, outcome_of
@@ -9,8 +9,7 @@ from keelmq.remoting.operations.route import BrokerData
 from keelmq.remoting.servers.http_answers import NotFound
 
 
-@dataclass(frozen=True)
-class Masters:
+class Masters(msgspec.Struct, frozen=True):
     """`without`: broker names that have no master now; nothing is done there."""
 
     addresses: list[str]

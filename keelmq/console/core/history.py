@@ -8,8 +8,9 @@ the memory is bounded by GROUPS_MAX * GROUP_BYTES, whatever is polled.
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from keelmq.health.status import GroupStatus
 
@@ -67,8 +68,7 @@ class Ring:
                 yield step * self.step_ms, {name: kept[place] for name, kept in self._values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """A part of a group's history: values[name][i] was seen at times_ms[i]; None: unknown then."""
 
     step_ms: int

@@ -4,8 +4,10 @@ In memory only: after a restart everybody logs in again. The table is bounded; o
 that was used longest ago ends.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 IDLE_MS: Final = 30 * 60_000
 """A session ends when it was not used for this long."""
@@ -14,8 +16,7 @@ LIFE_MS: Final = 12 * 3_600_000
 SESSIONS_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(msgspec.Struct, frozen=True):
     """secret: the password, which signs the user's actions; it is in no repr and no answer."""
 
     user: str

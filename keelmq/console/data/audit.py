@@ -6,10 +6,10 @@ Reads files: call it in a thread.
 import heapq
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from pydantic import Field
 
 from keelmq.remoting.operation import Wire
@@ -39,8 +39,7 @@ class AuditView(Wire):
     )
 
 
-@dataclass
-class _Budget:
+class _Budget(msgspec.Struct):
     bytes_left: int = READ_BYTES_MAX
     unreadable: int = 0
 

@@ -4,8 +4,9 @@ A broker that does not answer is a ServerProblem, and the rest is shown.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
+
+import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
@@ -33,8 +34,7 @@ class ServerProblem(Wire):
     problem: str
 
 
-@dataclass(frozen=True)
-class BrokerPlace:
+class BrokerPlace(msgspec.Struct, frozen=True):
     """A broker name and the replica that is asked: its master, or else another one."""
 
     cluster: str
@@ -43,19 +43,17 @@ class BrokerPlace:
     is_master: bool
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """`admin`: signs as the visitor."""
 
     admin: AdminClient
     name_servers: str
 
 
-@dataclass
-class Asked:
+class Asked(msgspec.Struct):
     """Collects the problems of servers, each server once."""
 
-    problems: dict[str, ServerProblem] = field(default_factory=dict)
+    problems: dict[str, ServerProblem] = msgspec.field(default_factory=dict)
     not_asked: int = 0
 
     def add(self, error: AdminError, *, unless: Iterable[int] = ()) -> None:

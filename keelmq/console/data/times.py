@@ -9,8 +9,9 @@ import base64
 import binascii
 import json
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from keelmq.client.admin import AdminError, gather_some
 from keelmq.console.data.messages import INFLATED_IN_LISTS_MAX, MessageRow, SearchView, row_of
@@ -33,15 +34,14 @@ class BadCursor(ValueError):
     """The cursor is not one that a page gave out."""
 
 
-@dataclass
-class _Queue:
+class _Queue(msgspec.Struct):
     """A queue that is read from `end` down to `begin`; rows: the newest first."""
 
     key: QueueKey
     address: str
     begin: int
     end: int
-    rows: deque[MessageRow] = field(default_factory=deque)
+    rows: deque[MessageRow] = msgspec.field(default_factory=deque)
     taken_to: int = 0
     """Where the next page goes on: the offset after the newest message that was not shown."""
     is_broken: bool = False
@@ -51,8 +51,7 @@ class _Queue:
         return not self.rows and self.end > self.begin and not self.is_broken
 
 
-@dataclass
-class Budget:
+class Budget(msgspec.Struct):
     """What one page may still take."""
 
     deadline_ms: int

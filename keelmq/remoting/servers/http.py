@@ -14,7 +14,6 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ import uvicorn
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError, create_model
 from starlette.exceptions import HTTPException
 

@@ -6,9 +6,9 @@ declares nothing is refused on a port with an access check. Imports FastAPI: see
 """
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from fastapi import Request
 
 from keelmq.remoting.operation import ANYBODY, Caller, OperationTable, Role
@@ -53,8 +53,7 @@ class HttpPeer:
         return False
 
 
-@dataclass(slots=True)
-class HttpCall:
+class HttpCall(msgspec.Struct):
     """`policy` None: no guard is before the application, as in tests. is_checked: check_route() has let it
     pass."""
 

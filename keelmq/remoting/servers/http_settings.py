@@ -4,9 +4,9 @@ Imports no FastAPI.
 """
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from pydantic import Field, field_validator
 
 from keelmq.remoting.servers.http_access import HttpAccess, Sessions
@@ -70,12 +70,11 @@ class HttpConfig(Config):
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class HttpPolicy:
+class HttpPolicy(msgspec.Struct, frozen=True):
     """Which requests an HTTP port takes. `origins`: of pages besides its own, in lower case. `access` None:
     everybody may send them. `sessions`: of a page with a log-in."""
 
-    hosts: AllowedHosts = field(default_factory=AllowedHosts)
+    hosts: AllowedHosts = msgspec.field(default_factory=AllowedHosts)
     origins: frozenset[str] = frozenset()
     read_only: bool = False
     metrics_open: bool = True

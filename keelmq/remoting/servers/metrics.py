@@ -8,9 +8,10 @@ module does not import prometheus_client: programs need it at their first scrape
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
 
 from keelmq.remoting.peer_limits import REASONS
 from keelmq.runtime.histogram import Histogram
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from keelmq.remoting.servers.families import Family
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A counter if the name ends with _total, a histogram if is_histogram, else a gauge. `labels`: in
     addition to those of the whole table."""
 
@@ -47,8 +47,7 @@ class Metric:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Metrics that share their first labels."""
 
     title: str

@@ -12,11 +12,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
+import msgspec
 from pydantic import SecretStr
 
 from keelmq.runtime.config import ConfigError
@@ -47,8 +47,7 @@ def key_names(prefix: str) -> Names:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
+class CertificateFiles(msgspec.Struct, frozen=True):
     """`names`: for error texts. `trust`: the CAs that the other side is verified with."""
 
     names: Names

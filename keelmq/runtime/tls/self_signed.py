@@ -9,10 +9,11 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 SELF_SIGNED_DAYS: Final = 3_650
 CLOCKS_DIFFER: Final = timedelta(hours=1)
@@ -28,8 +29,7 @@ def expiry_of(path: Path) -> datetime | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SelfSigned:
+class SelfSigned(msgspec.Struct, frozen=True):
     """A certificate that nobody can verify, and its key: one PEM text."""
 
     pem: bytes

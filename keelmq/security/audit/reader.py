@@ -8,9 +8,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+import msgspec
 
 _NAME: Final = re.compile(r"(?P<series>.+\.log)(?:\.(?P<number>\d{1,6}))?")
 READ_BYTES: Final = 1_048_576
@@ -25,8 +26,7 @@ class AuditReadError(Exception):
     """The text says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Which entries are shown. Times are as in the files: ISO, UTC, with a Z. Empty or None: all."""
 
     since: str = ""
@@ -53,14 +53,13 @@ class Wanted:
         )
 
 
-@dataclass(slots=True)
-class AuditReader:
+class AuditReader(msgspec.Struct):
     """read() returns what there is, and at the next call what has come since."""
 
     places: Sequence[Path]
     """Directories and files."""
     unreadable_lines: int = 0
-    _tails: "dict[Path, Tail]" = field(default_factory=dict)
+    _tails: "dict[Path, Tail]" = msgspec.field(default_factory=dict)
 
     def read(self) -> Iterator[Entry]:
         """Yields entries in the order of their time. Raises AuditReadError."""

@@ -1,14 +1,13 @@
 """What AccessControl checks: the switches of authentication, authorization and membership."""
 
-from dataclasses import dataclass
+import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.security.core.contexts import Role
 from keelmq.security.core.rules import RULES, UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class AccessSettings:
+class AccessSettings(msgspec.Struct, frozen=True):
     """member_users: sign for members of this cluster (innerClientAuthenticationCredentials).
     member_certificates: names in client certificates of members. members_required: what only members may
     send needs one of the two; if signatures are not checked at all, everything that administers does, too.

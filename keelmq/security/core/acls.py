@@ -6,9 +6,12 @@ each resource. Everything is parsed without regard to case. Source: RocketMQ 5.3
 Resource, AclInfo, AclConverter."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from keelmq.security.core.address_patterns import (
     Address,
@@ -202,8 +205,7 @@ class PolicyEntry:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     type: PolicyType
     entries: tuple[PolicyEntry, ...]
 
@@ -219,8 +221,7 @@ class Policy:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Acl:
+class Acl(msgspec.Struct, frozen=True):
     """subject: "User:alice"."""
 
     subject: str

@@ -5,10 +5,11 @@ Source: RocketMQ 4.9 RemoteAddressStrategyFactory; 5.3.3 Environment, IPAddressU
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
+
+import msgspec
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -56,8 +57,7 @@ def is_in_any(address: Address | None, networks: Sequence[Network]) -> bool:
 # -- ACL 1.0 ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AddressPattern:
+class AddressPattern(msgspec.Struct, frozen=True):
     """alternatives: per IP version, what each of the 4 or 8 parts may be. Empty: matches nobody."""
 
     text: str

@@ -7,9 +7,10 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from keelmq.remoting.command import BadRequest, decode_body
 from keelmq.remoting.operation import Role as Role
@@ -68,8 +69,7 @@ Need = Callable[[ExtFields, str], Iterable[Context]]
 BodyNeed = Callable[[bytes], Iterable[Context]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """What one request code needs. `fields`: the ext fields that decide about its contexts; `lookups` have
     their own."""
 
@@ -112,8 +112,7 @@ def value_of(ext_fields: ExtFields, names: tuple[str, ...], *, optional: bool) -
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldNeed:
+class FieldNeed(msgspec.Struct, frozen=True):
     """names: the spellings that handlers accept, the one that wins first."""
 
     names: tuple[str, ...]
@@ -125,8 +124,7 @@ class FieldNeed:
         return () if value is None else self.make(value)
 
 
-@dataclass(frozen=True, slots=True)
-class LookupNeed:
+class LookupNeed(msgspec.Struct, frozen=True):
     kind: LookupKind
     names: tuple[str, ...]
     actions: tuple[Action, ...]

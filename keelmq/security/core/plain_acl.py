@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any, Final
 
+import msgspec
+
 from keelmq.remoting.codes import RequestCode as Code
 from keelmq.security.core.acls import Action, Resource, ResourceType, group_resource, topic_resource
 from keelmq.security.core.address_patterns import AddressPattern, BadAddressPattern, first_word, parse_pattern
@@ -79,12 +81,11 @@ class Account:
         return bool(owned & (needed | Permission.ANY))
 
 
-@dataclass(frozen=True, slots=True)
-class PlainAcl:
+class PlainAcl(msgspec.Struct, frozen=True):
     """All files together."""
 
     global_white: tuple[AddressPattern, ...] = ()
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    accounts: Mapping[str, Account] = msgspec.field(default_factory=dict)
 
     def is_white(self, peer_ip: str) -> bool:
         return any(pattern.matches(peer_ip) for pattern in self.global_white)

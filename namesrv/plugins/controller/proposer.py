@@ -9,7 +9,6 @@ group, the second is answered with the master that the first has elected.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -30,8 +29,7 @@ TRIES_MAX = 3
 NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(msgspec.Struct, frozen=True):
     """The result of a request. after: the group after `event`; None: it was cleaned, or the request does not
     concern a single group. event None: nothing had to be logged."""
 

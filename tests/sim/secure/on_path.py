@@ -7,8 +7,10 @@ captured it. Answers are only seen, and so is what replicas say on HA links: wit
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
+
+from msgspec.structs import replace
 
 from keelmq.remoting.command import RemotingCommand, decode, encode
 from keelmq.remoting.frame import LENGTH_BYTES, frame_bytes

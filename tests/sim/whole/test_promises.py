@@ -3,13 +3,14 @@ content; off, it finds what was promised broken. The programs are real, time, ne
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from broker.controller_mode.replicas_manager import ReplicasManager
 from broker.core.sync_state_set import SyncStateSetManager
@@ -530,7 +531,9 @@ def test_s8_nobody_is_elected_who_died_with_the_master(power: bool) -> None:
     # Without power the next best may be elected in the 15 ms before it dies, too: one seed in twelve.
     kept(all_die_at_once(power=power), conditions, seeds=1 if power else 2, first=2)
     # With all-ack the master beats more often than its slaves, so it rarely times out before them.
-    beats_alike = replace(conditions, settings={**conditions.settings, "allAckInSyncStateSet": False})
+    beats_alike = dataclasses.replace(
+        conditions, settings={**conditions.settings, "allAckInSyncStateSet": False}
+    )
     assert broken(all_die_at_once(power=power), the_dying_count_as_alive, beats_alike, seeds=8)
 
 

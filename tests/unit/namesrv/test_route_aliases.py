@@ -1,10 +1,10 @@
 """Alias entries of routes (namesrv/core/aliases.py), and the elected master before it registers."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import PERM_WRITE
 from keelmq.remoting.operations.route import TopicRouteData

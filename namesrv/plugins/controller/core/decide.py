@@ -7,7 +7,6 @@ safety, fenced by the epochs that the event carries.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -43,8 +42,7 @@ CONTROLLER_ITSELF = -1
 """brokerId of an electMaster (1002) that no broker sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """No event is needed: the reply shows this group. broker_set None: the request concerns no group."""
 
     broker_set: BrokerSet | None
@@ -191,8 +189,7 @@ def fence_event(broker_set: BrokerSet) -> FenceSyncStateSet:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(msgspec.Struct, frozen=True):
     """A master hands over: in these epochs it accepts no more messages.
 
     `equal_replicas`: the brokers that have all of its data, so they stay in the SyncStateSet.
@@ -204,8 +201,7 @@ class Drained:
     equal_replicas: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionRequest:
+class ElectionRequest(msgspec.Struct, frozen=True):
     """An electMaster (1002). broker_id: the sender, or the broker that the operator designates
     (designate_elect), or CONTROLLER_ITSELF. unclean: a replica outside the SyncStateSet may win. drained: set
     if the current master hands over."""
@@ -224,8 +220,7 @@ def decide_elect(state: State, view: LiveView, election_request: ElectionRequest
     return held if isinstance(held, Refused) else decide_election(held, view, election_request)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldElection:
+class HeldElection(msgspec.Struct, frozen=True):
     """An election that was held, and the group that it is about."""
 
     broker_set: BrokerSet

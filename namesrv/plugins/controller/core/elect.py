@@ -6,7 +6,6 @@ DefaultElectPolicy. Offsets are compared, never subtracted: RocketMQ's int diffe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -34,8 +33,7 @@ class LossReason(Enum):
     NEVER_HEARD = "never_heard"  # by this controller
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """A broker that is not active. Ms since 1970; last_heartbeat_ts None: no heartbeat ever arrived here."""
 
     last_heartbeat_ts: int | None
@@ -43,8 +41,7 @@ class Loss:
     reason: LossReason = LossReason.NEVER_HEARD
 
 
-@dataclass(frozen=True, slots=True)
-class LiveView:
+class LiveView(msgspec.Struct, frozen=True):
     """The liveness of one group at one moment.
 
     live: active now. presumed: this controller has received no heartbeat yet, but is in its grace window, so
@@ -52,9 +49,9 @@ class LiveView:
     closed, or they have sent no heartbeat for half their timeout.
     """
 
-    live: Mapping[int, LiveInfo] = field(default_factory=dict)
+    live: Mapping[int, LiveInfo] = msgspec.field(default_factory=dict)
     presumed: frozenset[int] = frozenset()
-    lost: Mapping[int, Loss] = field(default_factory=dict)
+    lost: Mapping[int, Loss] = msgspec.field(default_factory=dict)
     doubtful: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
@@ -71,8 +68,7 @@ class Verdict(Enum):
     WAIT = "wait"  # no replica may win yet: a member has sent no heartbeat yet, or is doubtful
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(msgspec.Struct, frozen=True):
     """winner: only with Verdict.ELECTED. unclean: the winner is outside the SyncStateSet."""
 
     verdict: Verdict

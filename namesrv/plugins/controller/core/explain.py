@@ -1,6 +1,6 @@
 """explain_election(): what electMaster (1002) would do and why, by the functions that decide it. Pure."""
 
-from dataclasses import dataclass
+import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
@@ -12,8 +12,7 @@ from namesrv.plugins.controller.core.state import BrokerSet, State
 DOUBTFUL = "perhaps dead: its connection has closed, or it has sent no heartbeat for half its timeout"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A replica in the election. The offsets are those of its last heartbeat; None: it is not active.
 
     behind_bytes: distance to the greatest maxOffset of the live replicas. why: why it wins, or does not.
@@ -32,8 +31,7 @@ class Candidate:
     behind_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """code, remark: of the reply to the real request. is_change: the request would propose an event."""
 
     broker_set: BrokerSet

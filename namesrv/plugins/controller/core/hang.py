@@ -15,15 +15,15 @@ other master is dead only after controllerHeartBeatTimeoutMills.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 BEATS_MIN_MS: Final = 800
 """The least silence of beats that come every 200 ms: above a pause of 400 ms and a packet that is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class MasterBeat:
+class MasterBeat(msgspec.Struct, frozen=True):
     """The last heartbeat of the master that the group has in `master_epoch`.
 
     epoch: the one that it named. silent_from_ms: from then on its beats are missing; None: it does not send

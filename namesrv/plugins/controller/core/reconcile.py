@@ -6,7 +6,8 @@ after a delay, so that it stays master if it merely lost its connection for a mo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect
 from namesrv.plugins.controller.core.state import BrokerSet
@@ -14,8 +15,7 @@ from namesrv.plugins.controller.core.state import BrokerSet
 RETRY_MIN_MS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """A group without a live master since `since_ms`; its next election is due at `due_ms` (monotonic ms)."""
 
     attempts: int

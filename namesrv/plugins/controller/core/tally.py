@@ -6,8 +6,9 @@ knows it. Reasons are reduced to a few kinds: texts with numbers in them would m
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.elect import LossReason
@@ -49,8 +50,7 @@ class Counted(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LastElection:
+class LastElection(msgspec.Struct, frozen=True):
     """ts: ms since 1970 of the proposal; 0: not recorded."""
 
     ts: int

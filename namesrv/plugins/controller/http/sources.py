@@ -1,7 +1,8 @@
 """What the controller's views and metrics read: they get these parts, never the plugin itself."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from keelmq.remoting.peer_limits import PeerLimits
 from keelmq.remoting.servers.request_counts import RequestCounts
@@ -18,8 +19,7 @@ from namesrv.plugins.controller.requests.replies import address_text
 from namesrv.plugins.controller.settings import LiveConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerSources:
+class ControllerSources(msgspec.Struct, frozen=True):
     """This controller. `leader_http_address()` asks the leader for it; None: it is not known."""
 
     settings: LiveConfig
@@ -50,8 +50,7 @@ class ControllerSources:
         return None if address is None else address_text(address)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSources:
+class GroupSources(msgspec.Struct, frozen=True):
     """Broker groups: the replicated state, heartbeats and routes.
 
     `clock`: monotonic ms, also of the heartbeats. `routes` None: this process serves no routes.
@@ -64,8 +63,7 @@ class GroupSources:
     clock: Callable[[], int]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSources:
+class MetricSources(msgspec.Struct, frozen=True):
     """What /metrics reads. `heartbeat_count()`: heartbeats since the start. `probe_counts()`: brokers that
     were proved dead, and attempts that proved nothing, since the start. `hung_count()`: masters that were
     found hung before their timeout. `telemetry` None: disabled."""

@@ -24,20 +24,17 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     result: object
 
 
-@dataclass(frozen=True, slots=True)
-class NotActive:
+class NotActive(msgspec.Struct, frozen=True):
     """Never applied. leader_id: the leader, as far as this member knows; None: no leader is known."""
 
     leader_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(msgspec.Struct, frozen=True):
     """Never applied: too many appends are queued."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRefused:
+class ChangeRefused(msgspec.Struct, frozen=True):
     """A membership change that is not possible now; nothing was changed. `reason` is the error text."""
 
     reason: str
@@ -67,8 +64,7 @@ class StateMachine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class TlsFiles:
+class TlsFiles(msgspec.Struct, frozen=True):
     """PEM files of one member. `certificate`: its own, with its id as DNS name, then intermediate ones."""
 
     certificate: Path

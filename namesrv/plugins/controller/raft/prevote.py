@@ -4,17 +4,16 @@ So a member that returns, or that has merely lost its own link, cannot depose a 
 the others. Safety does not depend on it: a wrong answer costs time, not data.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 WON_VALID_S = 1.0  # a round that was won longer ago is repeated
 
 LogEnd = tuple[int, int]  # (term, index) of the last entry: compared as Raft compares logs
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(msgspec.Struct):
     term: int
-    grants: set[str] = field(default_factory=set)
+    grants: set[str] = msgspec.field(default_factory=set)
     won_at: float | None = None
 
 

@@ -8,8 +8,9 @@ back.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from keelmq.remoting.operation import LocalProtocolError, Unknown
 from keelmq.runtime.histogram import BOUNDS_COUNT, Histogram
@@ -37,15 +38,13 @@ _COUNTED_AS: dict[type[AppendOutcome], str] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class _Proposal:
+class _Proposal(msgspec.Struct, eq=False):
     item: Item
     expires_at: float
     future: "asyncio.Future[AppendOutcome]"
 
 
-@dataclass(slots=True, eq=False)
-class _InFlightBatch:
+class _InFlightBatch(msgspec.Struct, eq=False):
     proposals: list[_Proposal]
     began_at: float
     timer: asyncio.TimerHandle | None = None

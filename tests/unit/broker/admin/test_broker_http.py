@@ -5,12 +5,12 @@ import base64
 import hashlib
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from broker.admin import metrics
 from broker.admin.group_metrics import OTHERS

@@ -6,11 +6,11 @@ neither, and 10, 11, 12 say that the message is stored.
 
 import itertools
 import threading
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from broker.admission.pending_replies import PendingReplies
 from broker.core.durability import Durability, guarantees

@@ -6,12 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from broker.ha import catch_up, producer_load
 from broker.ha.catch_up import SendfileBatch

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from broker.ha.core import hello
 from broker.ha.core.frames import Ack, SlaveHandshake

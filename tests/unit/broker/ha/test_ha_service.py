@@ -5,13 +5,14 @@ import errno
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock, patch
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.ports import HaSettings

@@ -3,11 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.ha_security import ha_security

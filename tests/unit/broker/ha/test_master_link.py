@@ -1,10 +1,10 @@
 """MasterLink: what it sends, how it labels it, and whom it refuses."""
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import (

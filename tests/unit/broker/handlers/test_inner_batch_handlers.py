@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.config.client_settings import ClientSettings
 from broker.delay.service import ScheduleMessageService

@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from keelmq.health.findings import Finding, Level
 from keelmq.health.group_summary import group_statuses

@@ -8,10 +8,11 @@ import logging
 import ssl
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
@@ -33,8 +34,7 @@ ROUND_TRIPS_MAX = 4  # of the handshake between the two contexts, which needs tw
 RENEW_DAYS = 30  # days before the expiry from which on it is logged; automatic renewal happens earlier
 
 
-@dataclass(frozen=True)
-class CertificateInfo:
+class CertificateInfo(msgspec.Struct, frozen=True):
     """`names`: DNS names of the certificate. `not_after`: when the certificate or its CA expires, UTC."""
 
     names: tuple[str, ...]
@@ -45,8 +45,7 @@ class CertificateInfo:
         return (self.not_after - now).total_seconds() / 86_400
 
 
-@dataclass(frozen=True)
-class Contexts:
+class Contexts(msgspec.Struct, frozen=True):
     """TLS contexts made from one version of the files."""
 
     info: CertificateInfo

@@ -8,8 +8,9 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from namesrv.plugins.controller.raft.codec import CodecError
 from namesrv.plugins.controller.raft.transport.channel import FRAME_BYTES_MAX, Channel, ChannelError
@@ -36,8 +37,7 @@ class Poller(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class LinkSettings:
+class LinkSettings(msgspec.Struct, frozen=True):
     """Settings of all links of one member."""
 
     self_id: str

@@ -7,10 +7,10 @@ import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from dataclasses import replace as with_changes
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as with_changes
 from prometheus_client.core import GaugeMetricFamily
 
 from broker.container import bounded_stop

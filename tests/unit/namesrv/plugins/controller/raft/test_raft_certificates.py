@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from msgspec.structs import replace
 
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import TlsFiles
