@@ -2,8 +2,10 @@
 epochs, and the entry of each record in its queue."""
 
 import mmap
+import resource
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,6 @@ from broker.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 
 RECORDS_PER_STEP: Final = 20_000
 FAULTS_MAX: Final = 20
-QUEUES_OPEN_MAX: Final = 1_000
 
 
 class StoreCheck(msgspec.Struct):
@@ -59,8 +60,7 @@ def check_stopped(root: Path, found: StoreCheck, epoch_path: Path | None = None)
     elif found.epochs and found.epochs[-1][1] > found.max_offset:
         found.fault(f"epoch {found.epochs[-1][0]} begins at {found.epochs[-1][1]}, behind the log's end")
     files, total, done = log_files(root), found.max_offset - found.min_offset, 0
-    with ExitStack() as stack:
-        queues = _Queues(root / "consumequeue", stack)
+    with closing(_Queues(root / "consumequeue")) as queues:
         for path in files:
             yield from ((done + step, total) for step in _check_file(path, path is files[-1], found, queues))
             done = min(int(path.name) + report.file_bytes, found.max_offset) - found.min_offset
@@ -99,12 +99,19 @@ def _bad_record(found: StoreCheck, path: Path, offset: int) -> None:
 
 
 class _Queues:
-    """The ConsumeQueues' files, opened when they are needed."""
+    """The ConsumeQueues' files. Opened when they are needed, and at most half as many as the process may open
+    at a time."""
 
-    def __init__(self, base: Path, stack: ExitStack) -> None:
-        self._base, self._stack = base, stack
-        self._files: dict[tuple[bytes, int], list[tuple[int, mmap.mmap]]] = {}
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._files: dict[tuple[bytes, int], list[tuple[int, int, Path]]] = {}
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._mapped = lru_cache(files_max // 2 if files_max != resource.RLIM_INFINITY else None)(_mapped)
         self.unqueued = 0
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._mapped.cache_clear()
 
     def check(self, topic: bytes, queue_id: int, queue_offset: int, offset: int, size: int) -> str | None:
         """Returns what is wrong with the entry of this record; None: nothing, or it is not written yet."""
@@ -125,26 +132,19 @@ class _Queues:
     def _unit(self, topic: bytes, name: str, queue_id: int, index: int) -> tuple[int, int, int] | None:
         key = topic, queue_id
         if key not in self._files:
-            if len(self._files) >= QUEUES_OPEN_MAX:
-                self._close_all()
             self._files[key] = [
-                (int(path.name), self._mapped(path))
+                (int(path.name), path.stat().st_size, path)
                 for path in listed_files(self._base / name / str(queue_id))
-                if path.stat().st_size
             ]
         position = index * UNIT_BYTES
-        for start, content in self._files[key]:
-            if start <= position and position + UNIT_BYTES <= start + len(content):
-                offset, size, code = UNIT.unpack_from(content, position - start)
-                return offset, size, code
+        for start, size, path in self._files[key]:
+            if start <= position and position + UNIT_BYTES <= start + size:
+                offset, record_size, code = UNIT.unpack_from(self._mapped(path), position - start)
+                return offset, record_size, code
         return None
 
-    def _mapped(self, path: Path) -> mmap.mmap:
-        with path.open("rb") as file:
-            return self._stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
-    def _close_all(self) -> None:
-        for files in self._files.values():
-            for _, content in files:
-                content.close()
-        self._files.clear()
+def _mapped(path: Path) -> mmap.mmap:
+    """The file, until nobody refers to the map any more."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

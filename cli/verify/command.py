@@ -21,6 +21,7 @@ from cli.verify.group import GroupComparison, GroupReport
 from keelmq.client.admin import AdminClient
 from keelmq.health.findings import plural
 from keelmq.remoting.operations.route import BrokerData
+from keelmq.runtime.program import raise_open_files_limit
 
 
 def verify(
@@ -129,6 +130,7 @@ def _files(root: Path, epoch_file: Path | None, rate_mib: float, *, as_json: boo
             show(as_json, value, f"{root}: the backup is whole, {manifest.byte_count} bytes")
             return DONE
         found = StoreCheck(root)
+        raise_open_files_limit()
         each_step(check_stopped(root, found, epoch_file), "checked", rate_mib, as_json=as_json)
     except BackupError as error:
         raise Refused(str(error)) from None

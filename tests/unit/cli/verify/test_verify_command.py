@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,21 @@ def test_records_that_are_not_in_a_queue_yet_are_no_fault(tmp_path: Path) -> Non
         path.unlink()
     found = verify("--from-dir", tmp_path / "store")
     assert found.exit_code == 0 and "11 records without an entry" in found.output, found.output
+
+
+def test_more_queues_than_files_that_may_be_open(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 180, queues=60)
+    store.close()
+    command = [
+        "sh",
+        "-c",
+        f"ulimit -n 40; exec {sys.executable} -m cli.keelmq verify --from-dir {tmp_path} --json",
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    value = json.loads(found.stdout)
+    assert (value["records"], value["unqueued"], value["faults"]) == (180, 0, [])
 
 
 def test_backups_are_checked_as_well(tmp_path: Path) -> None:
