@@ -35,6 +35,7 @@ class StoreCheck(msgspec.Struct):
     unqueued: int = 0
     faults: list[str] = msgspec.field(default_factory=list)
     first_bad_offset: int | None = None
+    is_queue_damaged: bool = False
 
     def fault(self, text: str) -> None:
         """Adds a fault, unless there are many."""
@@ -86,6 +87,7 @@ def _check_file(path: Path, is_last: bool, found: StoreCheck, queues: "_Queues")
                     if not sys_flag_at(view, position) & INNER_BATCH:
                         fault = queues.check(topic, queue_id, queue_offset, start + position, size)
                         if fault:
+                            found.is_queue_damaged = True
                             found.fault(fault)
                     if not found.records % RECORDS_PER_STEP:
                         yield position

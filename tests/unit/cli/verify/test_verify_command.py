@@ -151,6 +151,7 @@ def test_a_queue_that_points_elsewhere(tmp_path: Path) -> None:
     path.write_bytes(content)
     found = verify("--from-dir", tmp_path / "store")
     assert found.exit_code == 1 and "queue TopicA 1: entry 3 points to" in found.output
+    assert "--resync --yes; otherwise restore a backup" in found.output
 
 
 def test_records_that_are_not_in_a_queue_yet_are_no_fault(tmp_path: Path) -> None:
