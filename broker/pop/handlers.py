@@ -5,13 +5,14 @@ master knows the handles that clients have, and the acknowledgements. Source: Ro
 PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor, NotificationProcessor.
 """
 
+from functools import partial
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import MATCH_ALL, SQL92, TAG, MessageFilter, parse
 from broker.message.record import tag_code
-from broker.metadata.core.topic_names import RETRY_PREFIX
+from broker.metadata.core.topic_names import RETRY_PREFIX, can_be_retried
 from broker.metadata.groups import FORBIDDEN_READ
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ, Topic
@@ -55,6 +56,7 @@ STALE_MS: Final = 500
 """A pop that is older than its pollTime by this much is refused: its client has given up."""
 READY_MS: Final = 2_000
 """How long a request waits while a new master reads the revive queues."""
+NO_TOPIC: Final = "topic[{}] not exist, apply first please!"
 NO_SQL: Final = "the broker does not support consumer to filter message by SQL92: enablePropertyFilter"
 
 
@@ -108,8 +110,7 @@ class PopHandlers:
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(params):
-            remark = "too many popped messages are not acknowledged yet"
-            raise CommandError(ResponseCode.SYSTEM_BUSY, remark)
+            raise CommandError(ResponseCode.SYSTEM_BUSY, "too many popped messages are not acknowledged yet")
         if self._pop_now(params, call):
             return None
         return self._wait(params, header.poll_time, call)
@@ -119,27 +120,28 @@ class PopHandlers:
             raise CommandError(ResponseCode.NO_PERMISSION, "the broker pop message is forbidden")
         topic = self._context.topics.get(topic_name)
         if topic is None:
-            remark = f"topic[{topic_name}] not exist, apply first please!"
-            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, NO_TOPIC.format(topic_name))
         if not topic.perm & PERM_READ:
-            remark = f"the topic[{topic_name}] peeking message is forbidden"
-            raise CommandError(ResponseCode.NO_PERMISSION, remark)
+            raise CommandError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] peeking message is forbidden"
+            )
         if self._context.store.queues.is_batch(topic_name):
             remark = f"the topic[{topic_name}] has queue.type=BatchCQ: its batches are pulled, not popped"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         if queue_id >= topic.read_queue_nums:
-            remark = (
-                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
-            )
+            limit = f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+            remark = f"queueId[{queue_id}] is illegal, topic:[{topic_name}] {limit}"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        if not can_be_retried(group_name, topic_name):
+            raise CommandError(
+                ResponseCode.INVALID_PARAMETER, "group and topic are too long for a retry topic"
+            )
         group = self._context.find_group(group_name, peer)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist"
             raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.config.consume_enable or group.forbidden.get(topic_name, 0) & FORBIDDEN_READ:
-            remark = f"subscription group no permission, {group_name}"
-            raise CommandError(ResponseCode.NO_PERMISSION, remark)
+            raise CommandError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
         return topic
 
     def _wanted(self, header: PopMessageRequest) -> MessageFilter:
@@ -214,10 +216,8 @@ class PopHandlers:
         if poll_ms <= 0:
             return Reply(nothing, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
         deadline_ms = self._context.now_ms() + min(poll_ms, self._context.settings.suspend_ms_max)
-        waiter = Waiter(
-            _polling_key(params), call.peer, deadline_ms, lambda: self._pop_now(params, call), give_up
-        )
-        if self.polling.add(waiter):
+        again = partial(self._pop_now, params, call)
+        if self.polling.add(Waiter(_polling_key(params), call.peer, deadline_ms, again, give_up)):
             return None
         return Reply(nothing, code=ResponseCode.POLLING_FULL, remark="too many pops are waiting")
 
@@ -255,11 +255,11 @@ class PopHandlers:
     def _must_exist(self, name: str, queue_id: int) -> None:
         topic = self._context.topics.get(name)
         if topic is None:
-            remark = f"topic[{name}] not exist, apply first please!"
-            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise CommandError(ResponseCode.TOPIC_NOT_EXIST, NO_TOPIC.format(name))
         if not 0 <= queue_id < topic.read_queue_nums:
-            remark = f"queueId[{queue_id}] is illegal, topic:[{name}]"
-            raise CommandError(ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise CommandError(
+                ResponseCode.MESSAGE_ILLEGAL, f"queueId[{queue_id}] is illegal, topic:[{name}]"
+            )
 
     def _acked(
         self, end: int | PutRefused, call: Call, code: RequestCode, header: Wire | None = None

@@ -46,6 +46,7 @@ from broker.pop.revive_counts import OF_ACK, OF_CHECKPOINT, ReviveCounts
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
 from broker.put.term_service import TermService
+from broker.store.log.mapped_file import is_file_name
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.settings import NamedTopic
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 512
 """Records read, or checkpoints revived, in one round: the event loop has other work."""
+PUT_OFF_MS: Final = 10_000
+"""A checkpoint whose retry topic cannot be created is tried again after this time."""
 REPLAY_MAX: Final = 50_000
 """Records of one revive queue between its position and its end: a new master reads about this many."""
 
@@ -291,49 +294,58 @@ class PopService(TermService):
         now = self._clock()
         for _ in range(BATCH_MAX):
             checkpoint = self.state.next_due(now)
-            if checkpoint is None or not self._revive(checkpoint):
+            if checkpoint is None:
                 return False
+            refused = self._revive(checkpoint)
+            if refused is None:
+                continue
+            if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                return False  # nothing can be written now
+            self.state.put_off(checkpoint, now + PUT_OFF_MS)  # the other groups' topics may exist
         return True
 
-    def _revive(self, checkpoint: Checkpoint) -> bool:
-        """Delivers the open messages of a checkpoint again. False: nothing can be written now."""
+    def _revive(self, checkpoint: Checkpoint) -> PutRefused | None:
+        """Delivers the open messages of a checkpoint again. Returns why one of them could not be written."""
         done: list[int] = []
+        refused = None
         for offset in checkpoint.open_offsets:
-            if not self._revive_message(checkpoint.key, offset):
+            refused = self._revive_message(checkpoint.key, offset)
+            if refused is not None:
                 break
             done.append(offset)
-        went_on = len(done) == len(checkpoint.open_offsets)
         acked = self.ack(checkpoint.key, checkpoint.revive_queue, done) if done else 0
-        return went_on and not isinstance(acked, PutRefused)
+        return acked if isinstance(acked, PutRefused) else refused
 
-    def _revive_message(self, key: Key, offset: int) -> bool:
+    def _revive_message(self, key: Key, offset: int) -> PutRefused | None:
         queue = self._store.find_queue(key.topic, key.queue_id)
         record = self._record_at(queue, offset) if queue is not None else None
         if record is None:
             logger.error("message %d of %s/%d was deleted by retention before %s acknowledged it",
                          offset, key.topic, key.queue_id, key.group)  # fmt: skip
-            return True
+            return None
         group, origin = self._metadata.groups.get(key.group), origin_of(key.group, key.topic)
         if group is None or origin not in self._metadata.topics.topics:
-            return True  # the group or the topic was deleted: nobody waits for the message
+            return None  # the group or the topic was deleted: nobody waits for the message
         is_dead = record.reconsume_times >= group.retry_max_times
         stored = self._put_retry(record, key, origin, is_dead=is_dead)
         if _is_illegal(stored) and not is_dead:
             stored = self._put_retry(record, key, origin, is_dead=True)
         if isinstance(stored, PutRefused):
             if stored.code != ResponseCode.MESSAGE_ILLEGAL:
-                return False
+                return stored
             logger.error("message %d of %s cannot be delivered again: %s", offset, key.topic, stored.remark)
-        return True
+        return None
 
     def _put_retry(
         self, record: Record, key: Key, origin: str, *, is_dead: bool
     ) -> PutMessageResult | PutRefused:
         """Puts the message into the group's retry topic, or into its dead letter topic."""
         name = DLQ_PREFIX + key.group if is_dead else retry_name(key)
+        if not is_file_name(name):
+            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the name of the topic {name} is too long")
         topic = self._topic(name)
         if topic is None:
-            return PutRefused(ResponseCode.SYSTEM_ERROR, f"topic {name} cannot be created")
+            return PutRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name} cannot be created")
         if is_dead:
             to_store = dead_letter(record, topic, origin)
         else:

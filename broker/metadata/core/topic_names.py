@@ -10,6 +10,8 @@ DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_QUEUES: Final = 8
+NAME_BYTES_MAX: Final = 255
+"""A topic has a directory of its name."""
 
 
 def revive_topic(cluster_name: str) -> str:
@@ -25,3 +27,10 @@ def retry_topic(group: str, topic: str) -> str:
 def retry_topics(group: str, topic: str) -> tuple[str, str]:
     """Returns the v1 and the v2 name. A group that was moved here may have messages in either."""
     return retry_topic(group, topic), f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def can_be_retried(group: str, topic: str) -> bool:
+    """Returns whether the names of the topics for messages that the group popped and did not acknowledge are
+    short enough."""
+    retry = topic if topic.startswith(RETRY_PREFIX) else retry_topic(group, topic)
+    return all(len(name.encode()) <= NAME_BYTES_MAX for name in (retry, DLQ_PREFIX + group))

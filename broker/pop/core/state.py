@@ -85,7 +85,7 @@ class PopState:
 
     def find(self, key: Key, revive_queue: int) -> Checkpoint | None:
         """Returns the open checkpoint with this key; None: there is none."""
-        return self._held[revive_queue].get(key) if revive_queue < len(self._held) else None
+        return self._held[revive_queue].get(key) if 0 <= revive_queue < len(self._held) else None
 
     def stored(self, checkpoint: Checkpoint, position: int) -> None:
         """Adds a checkpoint whose record is at `position`; it may be written again later."""
@@ -131,6 +131,12 @@ class PopState:
             heapq.heappop(self._due)
         return None
 
+    def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
+        """Lets next_due() pass over the checkpoint that it returned last until then."""
+        due_ms, revive_queue, key = heapq.heappop(self._due)
+        assert key == checkpoint.key and until_ms > due_ms
+        heapq.heappush(self._due, (until_ms, revive_queue, key))
+
     def overdue_since(self, now_ms: int) -> dict[int, int]:
         """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Visits
         only the part of the heap that is due: nothing, while revival keeps up."""
@@ -165,4 +171,4 @@ class PopState:
             assert positions == sorted(positions), "checkpoints are held in the order of their records"
             assert self.position(queue) <= self.ends[queue]
             assert all(checkpoint.open for checkpoint in held.values())
-            assert {(each.due_ms, queue, each.key) for each in held.values()} <= set(self._due)
+            assert held.keys() <= {key for _, due_queue, key in self._due if due_queue == queue}

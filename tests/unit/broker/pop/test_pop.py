@@ -10,6 +10,7 @@ import pytest
 from broker.admission.send_gate import PutRefused
 from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
+from broker.metadata.topics import TopicTable
 from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
 from broker.pop.reading import PopReader
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
@@ -89,6 +90,8 @@ async def test_checks(scene: Scene) -> None:
     assert await code(bornTime=scene.now - 501) == ResponseCode.POLLING_TIMEOUT
     assert await code(maxMsgNums=33) == ResponseCode.INVALID_PARAMETER
     assert await code(topic="None") == ResponseCode.TOPIC_NOT_EXIST
+    assert await code(consumerGroup="g" * 242) == ResponseCode.INVALID_PARAMETER  # %RETRY%g..._TopicA: 256
+    assert await code(consumerGroup="g" * 241, queueId=3) == ResponseCode.POLLING_TIMEOUT
     assert await code(queueId=4) == ResponseCode.INVALID_PARAMETER
     assert await code(exp="a >", expType="SQL92") == ResponseCode.SYSTEM_ERROR
     assert await code(exp="a", expType="ABC") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
@@ -152,6 +155,22 @@ async def test_batches_are_acknowledged(scene: Scene) -> None:
     assert reply is not None and reply.code == 0
     scene.run(INVISIBLE_MS)
     assert bodies(await scene.pop()) == [b"1", b"8"]
+
+
+@pytest.mark.parametrize("revive_queue", [-1, -8, -9, 8])
+async def test_a_batch_of_no_revive_queue_acknowledges_nothing(scene: Scene, revive_queue: int) -> None:
+    scene.send(b"1")
+    start, pop_ms, invisible_ms, *_ = (await scene.pop())[0].handle.split(" ")
+    ack = {
+        "c": "g", "t": "TopicA", "r": "0", "so": int(start), "q": 0, "rq": revive_queue,
+        "pt": int(pop_ms), "it": int(invisible_ms), "b": base64.b64encode(b"\1").decode(),
+    }  # fmt: skip
+    before = scene.broker.store.commit_log.max_offset
+    reply = await scene.request(200151, {}, json.dumps({"brokerName": "b", "acks": [ack]}).encode())
+    assert reply is not None and reply.code == 0
+    assert scene.broker.store.commit_log.max_offset == before
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"1"]
 
 
 async def test_a_new_master_knows_what_is_out_and_what_is_done(scene: Scene) -> None:
@@ -760,6 +779,27 @@ async def test_a_full_table_of_offsets_repeats_nothing(scene: Scene, monkeypatch
     assert bodies(await scene.pop(consumerGroup="h")) == [b"4"], "it still knows where the group goes on"
     scene.run()
     assert scene.metadata.offsets.query("h", "TopicA", 0) == 4
+
+
+async def test_a_full_table_of_topics_stops_no_other_group(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.send(b"1")
+    await scene.pop()
+    scene.run(INVISIBLE_MS)
+    (message,) = await scene.pop()  # from the retry topic of g, which exists now
+    await scene.ack(message)
+    scene.send(b"2")
+    assert bodies(await scene.pop(consumerGroup="h", invisibleTime=INVISIBLE_MS // 2)) == [b"1", b"2"]
+    assert bodies(await scene.pop()) == [b"2"]
+    monkeypatch.setattr(TopicTable, "rows_max", len(scene.broker.topics.topics))
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"2"], "h, which is due first and has no retry topic, is put off"
+    assert await scene.pop(consumerGroup="h") == []
+    monkeypatch.undo()
+    scene.now += INVISIBLE_MS
+    scene.restart()
+    assert bodies(await scene.pop(consumerGroup="h")) == [b"1", b"2"]
 
 
 def test_progress_for_which_there_is_no_room_is_known_here(
