@@ -78,7 +78,8 @@ def decide_register(
     broker_address: str,
     epoch: int | None = None,
 ) -> Decision:
-    """registerBroker (1003). The id must have been applied for (1013); a changed address is recorded first.
+    """registerBroker (1003). The id must have been applied for (1013); a changed address is recorded first,
+    unless the broker still works at the old one: an id has one owner.
 
     A master that registers has restarted, and its term ends, however fast the restart was: its machine may
     have lost data that was not on disk. Another member of the SyncStateSet has that data and is elected. If
@@ -100,6 +101,8 @@ def decide_register(
     if replica.address != broker_address:
         if refused := check_length("brokerAddr", broker_address):
             return refused
+        if refused := _still_works(broker_id, replica.address, view):
+            return refused
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,
@@ -109,6 +112,19 @@ def decide_register(
     if broker_id == broker_set.master_broker_id and (epoch is None or epoch >= broker_set.master_epoch):
         return elect_event(broker_set, elect_successor(broker_set, view), view)
     return Answer(broker_set)
+
+
+def _still_works(broker_id: int, recorded_address: str, view: LiveView) -> Refused | None:
+    """Returns the refusal of another address, if the broker works at the recorded one: its files were copied,
+    and two brokers with one id would both acknowledge messages."""
+    live = view.live.get(broker_id)
+    if live is None or live.broker_address != recorded_address or broker_id in view.doubtful:
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"brokerId {broker_id} works at {recorded_address}: stop that broker if this one takes its place; a"
+        " copy of its files must not run beside it",
+    )
 
 
 def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: LiveView) -> Decision:

@@ -244,10 +244,25 @@ async def test_register(bench: Bench) -> None:
 
 async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Bench) -> None:
     await bench.group_of(1)
+    bench.liveness.connection_closed(bench.peers.pop(1).connection_id, bench.now_ms)
     await bench.register(1, "10.9.9.9:10911")
+    await bench.beat(1, broker_addr="10.9.9.9:10911")
     header = (await bench.elect(1)).header
     assert isinstance(header, wire.MasterInfo)
     assert (header.master_address, header.master_epoch) == ("10.9.9.9:10911", 3)
+
+
+async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -> None:
+    """Both would be master of one epoch, and both would acknowledge messages. S3."""
+    await bench.group_of(1, 2)
+    before = bench.broker_set
+    for broker_id in (1, 2):
+        with pytest.raises(CommandError, match=f"brokerId {broker_id} works at {address(broker_id)}"):
+            await bench.register(broker_id, "10.9.9.9:10911")
+    assert bench.broker_set == before
+    await bench.beat(2, broker_addr="10.9.9.9:10911")  # it moved, and this beat overtook its 1003
+    await bench.register(2, "10.9.9.9:10911")
+    assert bench.broker_set.replicas[2].address == "10.9.9.9:10911"
 
 
 async def test_a_master_that_begins_anew_is_followed_by_another_member(bench: Bench) -> None:
