@@ -24,9 +24,9 @@ def restored_state(
     """Returns the first state of restored controllers. Refused: the saved state has faults, or its epochs
     have no room left.
 
-    Each group has its replicas and its SyncStateSet, but no master, so that its first term has a new epoch.
-    The log has no name and no events yet: its first active controller names it. Settings and past elections
-    stay.
+    Each group has its replicas and its SyncStateSet (all replicas, if it had none yet), but no master, so that
+    its first term has a new epoch. The log has no name and no events yet: its first active controller names
+    it. Settings and past elections stay.
     """
     state = replace(
         saved,
@@ -49,12 +49,14 @@ def restored_state(
 
 
 def _without_master(group: BrokerSet, raise_epochs: int, raise_ids: int) -> BrokerSet:
-    """An id that the lost controllers assigned after the backup is below id_floor: nobody else gets it."""
+    """An id that the lost controllers assigned after the backup is below id_floor: nobody else gets it. A
+    group that had no master yet may have had one since: the election compares all its replicas."""
     next_broker_id = group.next_broker_id + raise_ids
     return replace(
         group,
         master_broker_id=None,
         master_epoch=group.master_epoch + raise_epochs,
+        sync_state_set=group.sync_state_set or frozenset(group.replicas),
         sync_state_set_epoch=group.sync_state_set_epoch + raise_epochs,
         next_broker_id=next_broker_id,
         id_floor=next_broker_id,

@@ -156,6 +156,17 @@ def test_an_id_that_was_assigned_after_the_backup_gets_no_second_owner() -> None
     assert check_broker_id(state, apply_for(4 + RAISE_IDS)) is None
 
 
+def test_a_group_without_a_master_yet_may_have_had_one_since() -> None:
+    """So it is not new: the first of its replicas that asks must not become master without a comparison."""
+    new = replace(
+        GROUP, sync_state_set=frozenset(), sync_state_set_epoch=0, master_broker_id=None, master_epoch=0
+    )
+    state = restored_state(replace(STATE, brokers={"b": new}), brokers_max=100)
+    assert isinstance(state, State)
+    assert state.brokers["b"].sync_state_set == frozenset(GROUP.replicas)
+    assert not state.brokers["b"].is_new
+
+
 def test_no_room_for_more_epochs_is_refused() -> None:
     spent = replace(STATE, brokers={"b": replace(GROUP, master_epoch=2**30 - 5)})
     refused = restored_state(spent, brokers_max=100)
