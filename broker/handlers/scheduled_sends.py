@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.admission.send_gate import PutRefused
 from broker.message.record import PROPERTIES_BYTES_MAX, property_value
-from broker.message.timer_properties import TIMER_PROPERTIES, deliver_at, out_ms, recall_key
+from broker.message.timer_properties import TIMER_PROPERTIES, deliver_at, key_of, out_ms, recall_key
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
@@ -74,10 +74,13 @@ class ScheduledSends:
             return None
         if command.ext.batch:
             return PutRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not delayed")
+        recalled = recall_key(properties)
+        if recalled is not None and not recalled.startswith(key_of(command.ext.topic, b"")):
+            remark = "a message recalls only messages of its own topic"  # for which its sender has the right
+            return PutRefused(ResponseCode.NO_PERMISSION, remark)
         if deliver_ms <= now:  # such a message is stored at once, but no consumer would understand a recall
-            is_recall = recall_key(properties) is not None
             remark = "the message to be recalled is due already"
-            return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark) if is_recall else None
+            return None if recalled is None else PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
         if timers is None or not settings.timer_wheel_enable:
             remark = "timer message is not enabled, timerWheelEnable is false"
             return PutRefused(ResponseCode.SYSTEM_ERROR, remark)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.filter.core.sql import BadSubscription, Expression, compile_sql
+from broker.filter.core.sql import TEXT_CHARACTERS_MAX, BadSubscription, Expression, compile_sql
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -34,9 +34,12 @@ def tags_of(sub_string: str) -> list[str]:
 def parse(sub_string: str, expression_type: str, code_of: Callable[[str], int]) -> MessageFilter:
     """Returns the filter of an expression. code_of: the hash of a tag.
 
-    Raises BadSubscription if the expression type is unknown, or the text is not an expression of it.
+    Raises BadSubscription if the expression type is unknown, or the text is not an expression of it or above
+    TEXT_CHARACTERS_MAX.
     """
     if expression_type in (TAG, ""):
+        if len(sub_string) > TEXT_CHARACTERS_MAX:  # brokers keep thousands of them
+            raise BadSubscription(f"tags of {len(sub_string)} characters; {TEXT_CHARACTERS_MAX} is the limit")
         tags = tags_of(sub_string)
         return MessageFilter(frozenset(map(code_of, tags))) if tags else MATCH_ALL
     if expression_type != SQL92:

@@ -24,9 +24,9 @@ def restored_state(
     """Returns the first state of restored controllers. Refused: the saved state has faults, or its epochs
     have no room left.
 
-    Each group has its replicas and its SyncStateSet (all replicas, if it had none yet), but no master, so that
-    its first term has a new epoch. The log has no name and no events yet: its first active controller names
-    it. Settings and past elections stay.
+    Each group has its replicas and its SyncStateSet (all replicas, if it had none yet), but no master, so
+    that its first term has a new epoch. The log has no name and no events yet: its first active controller
+    names it. Settings and past elections stay.
     """
     state = replace(
         saved,

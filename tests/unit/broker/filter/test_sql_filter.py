@@ -65,6 +65,9 @@ def test_limits() -> None:
         compile_sql("(" * (deep + 1) + "a = 3" + ")" * (deep + 1))
     with pytest.raises(BadSubscription, match="limit"):
         compile_sql("a = 3" + " " * sql.TEXT_CHARACTERS_MAX)
+    with pytest.raises(BadSubscription, match="limit"):
+        parse("a" * (sql.TEXT_CHARACTERS_MAX + 1), "TAG", len)
+    assert parse("a" * sql.TEXT_CHARACTERS_MAX, "TAG", len).tag_codes == {sql.TEXT_CHARACTERS_MAX}
     assert not compile_sql(" OR ".join(["NOT " * 500 + "FALSE"] * 5)).matches(HAS)
     assert not compile_sql("a > 1").matches({"a": "9" * 5_000})  # no number that anybody means
 

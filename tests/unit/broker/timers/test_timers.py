@@ -184,7 +184,9 @@ def test_a_level_wins_and_a_transaction_is_not_delayed(scene: Scene) -> None:
         ({"TIMER_DELAY_SEC": "x"}, {}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELIVER_MS": "9" * 30}, {}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELAY_SEC": 3, "p": "v" * 32_300}, {}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELIVER_MS": 1, "TIMER_DEL_UNIQKEY": "T+K"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELIVER_MS": 1, "TIMER_DEL_UNIQKEY": "TopicA+K"}, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": 3, "TIMER_DEL_UNIQKEY": "Topic+K"}, {}, ResponseCode.NO_PERMISSION),
+        ({"TIMER_DELAY_SEC": 3, "TIMER_DEL_UNIQKEY": "TopicAB+K"}, {}, ResponseCode.NO_PERMISSION),
         ({"TIMER_DELAY_SEC": 3}, {"timerWheelEnable": False}, ResponseCode.SYSTEM_ERROR),
     ],
 )
