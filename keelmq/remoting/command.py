@@ -297,7 +297,7 @@ def _decode_entries(header: bytes, at: int, end: int) -> dict[str, str]:
 def _take(header: bytes, at: int, count: int, end: int) -> tuple[str, int]:
     if not 0 <= count <= end - at:
         raise RemoteProtocolError(f"text of {count} bytes where {max(end - at, 0)} are left")
-    return header[at : at + count].decode(), at + count
+    return header[at : at + count].decode("utf-8", "replace"), at + count
 
 
 # ---- header models ----

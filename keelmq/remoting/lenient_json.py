@@ -29,7 +29,8 @@ _decode_with_texts = msgspec.json.Decoder(float_hook=str).decode
 
 
 def load_lenient(raw: bytes, *, floats_as_text: bool = False) -> Any:
-    """Returns the JSON value in `raw`. floats_as_text: 1.50 is "1.50", as it is written there. Raises
+    """Returns the JSON value in `raw`. floats_as_text: 1.50 is "1.50", as it is written there. Bytes that are
+    not UTF-8 are read as U+FFFD, as Java does: a C++ client sends its properties as they are. Raises
     ValueError."""
     decode = _decode_with_texts if floats_as_text else msgspec.json.decode
     try:
@@ -38,7 +39,7 @@ def load_lenient(raw: bytes, *, floats_as_text: bool = False) -> Any:
         if len(raw) > REWRITTEN_BYTES_MAX:
             raise ValueError(f"{error} (more than {REWRITTEN_BYTES_MAX} bytes are read strictly)") from None
     try:
-        return decode(to_standard_json(raw))
+        return decode(to_standard_json(raw.decode("utf-8", "replace").encode()))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from None
 

@@ -203,6 +203,17 @@ def test_bodies_as_fastjson_writes_them(raw: bytes) -> None:
     assert decode_body(Body, raw) == Body(broker_addrs={0: "a:1", -1: "b"}, name="n", count=1)
 
 
+def test_bytes_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
+    """A C++ client sends what its program puts into a property. A closed connection would end all of its
+    requests."""
+    header = (
+        b'{"code":310,"extFields":{"i":"KEYS\\u0001\xb6\xa9\\u0002"},"language":"CPP","opaque":9,"version":1}'
+    )
+    assert decode(struct.pack(">I", len(header)) + header).ext_fields == {"i": "KEYS\x01\ufffd\ufffd\x02"}
+    binary = encode(RemotingCommand(310, 9, ext_fields={"i": "xyz"}, serialize_type=SerializeType.ROCKETMQ))
+    assert decode(binary[4:].replace(b"xyz", b"caf\xe9"[1:])).ext_fields == {"i": "af\ufffd"}
+
+
 def test_lenient_rewrite_leaves_text_alone() -> None:
     assert decode_body(Body, b'{count:1,"name":"{0:1,\\"2:3"}').name == '{0:1,"2:3'
     assert decode_body(Body, b'{"name":"a\tb",count:1}').name == "a\tb"
