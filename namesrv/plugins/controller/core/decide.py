@@ -28,6 +28,7 @@ from namesrv.plugins.controller.core.rules import (
     check_broker_id,
     check_clean,
     check_contains_master,
+    check_distance,
     check_length,
     check_master,
     clean_refused,
@@ -65,7 +66,7 @@ def decide_apply_broker_id(state: State, event: ApplyBrokerId) -> Decision:
     before = state.brokers.get(event.broker_name)
     if before is not None and event.broker_id in before.replicas:
         return Answer(before)
-    return event
+    return event if before is None else check_distance(before, event) or event
 
 
 def decide_register(

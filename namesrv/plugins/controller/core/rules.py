@@ -12,6 +12,8 @@ from namesrv.plugins.controller.core.state import BROKER_ID_MAX, EPOCH_MAX, FIRS
 
 GROUP_BROKERS_MAX = 1_000
 """Maximum of one group: the cost of a change grows with the number of its brokers."""
+IDS_AHEAD_MAX = GROUP_BROKERS_MAX
+"""By how much an id may be above the next one: so many brokers can have asked for theirs at once."""
 TEXT_BYTES_MAX = 512
 """Maximum size of a name, an address or a registerCheckCode; a DNS name has at most 255 bytes."""
 
@@ -91,6 +93,14 @@ def check_broker_id(state: State, event: ApplyBrokerId) -> Refused | None:
     if event.broker_id < before.id_floor:
         return _invalid_id(event, "it was cleaned, and no id is used twice; request the next id")
     return _too_many(state, before, event)
+
+
+def check_distance(before: BrokerSet, event: ApplyBrokerId) -> Refused | None:
+    """Refused: the id is far above the next one (1012). Ids are never given back: one request for the
+    greatest one would leave none to the group. Not for apply(): an earlier release allowed such an id."""
+    if event.broker_id <= before.next_broker_id + IDS_AHEAD_MAX:
+        return None
+    return _invalid_id(event, f"the next id is {before.next_broker_id}; request it")
 
 
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:

@@ -252,6 +252,15 @@ async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Ben
     assert (header.master_address, header.master_epoch) == ("10.9.9.9:10911", 3)
 
 
+async def test_an_id_far_above_the_next_one_is_refused(bench: Bench) -> None:
+    """It would use up the ids of the group."""
+    await bench.apply(1)
+    error = await refused(bench.apply(2**62))
+    assert error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID and "the next id is 2" in str(error)
+    await bench.apply(1_002)
+    assert bench.broker_set.next_broker_id == 1_003
+
+
 async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -> None:
     """Both would be master of one epoch, and both would acknowledge messages. S3."""
     await bench.group_of(1, 2)
