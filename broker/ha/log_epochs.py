@@ -42,6 +42,7 @@ class LogEpochs:
         it is neither copied to nor served."""
         self._file, self._on_change = EpochFile(path), on_change
         self._turn = 0  # of the newest version that was asked for
+        self._ended = 0  # of the newest version that is in force, or could not be written
         self._lock = threading.Lock()
         self._cannot_finish = False
 
@@ -78,20 +79,33 @@ class LogEpochs:
         def write() -> None:
             with self._lock:
                 if turn == self._turn:
-                    self._file.save_ahead(epochs)
+                    try:
+                        self._file.save_ahead(epochs)
+                    except OSError:
+                        self._ended = turn
+                        raise
 
         def use() -> None:
             if turn == self._turn:
+                self._ended = turn
                 self.now = epochs
                 self._on_change(epochs)
 
         return EpochSave(write, use)
 
     async def save(self, epochs: Epochs) -> None:
-        """Writes the epochs durably, then uses them. Raises OSError; the old ones stay in force then."""
+        """Writes the epochs durably, then uses them, unless a later version was asked for meanwhile. Raises
+        OSError; the old ones stay in force then."""
         save = self.begin_save(epochs)
         await asyncio.to_thread(save.write)
         save.use()
+
+    async def drop_below(self, offset: int) -> None:
+        """Forgets the epochs that end below the offset, unless a version is on its way to the disk: what is
+        made of `now` lacks its epochs, and must not take its place. Raises OSError."""
+        kept = self.now.drop_below(offset)
+        if self._ended == self._turn and len(kept.entries) < len(self.now.entries):
+            await self.save(kept)
 
     # -- the slow part, which nobody waits for -----------------------------------------------------------
 

@@ -174,9 +174,8 @@ class HaService:
     async def _drop_epochs_of_deleted_files(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            kept = self.log_epochs.now.drop_below(self.store.commit_log.min_offset)
-            if len(kept.entries) < len(self.epochs) and self.client is None:
-                await self.log_epochs.save(kept)
+            if self.client is None:
+                await self.log_epochs.drop_below(self.store.commit_log.min_offset)
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -204,7 +203,7 @@ class HaService:
         epochs = self.log_epochs.now.drop_above(end).drop_below(self.store.commit_log.min_offset)
         if epoch > epochs.last_epoch:
             epochs = epochs.append(epoch, end)
-        if epochs != self.log_epochs.now:
+        while epochs != self.log_epochs.now:  # again if a version that was asked for meanwhile is in force
             await self.log_epochs.save(epochs)
         if not stays:
             self.store.become_master()

@@ -14,7 +14,10 @@ import pytest
 import uvloop
 from msgspec.structs import replace
 
+from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
+from broker.ha.epoch_file import EpochFile
+from broker.ha.log_epochs import LogEpochs
 from broker.ha.ports import HaSettings
 from broker.ha.report import runtime_info, status_of
 from broker.ha.service import HaService
@@ -589,6 +592,32 @@ async def test_role_changes_can_be_repeated(tmp_path: Path) -> None:
             await two.follow(one, 2)
         await one.restart()
         assert one.service.last_epoch == 3, "epochs survive"
+
+
+async def test_a_term_does_not_begin_without_its_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slaves would take what it writes for bytes of the epoch before, and keep their own tail."""
+    broker = Broker(tmp_path, Controller({1}), 1, FAST)
+    await broker.service.start()
+    await broker.lead(1)
+    save, overtaken = LogEpochs.save, list[Epochs]()
+
+    async def overtaken_once(self: LogEpochs, epochs: Epochs) -> None:
+        if overtaken:
+            return await save(self, epochs)
+        overtaken.append(epochs)
+        mine, other = self.begin_save(epochs), self.begin_save(self.now)
+        for each in (mine, other):
+            each.write()
+            each.use()
+
+    monkeypatch.setattr(LogEpochs, "save", overtaken_once)
+    await broker.lead(2)
+    assert overtaken and broker.service.last_epoch == 2
+    assert EpochFile(broker.service.log_epochs.path).load() == broker.service.log_epochs.now
+    await broker.service.stop()
+    broker.store.close(clean=False)
 
 
 async def test_acks_count_no_more_after_an_epoch_that_was_missed(tmp_path: Path) -> None:

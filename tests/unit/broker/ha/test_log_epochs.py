@@ -55,6 +55,39 @@ async def test_epochs_that_cannot_be_written_are_not_used(tmp_path: Path) -> Non
     assert (epochs.now, changes) == (OLD, [OLD])
 
 
+async def test_epochs_of_deleted_files_are_forgotten(tmp_path: Path) -> None:
+    epochs, changes = log_epochs(tmp_path)
+    await epochs.save(NEW)
+    await epochs.drop_below(400)
+    kept = Epochs.of([(2, 400)])
+    assert (epochs.now, changes, EpochFile(epochs.path).load()) == (kept, [NEW, kept], kept)
+
+
+async def test_what_is_forgotten_does_not_take_the_place_of_what_is_being_saved(tmp_path: Path) -> None:
+    """The epoch of a promotion would be lost, on disk as well."""
+    epochs, changes = log_epochs(tmp_path)
+    await epochs.save(NEW)
+    newer = NEW.append(3, 500)
+    promotion = epochs.begin_save(newer)
+    await epochs.drop_below(400)
+    promotion.write()
+    await epochs.drop_below(400)
+    promotion.use()
+    assert (epochs.now, changes, EpochFile(epochs.path).load()) == (newer, [NEW, newer], newer)
+    await epochs.drop_below(400)
+    assert epochs.now == Epochs.of([(2, 400), (3, 500)])
+
+
+async def test_epochs_are_forgotten_after_a_save_that_failed(tmp_path: Path) -> None:
+    epochs, _ = log_epochs(tmp_path)
+    await epochs.save(NEW)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with patch.object(EpochFile, "save_ahead", side_effect=full), pytest.raises(OSError, match="No space"):
+        await epochs.save(NEW.append(3, 500))
+    await epochs.drop_below(400)
+    assert epochs.now == Epochs.of([(2, 400)])
+
+
 async def test_the_loop_runs_while_a_slow_disk_writes(tmp_path: Path) -> None:
     epochs, _ = log_epochs(tmp_path)
     loop, written = asyncio.get_running_loop(), asyncio.Event()
