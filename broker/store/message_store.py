@@ -309,7 +309,7 @@ class MessageStore(DispatchingStore):
 
     def close(self, clean: bool = True) -> None:
         """Closes the files. clean: make everything durable, so that the next start need not scan the log;
-        otherwise the next start is one after a crash."""
+        otherwise, and while messages cannot be dispatched, the next start is one after a crash."""
         self.is_master = False
         if clean:
             if self.is_cutting:
@@ -322,7 +322,7 @@ class MessageStore(DispatchingStore):
                 self.index.close()
             self.queues.close()
             self.commit_log.close(sync=clean)
-        if clean:
+        if clean and not self.dispatch_fault:  # of a batch for several queues, some may lack their units
             (self.root / "abort").unlink(missing_ok=True)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)

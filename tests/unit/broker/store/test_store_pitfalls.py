@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.batched_put import BatchedPut
 from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import MappedFile
 from broker.store.queue.reading import SCAN_UNITS_MIN, GetStatus
-from tests.support.store_parts import TOPIC, bodies, open_store, put, put_many
+from tests.support.store_parts import BORN_HOST, TOPIC, bodies, open_store, put, put_many
 from tests.unit.broker.store.test_message_store import copy_log
 
 
@@ -34,6 +35,40 @@ def test_a_clean_stop_with_dispatch_behind_loses_no_queue_unit(
     while store.dispatch(100):
         pass
     assert bodies(store) == [b"message %d" % number for number in range(20)]
+    store.close()
+
+
+def test_a_clean_stop_between_the_units_of_one_batch_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest unit of all queues is no sign that everything in front of it has one."""
+    store = open_store(tmp_path)
+    put(store, b"first", queue_id=0)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    reserve = MappedFile.reserve
+
+    def no_room_for_queue_1(file: MappedFile, start: int, count: int) -> None:
+        if file.path.parent.name == "1":
+            raise OSError(28, "No space left on device")
+        reserve(file, start, count)
+
+    monkeypatch.setattr(MappedFile, "reserve", no_room_for_queue_1)
+    batch = BatchedPut(store)
+    cursors = [batch.cursor(TOPIC, queue_id) for queue_id in (0, 1)]
+    messages = [
+        (cursors[number % 2], 0, 0, 1, BORN_HOST, 0, b"%d" % number, b"", 0, b"", b"") for number in range(5)
+    ]
+    assert batch.put(messages, 1_700_000_000_000)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert store.dispatch_fault and bodies(store, 0) == [b"first", b"0", b"2", b"4"]
+    monkeypatch.undo()
+    store.close()
+    store = open_store(tmp_path)
+    assert bodies(store, 0) == [b"first", b"0", b"2", b"4"]
+    assert bodies(store, 1) == [b"1", b"3"]
+    put(store, b"new", queue_id=1)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert bodies(store, 1) == [b"1", b"3", b"new"]
     store.close()
 
 
