@@ -3,18 +3,22 @@
 With ASYNC_FLUSH it is switched off: it does nothing, and can be switched on while the broker runs.
 
 A round covers everything that was written before it began; messages that arrive meanwhile share the next
-round. The first failure ends all rounds (see sync_fault.py): the broker acknowledges nothing any more.
+round. The first failed sync ends all rounds (see sync_fault.py): the broker acknowledges nothing any more.
+What fails before a sync, for example because no descriptor is free, is tried again.
 Source: RocketMQ 5.3.3 GroupCommitService.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from broker.store.log.sync_fault import SyncError
 from keelmq.runtime.log_context import ContextThreadPool
 
 logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.1
 
 
 class GroupCommit:
@@ -31,7 +35,7 @@ class GroupCommit:
         self._sync, self._on_flushed, self._on_fault = sync, on_flushed, on_fault
         self._thread = ContextThreadPool(1, "group-commit")
         self._round: asyncio.Future[int] | None = None
-        self._wanted = False
+        self._wanted = self._is_late = False
         self._closed = False
         self.rounds = 0
         self.fault = ""
@@ -51,7 +55,15 @@ class GroupCommit:
         self._round = None
         if round_.cancelled():
             return
-        if (error := round_.exception()) is not None:
+        error = round_.exception()
+        if isinstance(error, OSError) and not isinstance(error, SyncError):
+            if not self._is_late:
+                logger.error("nothing is acknowledged before the log can be synced: %s", error)
+            self._is_late = True
+            asyncio.get_running_loop().call_later(RETRY_S, self.want)
+            return
+        self._is_late = False
+        if error is not None:
             self.fault = f"the disk does not keep what is written: {error}"
             if not isinstance(error, SyncError):  # which is logged where it occurred
                 logger.critical("%s; nothing is acknowledged any more", self.fault, exc_info=error)

@@ -101,16 +101,17 @@ class MappedFile:
 
     def __init__(self, path: Path, start_offset: int, file_bytes: int, *, allocate: bool) -> None:
         """Opens or creates the file. allocate: reserve its blocks, so that a full disk is an OSError here and
-        no SIGBUS later; otherwise the file is sparse."""
+        no SIGBUS later; otherwise the file is sparse. After an OSError the file is as it was."""
         self.path = path
         self.start_offset = start_offset
         self.file_bytes = file_bytes
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        bytes_before = os.fstat(self._fd).st_size
         try:
             self._extend(allocate)
             self.map = mmap.mmap(self._fd, file_bytes)
         except OSError:
-            os.close(self._fd)
+            self._give_back(bytes_before)
             raise
         self.view = memoryview(self.map)
 
@@ -126,6 +127,15 @@ class MappedFile:
             os.posix_fallocate(self._fd, 0, self.file_bytes)
         else:
             os.ftruncate(self._fd, self.file_bytes)
+
+    def _give_back(self, bytes_before: int) -> None:
+        """Closes a file that could not be made. On ext4 it has taken all the room that was left by then."""
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            if bytes_before:
+                os.ftruncate(self._fd, bytes_before)
+            else:
+                self.path.unlink(missing_ok=True)
+        os.close(self._fd)
 
     def duplicate(self) -> int:
         """Returns a descriptor of this file that stays valid after close() and delete(); the caller closes

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from broker.admission.pending_replies import PendingReplies
 from broker.core.durability import Durability, guarantees
 from broker.store.log.group_commit import GroupCommit
+from broker.store.log.sync_fault import SyncError
 from keelmq.remoting.command import RemotingCommand
 from tests.support.ha_parts import ha_settings
 from tests.support.handler_context import send_gate
@@ -203,7 +204,7 @@ async def test_one_fdatasync_for_all_that_wait() -> None:
 async def test_a_disk_that_failed_once_is_not_believed_again() -> None:
     disk, faults, seen = SlowDisk(), list[str](), list[int]()
     commit = GroupCommit(disk.sync, on_flushed=lambda: seen.append(disk.durable), on_fault=faults.append)
-    disk.end, disk.error = 100, OSError(5, "Input/output error")
+    disk.end, disk.error = 100, SyncError(5, "Input/output error")
     commit.want()
     disk.let.release()
     await until(lambda: bool(faults))
@@ -211,6 +212,22 @@ async def test_a_disk_that_failed_once_is_not_believed_again() -> None:
     commit.want()
     assert (seen, disk.calls) == ([], 1)
     assert "Input/output error" in faults[0]
+    await commit.close()
+
+
+async def test_what_fails_before_the_sync_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """No free descriptor for the directory of a new file: nothing is lost."""
+    disk, seen = SlowDisk(), list[int]()
+    commit = GroupCommit(disk.sync, on_flushed=lambda: seen.append(disk.durable), on_fault=pytest.fail)
+    disk.end, disk.error = 100, OSError(24, "Too many open files")
+    commit.want()
+    for calls in (1, 2):
+        disk.let.release()
+        await until(lambda calls=calls: disk.calls > calls)
+    disk.error = None
+    disk.let.release()
+    await until(lambda: seen == [100])
+    assert caplog.text.count("Too many open files") == 1
     await commit.close()
 
 

@@ -1,6 +1,7 @@
 """Full disks, at the start and at the end. To look at a hole of a map is a SIGBUS on a full tmpfs."""
 
 import asyncio
+import errno
 import os
 import shutil
 import tempfile
@@ -65,6 +66,26 @@ def test_an_index_file_without_room_is_not_looked_at(
     with pytest.raises(OSError, match="No space"):
         IndexFile(directory / "20261122000000000", 1_000, 4_000)
     assert blocks(directory) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 1_000])
+def test_a_file_that_does_not_fit_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """ext4 keeps what it could reserve when posix_fallocate fails: the rest of the disk."""
+    path = tmp_path / "next"
+    if content:
+        path.write_bytes(content)
+
+    def fills_the_disk(descriptor: int, start: int, count: int) -> None:
+        os.ftruncate(descriptor, count // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fills_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        MappedFile(path, 0, 1 << 20, allocate=True)
+    assert (path.read_bytes() if path.exists() else b"") == content
+    assert path.exists() == bool(content)
 
 
 def test_a_hole_is_read_as_zeros_and_stays_one(directory: Path) -> None:
