@@ -38,10 +38,11 @@ class BatchTopics(Protocol):
 
 
 def _directories(base: Path) -> Iterator[tuple[str, int]]:
-    """Returns (topic, queueId) of each queue that has a directory."""
-    for topic_path in sorted(base.iterdir()) if base.is_dir() else ():
+    """Returns (topic, queueId) of each queue that has a directory. Other files, such as a file manager's, are
+    passed over."""
+    for topic_path in sorted(each for each in base.iterdir() if each.is_dir()) if base.is_dir() else ():
         for path in sorted(topic_path.iterdir()):
-            if path.name.isdecimal():
+            if path.name.isdecimal() and path.is_dir():
                 yield topic_path.name, int(path.name)
 
 

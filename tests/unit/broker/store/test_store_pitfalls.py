@@ -8,7 +8,8 @@ from broker.store.batched_put import BatchedPut
 from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import MappedFile
 from broker.store.queue.reading import SCAN_UNITS_MIN, GetStatus
-from tests.support.store_parts import BORN_HOST, TOPIC, bodies, open_store, put, put_many
+from keelmq.runtime.clock import wall_ms
+from tests.support.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_message_store import copy_log
 
 
@@ -69,6 +70,40 @@ def test_a_clean_stop_between_the_units_of_one_batch_loses_none(
     put(store, b"new", queue_id=1)
     store.set_confirm_offset(store.commit_log.max_offset)
     assert bodies(store, 1) == [b"1", b"3", b"new"]
+    store.close()
+
+
+def test_stray_files_among_the_queues_are_passed_over(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 10)
+    store.close()
+    for place in ("consumequeue", "consumequeue/TopicA"):
+        (tmp_path / place / ".DS_Store").write_bytes(b"x")
+        (tmp_path / place / "7").write_bytes(b"x")
+    store = open_store(tmp_path)
+    assert len(bodies(store, 0)) == len(bodies(store, 1)) == 5
+    store.close()
+
+
+def test_after_a_power_cut_a_clock_that_was_set_back_hides_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file behind the checkpoint looks older than the checkpoint: the scan began there, and the damage in
+    front of it stayed in the log."""
+    store = open_store(tmp_path)
+    put_many(store, 5, queues=1)
+    store.flush_checkpoint()
+    checked = store.commit_log.max_offset
+    before_ms = wall_ms() - 60_000
+    monkeypatch.setattr("broker.store.message_store.wall_ms", lambda: before_ms)
+    while len(store.commit_log.file_starts()) < 3:
+        put_many(store, 1, queues=1)
+    store.commit_log.view(checked + 4, 36)[:] = bytes(36)  # of what was not synced, this was not written
+    crash(store)
+    monkeypatch.undo()
+    store = open_store(tmp_path)
+    assert store.commit_log.max_offset == checked
+    assert len(bodies(store, 0)) == 5
     store.close()
 
 
