@@ -182,7 +182,7 @@ def decode_messages(
                 messages += _unwrapped(message)
             else:
                 messages.append(message)
-    except (struct.error, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise RemoteProtocolError(f"damaged record at byte {position} of a pull body: {error}") from None
     return messages
 
@@ -210,7 +210,7 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
         topic_bytes, position = data[position], position + 1
     else:
         topic_bytes, position = _SHORT.unpack_from(data, position)[0], position + 2
-    topic = data[position : position + topic_bytes].decode()
+    topic = _text(data[position : position + topic_bytes])
     position += topic_bytes
     (properties_bytes,) = _SHORT.unpack_from(data, position)
     position += 2
@@ -225,7 +225,7 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
     return MessageExt(
         topic=topic,
         body=body,
-        properties=decode_properties(data[position : position + properties_bytes].decode()),
+        properties=decode_properties(_text(data[position : position + properties_bytes])),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
@@ -241,6 +241,11 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
         not_zlib=not_zlib,
         is_packed=is_packed,
     )
+
+
+def _text(data: bytes) -> str:
+    """Lenient as Java and the brokers: a message that cannot be decoded would block its queue for ever."""
+    return data.decode("utf-8", "replace")
 
 
 def _inflated(body: bytes, limit: int | None) -> tuple[bytes, bool]:
@@ -269,12 +274,12 @@ def _unwrapped(batch: MessageExt) -> list[MessageExt]:
                     batch,
                     flag=flag,
                     body=data[body_at : body_at + body_bytes],
-                    properties=decode_properties(data[properties_at:end].decode()),
+                    properties=decode_properties(_text(data[properties_at:end])),
                     queue_offset=batch.queue_offset + len(found),
                 )
             )
             at = end
-    except (struct.error, UnicodeDecodeError):
+    except struct.error:
         return [batch]
     return found or [batch]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
-from keelmq.client.message import decode_messages, decode_properties, still_packed
+from keelmq.client.message import INNER_BATCH_FLAGS, decode_messages, decode_properties, still_packed
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode
 from keelmq.remoting.operation import CommandError, RemoteProtocolError
@@ -60,14 +60,26 @@ def test_damage_is_refused(captured: bytes, position: int) -> None:
         decode_messages(bytes(body))
 
 
-def record(body: bytes, *, sys_flag: int, born: bytes, store: bytes, topic: str, v2: bool) -> bytes:
-    name = topic.encode()
+HOST = bytes([10, 0, 0, 1]) + struct.pack(">i", 9)
+
+
+def record(
+    body: bytes,
+    *,
+    sys_flag: int,
+    born: bytes = HOST,
+    store: bytes = HOST,
+    topic: str | bytes,
+    v2: bool,
+    properties: bytes = b"a\x01b\x02",
+) -> bytes:
+    name = topic.encode() if isinstance(topic, str) else topic
     length = struct.pack(">h" if v2 else ">B", len(name))
     magic = -626843477 if v2 else -626843481
     crc = zlib.crc32(body) & 0x7FFFFFFF
     rest = struct.pack(">iiiiqqiq", magic, crc, 3, 9, 5, 700, sys_flag, 1234) + born
     rest += struct.pack(">q", 5678) + store + struct.pack(">iqi", 2, 0, len(body)) + body
-    rest += length + name + struct.pack(">h", 4) + b"a\x01b\x02"
+    rest += length + name + struct.pack(">h", len(properties)) + properties
     return struct.pack(">i", len(rest) + 4) + rest
 
 
@@ -105,6 +117,27 @@ def test_a_body_that_is_not_what_its_flag_says_comes_as_it_is(
     assert [still_packed(each) for each in (bad, short, good)] == [sys_flag, sys_flag, 0]
     (line,) = caplog.records
     assert "CommitLog offset 700, T queue 3" in line.getMessage(), "told, and not for each of them"
+
+
+def item(body: bytes, properties: bytes) -> bytes:
+    """A message of an inner batch."""
+    size = 22 + len(body) + len(properties)
+    return (
+        struct.pack(">iiiii", size, 0, 0, 0, len(body))
+        + body
+        + struct.pack(">h", len(properties))
+        + properties
+    )
+
+
+def test_text_that_is_not_utf_8_comes_with_replacement_characters() -> None:
+    """It would be pulled again and again, and hold up its queue for every group."""
+    latin = "k\x01café\x02".encode("latin-1")
+    pulled = record(b"1", sys_flag=0, topic="té".encode("latin-1"), v2=False, properties=latin)
+    pulled += record(item(b"2", latin) + item(b"3", b""), sys_flag=INNER_BATCH_FLAGS, topic="T", v2=True)
+    first, second, third = decode_messages(pulled)
+    assert (first.topic, first.properties) == ("t\ufffd", {"k": "caf\ufffd"})
+    assert (second.body, second.properties, third.body) == (b"2", {"k": "caf\ufffd"}, b"3")
 
 
 def test_properties_are_read_leniently() -> None:
