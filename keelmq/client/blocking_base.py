@@ -102,7 +102,18 @@ class Blocking(Generic[C]):
         self._client = self._loop = self._threads = None
 
     async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, value)
+        """RuntimeError: the function raised something that no task may raise: SystemExit would end the loop,
+        and a future does not accept StopIteration."""
+
+        def called() -> T:
+            try:
+                return function(value)
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    raise
+                raise RuntimeError(f"{error!r} in a thread of {type(self).__name__}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, called)
 
     @property
     def _open_client(self) -> C:

@@ -1,8 +1,11 @@
 """The thread whose event loop serves all blocking clients of a process (keelmq/client/blocking.py)."""
 
 import asyncio
+import logging
 import os
 import threading
+
+logger = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -14,6 +17,7 @@ class LoopThread:
         self._holders = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
         self._inherited: asyncio.AbstractEventLoop | None = None
 
     def hold(self) -> asyncio.AbstractEventLoop:
@@ -21,9 +25,9 @@ class LoopThread:
         with self._lock:
             self._holders += 1
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop, self._stopped = asyncio.new_event_loop(), threading.Event()
                 self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="keelmq clients", daemon=True
+                    target=_run_loop, args=(self._loop, self._stopped), name="keelmq clients", daemon=True
                 )
                 self._thread.start()
             return self._loop
@@ -44,15 +48,24 @@ class LoopThread:
             self._holders -= 1
             if self._holders or self._loop is None or self._thread is None:
                 return
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(_stop, self._loop, self._stopped)
             self._thread.join()
             self._loop = self._thread = None
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+def _stop(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
+    stopped.set()
+    loop.stop()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not stopped.is_set():
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # asyncio lets these two of a task or a hook end the loop
+                logger.exception("this does not end the thread of the clients, which others use")
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

@@ -10,8 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keelmq.client import ClientHook, Message, Producer, PullResult, SendError, SendErrorKind
-from keelmq.client.blocking import BlockingProducer, BlockingPullConsumer
+from keelmq.client import (
+    ClientHook,
+    ConsumeFromWhere,
+    ConsumerSettings,
+    Message,
+    MessageExt,
+    Producer,
+    PullResult,
+    SendError,
+    SendErrorKind,
+)
+from keelmq.client.blocking import BlockingProducer, BlockingPullConsumer, BlockingPushConsumer
 from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.core.queues import MessageQueue
 from pytest_keelmq.cluster import TestBroker
@@ -21,6 +31,7 @@ __all__ = ["broker"]
 
 NOBODY = "127.0.0.1:1"
 DEADLINE_S = 20
+FIRST = ConsumerSettings(from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +124,50 @@ def test_calls_of_many_threads_all_end(broker: TestBroker) -> None:
             for call in calls:
                 error = call.exception(DEADLINE_S)
                 assert error is None or isinstance(error, (SendError, RuntimeError)), repr(error)
+
+
+@pytest.mark.parametrize("problem", [SystemExit(3), KeyboardInterrupt(), StopIteration()], ids=repr)
+def test_whatever_a_listener_raises_its_message_comes_again(
+    broker: TestBroker, problem: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """sys.exit() ended the loop of all clients: their calls hung."""
+    topic = f"Raises{type(problem).__name__}"
+    broker.create_topic(topic, queues=1)
+    seen: list[int] = []
+    again = threading.Event()
+
+    def listener(messages: tuple[MessageExt, ...]) -> None:
+        seen.append(messages[0].reconsume_times)
+        if len(seen) == 1:
+            raise problem
+        again.set()
+
+    with (
+        BlockingProducer(broker.namesrv_addr) as producer,
+        BlockingPushConsumer(broker.namesrv_addr, topic, listener, settings=FIRST).subscribe(topic),
+    ):
+        producer.send(Message(topic, b"1"))
+        assert again.wait(DEADLINE_S)
+        assert producer.send(Message(topic, b"2"), timeout_ms=5_000).queue_offset == 1
+    assert seen[:2] == [0, 1]
+    assert f"listener of {topic} failed" in caplog.text and repr(problem) in caplog.text
+
+
+def test_a_hook_that_exits_ends_its_own_call_only(broker: TestBroker) -> None:
+    """Hooks run in the thread of the clients."""
+
+    class Exits(ClientHook):
+        def before_send(self, message: Message) -> Message:
+            raise SystemExit(3)
+
+    broker.create_topic("Exits", queues=1)
+    with (
+        BlockingProducer(broker.namesrv_addr) as other,
+        BlockingProducer(broker.namesrv_addr, hooks=[Exits()]) as producer,
+    ):
+        with pytest.raises(SystemExit):
+            producer.send(Message("Exits", b"1"))
+        assert other.send_soon(Message("Exits", b"2")).result(DEADLINE_S).queue_offset == 0
 
 
 def test_a_forked_process_sends_by_a_producer_of_its_own(broker: TestBroker) -> None:
