@@ -7,8 +7,9 @@ how many messages of the tuple are consumed.
 
 import asyncio
 import logging
+import operator
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from keelmq.client.consumer.process_queue import ProcessQueue, Window
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_MS = 5_000
 """A message that no broker accepts back goes to the listener again after this time."""
+BEHIND = "group %s: error after a call of the listener, which gets its messages again: %s"
 
 Listener = Callable[[tuple[MessageExt, ...]], Awaitable[None]]
 
@@ -30,11 +32,12 @@ Listener = Callable[[tuple[MessageExt, ...]], Awaitable[None]]
 class ReconsumeLater(Exception):
     """Raised by a listener to have its messages redelivered; it is not logged as an error. `delay_level`: 0
     lets the broker choose, longer each time; 1 to 18; below 0: to the dead-letter queue at once (orderly
-    listeners ignore it). `done`: this many messages at the start of the tuple are consumed."""
+    listeners ignore it). `done`: this many messages at the start of the tuple are consumed. TypeError: one of
+    them is no integer."""
 
     def __init__(self, remark: str = "", *, delay_level: int = 0, done: int = 0) -> None:
         super().__init__(remark or f"reconsume later (delay level {delay_level})")
-        self.delay_level, self.done = delay_level, done
+        self.delay_level, self.done = operator.index(delay_level), operator.index(done)
 
 
 class _Calls:
@@ -138,6 +141,9 @@ class ConsumeMessageConcurrentlyService:
             self._busy[process_queue] += 1
             try:
                 await self._consume(process_queue, window, messages)
+            except Exception:
+                logger.exception(BEHIND, self._group, _ids(messages))
+                self._keep(process_queue, window, messages)
             finally:
                 self._busy[process_queue] -= 1
                 if not self._busy[process_queue]:
@@ -162,9 +168,12 @@ class ConsumeMessageConcurrentlyService:
                 kept.append(message)
         process_queue.finish(window, [message for message in messages if message not in kept])
         if kept:
-            asyncio.get_running_loop().call_later(KEEP_MS / 1_000, self._again, process_queue, window, kept)
+            self._keep(process_queue, window, kept)
 
-    def _again(self, process_queue: ProcessQueue, window: Window, messages: list[MessageExt]) -> None:
+    def _keep(self, process_queue: ProcessQueue, window: Window, messages: Sequence[MessageExt]) -> None:
+        asyncio.get_running_loop().call_later(KEEP_MS / 1_000, self._again, process_queue, window, messages)
+
+    def _again(self, process_queue: ProcessQueue, window: Window, messages: Sequence[MessageExt]) -> None:
         if process_queue.is_current(window):
             window.put_back(messages)
             self.arrived(process_queue)
@@ -221,7 +230,12 @@ class ConsumeMessageOrderlyService:
                 if window is None or not messages:
                     process_queue.messages_there.clear()
                     continue
-                failed = await self._consume(process_queue, window, messages, tries)
+                try:
+                    failed = await self._consume(process_queue, window, messages, tries)
+                except Exception:
+                    logger.exception(BEHIND, self._group, _ids(messages))
+                    window.put_back(messages)
+                    failed = True
             if failed:
                 await asyncio.sleep(self._settings.orderly_suspend_ms / 1_000)
 

@@ -1,7 +1,9 @@
 """The push consumer against a real broker: sharing out, retries, dead letters, offsets, filters, limits."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from keelmq.client import (
     Message,
     MessageExt,
     MessageModel,
+    MessageQueue,
     Producer,
     PullError,
     PushConsumer,
@@ -131,6 +134,35 @@ async def test_a_listener_whose_own_task_was_cancelled_has_failed(
         await send(broker, topic, 2)
         await until(lambda: sorted(seen) == [(b"0", 0), (b"0", 1), (b"1", 0), (b"1", 1)])
     assert "CancelledError" in caplog.text and f"listener of {topic} failed" in caplog.text
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_an_error_behind_the_listener_leaves_no_message_with_nobody(
+    broker: TestBroker, orderly: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was neither consumed nor handed out again, and its queue's offset stayed where it was."""
+    monkeypatch.setattr("keelmq.client.consumer.consume_message_service.KEEP_MS", 10)
+    topic = f"Behind{orderly}"
+    broker.create_topic(topic, queues=1)
+    later: Any = ReconsumeLater()
+    later.done = "one"
+    seen = Seen(lambda _: later if len(seen.messages) == 1 else None)
+    settings = replace(FIRST, orderly_suspend_ms=10)
+    await send(broker, topic, 2)
+    async with PushConsumer(broker.namesrv_addr, topic, seen, orderly=orderly, settings=settings).subscribe(
+        topic
+    ) as consumer:
+        assert sorted(await seen.has(3)) == [b"0", b"0", b"1"]
+        process_queues = member_of(consumer).process_queues
+        await until(lambda: process_queues[MessageQueue(topic, "test-broker", 0)].commit_offset == 2)
+    assert f"group {topic}: error after a call" in caplog.text and "TypeError" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"delay_level": "3"}, {"done": None}], ids=str)
+def test_reconsume_later_takes_integers_only(wrong: dict[str, Any]) -> None:
+    """The listener's own traceback says so, and its messages are sent back as after any error."""
+    with pytest.raises(TypeError, match="integer"):
+        ReconsumeLater(**wrong)
 
 
 async def test_tags_and_sql(broker: TestBroker) -> None:
