@@ -61,6 +61,7 @@ async def vanish(consumer: PushConsumer) -> None:
     """As if its process were gone: no more heartbeats, no farewell."""
     member = consumer._member
     await member._tasks.stop()
+    await member._upkeep.stop()
     for process_queue in member.process_queues.values():
         process_queue.dropped = True
     await member.client.close()

@@ -124,8 +124,9 @@ class GroupMember:
             interval_ms=settings.heartbeat_interval_ms,
         )
         self._locks = LockHolder(self.reader, group, self.client_id)
-        self._tasks = TaskSet()
+        self._tasks, self._upkeep = TaskSet(), TaskSet()
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._still_locked: dict[MessageQueue, ProcessQueue] = {}  # released; a listener call may still run
         self._wake = asyncio.Event()
         self._tell = False
         self._started = False
@@ -141,11 +142,11 @@ class GroupMember:
         await self._membership.beat()
         balanced = await self._rebalance()
         await self._until_positioned()
-        self._tasks.start("heartbeats", self._membership.run)
+        self._upkeep.start("heartbeats", self._membership.run)
         self._tasks.start("rebalance", lambda: self._rebalance_for_ever(balanced))
         self._tasks.start("offsets", self._persist_for_ever)
         if self._needs_locks:
-            self._tasks.start("queue locks", lambda: self._locks.run(self._own_process_queues))
+            self._upkeep.start("queue locks", lambda: self._locks.run(self._own_process_queues))
 
     async def stop(self) -> None:
         """Saves offsets, releases the queues, unregisters and closes. May be called twice."""
@@ -154,7 +155,10 @@ class GroupMember:
             self._started = False
             for queue in list(self.process_queues):
                 self._release(queue)
-            await asyncio.gather(*self._releasing.values())
+            try:
+                await asyncio.gather(*self._releasing.values())
+            finally:  # not before: a listener may run longer than brokers keep a lock (60 s)
+                await self._upkeep.stop()
             await self._membership.leave(consumer_group=self.group)
         await self.monitor.close()
         await self.routes.close()
@@ -190,7 +194,7 @@ class GroupMember:
         return [_wire(each) for _, each in sorted(self._subscriptions.items())]
 
     def _own_process_queues(self) -> Iterable[ProcessQueue]:
-        return self.process_queues.values()
+        return (*self.process_queues.values(), *self._still_locked.values())
 
     def _heartbeat(self) -> HeartbeatData:
         consumer = ConsumerData(
@@ -316,13 +320,17 @@ class GroupMember:
     def _release(self, queue: MessageQueue) -> None:
         process_queue = self.process_queues.pop(queue)
         process_queue.dropped = True
+        self._still_locked[queue] = process_queue
         task = asyncio.create_task(self._give_back(process_queue), name=f"give {queue} back")
         self._releasing[queue] = task
         task.add_done_callback(lambda _: self._releasing.pop(queue, None))
 
     async def _give_back(self, process_queue: ProcessQueue) -> None:
-        await self._sink.released(process_queue, closing=not self._started)
-        await process_queue.tasks.stop()
+        try:
+            await self._sink.released(process_queue, closing=not self._started)
+            await process_queue.tasks.stop()
+        finally:
+            del self._still_locked[process_queue.queue]
         offset = process_queue.commit_offset
         if offset is not None:
             await self.offsets.save({process_queue.queue: offset})

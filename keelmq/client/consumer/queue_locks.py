@@ -32,6 +32,7 @@ class LockHolder:
     def __init__(self, reader: QueueReader, group: str, client_id: str) -> None:
         self._reader, self._group, self._client_id = reader, group, client_id
         self._wake = asyncio.Event()
+        self._renewing = asyncio.Lock()
 
     def wake(self) -> None:
         """Renews the locks now: a master may have changed."""
@@ -54,7 +55,8 @@ class LockHolder:
         by_broker: dict[str, list[ProcessQueue]] = {}
         for process_queue in process_queues:
             by_broker.setdefault(process_queue.queue.broker_name, []).append(process_queue)
-        await asyncio.gather(*(self._renew(group) for group in by_broker.values()))
+        async with self._renewing:
+            await asyncio.gather(*(self._renew(group) for group in by_broker.values()))
 
     async def _renew(self, process_queues: list[ProcessQueue]) -> None:
         """Renews the locks at one broker. Without a response nothing changes: the locks expire."""
@@ -81,7 +83,9 @@ class LockHolder:
 
     async def unlock(self, process_queue: ProcessQueue) -> None:
         """Releases the lock after the last listener call, so the next owner can begin (UNLOCK_BATCH_MQ, 42).
-        If that fails, the lock expires after a minute."""
+        If that fails, the lock expires after a minute. The caller renews this lock no longer."""
+        async with self._renewing:
+            pass  # a renewal that is on its way must not lock the queue again
         try:
             await self._reader.ask(
                 process_queue.queue,

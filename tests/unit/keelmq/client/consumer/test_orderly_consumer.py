@@ -2,10 +2,15 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, MessageExt, Producer, PushConsumer
+from keelmq.client.cluster.heartbeats import Membership
+from keelmq.client.consumer.process_queue import ProcessQueue
+from keelmq.client.consumer.queue_locks import LockHolder
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, broker, numbers, send, until
 
@@ -63,6 +68,49 @@ async def test_what_is_given_up_becomes_a_dead_letter_and_the_queue_goes_on(brok
             "%DLQ%givesup"
         ):
             assert await dead.has(1) == [b"0"]
+
+
+async def test_a_lock_is_renewed_while_a_listener_holds_up_the_closing(
+    broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers keep it for a minute: another member began the message, while this listener still ran."""
+    broker.create_topic("SlowClose", queues=1)
+    await send(broker, "SlowClose", 2)
+    renewed: list[int] = []
+    renew, beat = LockHolder.renew, Membership.beat
+    beats = 0
+
+    async def spied_renew(self: LockHolder, process_queues: Iterable[ProcessQueue]) -> None:
+        process_queues = list(process_queues)
+        await renew(self, process_queues)
+        renewed.extend(each.queue.queue_id for each in process_queues if each.queue.topic == "SlowClose")
+
+    async def spied_beat(self: Membership) -> bool:
+        nonlocal beats
+        beats += 1
+        return await beat(self)
+
+    monkeypatch.setattr(LockHolder, "renew", spied_renew)
+    monkeypatch.setattr(Membership, "beat", spied_beat)
+    monkeypatch.setattr("keelmq.client.consumer.queue_locks.RENEW_MS", 20)
+    settings = replace(FIRST, close_timeout_ms=60_000, heartbeat_interval_ms=20)
+    first, second = Seen(), Seen()
+    first.gate.clear()
+    one = PushConsumer(broker.namesrv_addr, "slowclose", first, orderly=True, settings=settings)
+    async with one.subscribe("SlowClose"):
+        await until(lambda: first.running == 1)
+        closing = asyncio.create_task(one.close())
+        await until(lambda: not one.assigned)
+        renewed.clear()
+        beats = 0
+        await until(lambda: len(renewed) >= 3 and beats >= 3, "locks and heartbeats")
+        first.gate.set()
+        await closing
+    async with PushConsumer(broker.namesrv_addr, "slowclose", second, orderly=True, settings=FIRST).subscribe(
+        "SlowClose"
+    ):
+        assert await second.has(1) == [b"1"], "the lock is free at once"
+    assert first.bodies == [b"0"]
 
 
 @pytest.mark.slow
