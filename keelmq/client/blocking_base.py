@@ -44,6 +44,7 @@ class Blocking(Generic[C]):
         self._inherited: tuple[object, ...] = ()
         self._lock = threading.RLock()
         self._calls: set[Future[Any]] = set()
+        self._listening: set[int] = set()  # the threads in which functions of the application run now
         _clients.add(self)
 
     def __enter__(self) -> Self:
@@ -66,12 +67,19 @@ class Blocking(Generic[C]):
 
     def close(self) -> None:
         """Closes the client. May be called twice, and from any thread; pending calls of other threads end
-        with ClientClosed at the latest. Running listeners may use the client until it is closed."""
+        with ClientClosed at the latest. Running listeners may use the client until it is closed. In a
+        listener of this client it only begins the closing, which waits for that listener."""
         with self._lock:
             client = self._client
             if client is None or self._closing:
                 return
             self._closing = True
+        if threading.get_ident() in self._listening:
+            threading.Thread(target=self._close, args=(client,), name="keelmq closing").start()
+        else:
+            self._close(client)
+
+    def _close(self, client: C) -> None:
         try:
             self._run(client.close())
         finally:
@@ -100,18 +108,22 @@ class Blocking(Generic[C]):
             self._inherited = (self._client, self._loop, self._threads, self._calls)
         self._lock, self._calls, self._closing = threading.RLock(), set(), False
         self._client = self._loop = self._threads = None
+        self._listening = set()
 
     async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
         """RuntimeError: the function raised something that no task may raise: SystemExit would end the loop,
         and a future does not accept StopIteration."""
 
         def called() -> T:
+            self._listening.add(threading.get_ident())
             try:
                 return function(value)
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, StopIteration):
                     raise
                 raise RuntimeError(f"{error!r} in a thread of {type(self).__name__}") from error
+            finally:
+                self._listening.discard(threading.get_ident())
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, called)
 

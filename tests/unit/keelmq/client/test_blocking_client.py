@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -112,6 +113,23 @@ def test_a_listener_answers_while_its_consumer_closes(broker: TestBroker) -> Non
         with pytest.raises(RuntimeError, match="is not open"):
             consumer.unsubscribe("Closes")
         assert asked.result().body == b"in time"
+
+
+def test_a_listener_closes_its_own_consumer(broker: TestBroker) -> None:
+    """close() waited there for the listener that called it, and the message did not count as consumed."""
+    broker.create_topic("ClosesItself", queues=1)
+
+    def listener(messages: tuple[MessageExt, ...]) -> None:
+        consumer.close()
+
+    with BlockingProducer(broker.namesrv_addr) as producer:
+        producer.send(Message("ClosesItself", b"1"))
+    settings = replace(FIRST, close_timeout_ms=60_000)
+    consumer = BlockingPushConsumer(broker.namesrv_addr, "itself", listener, settings=settings)
+    consumer.subscribe("ClosesItself").__enter__()
+    until(lambda: "keelmq clients" not in {thread.name for thread in threading.enumerate()}, "it is closed")
+    with BlockingPullConsumer(broker.namesrv_addr, "itself") as reader:
+        assert [reader.committed_offset(queue) for queue in reader.fetch_queues("ClosesItself")] == [1]
 
 
 def test_a_client_is_opened_again(broker: TestBroker) -> None:
