@@ -136,7 +136,7 @@ def resend_dead_letter(
 
 
 def _place_of(text: str) -> tuple[str, int, int]:
-    broker, queue_id, offset = (["", *text.rsplit(":", 2)])[-3:]
+    broker, queue_id, offset = ["", "", *text.rsplit(":", 2)][-3:]
     if not broker or not queue_id.isdecimal() or not offset.isdecimal():
         raise typer.BadParameter(f"{text!r} is not brokerName:queueId:queueOffset")
     return broker, int(queue_id), int(offset)
