@@ -1,12 +1,20 @@
-"""What mqadmin and the keelmq commands share: the check of an address option, a quiet log, a refusal."""
+"""What mqadmin and the keelmq commands share: the check of an address option, a quiet log, a refusal, a new
+file that others may not read."""
 
 import logging
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from keelmq.client.cluster.routes import parse_addresses
+from keelmq.runtime.durable_file import sync_directory
+
+
+class Refused(Exception):
+    """It cannot be done. The text says why, and what to do."""
 
 
 def checked_addresses(value: str | None) -> str | None:
@@ -41,3 +49,24 @@ def refused(text: str) -> typer.Exit:
     """Prints one line on standard error and returns the exit with code 1, for the caller to raise."""
     print(f"keelmq: {text}", file=sys.stderr)
     return typer.Exit(1)
+
+
+def write_new_private(path: Path, data: bytes) -> None:
+    """Writes a new file that only its owner may read, durably; it gets its name when it is whole. Raises
+    Refused: it exists, or cannot be written."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        if path.exists():
+            raise Refused(f"{path} exists: choose another name; a backup never replaces another one")
+        partial.unlink(missing_ok=True)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(partial, path)  # fails if somebody has made it meanwhile
+        partial.unlink()
+        sync_directory(path.absolute().parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise Refused(f"cannot write {path}: {error.strerror}") from None

@@ -9,14 +9,12 @@ import typer
 from cli.backup.shell import (
     ControllersOption,
     JsonOption,
-    Refused,
     read_file,
     run_requests,
     run_steps,
     show,
-    write_new_private,
 )
-from cli.command_line import OptionalNamesrvAddr
+from cli.command_line import OptionalNamesrvAddr, Refused, write_new_private
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE
 from cli.rebalance.survey import find_controllers

@@ -16,8 +16,8 @@ from cli.backup.metadata_file import (
     passwords_of,
 )
 from cli.backup.metadata_plan import Change, Ends, Offset, Plan, plan_restore
-from cli.backup.shell import JsonOption, Refused, read_file, run_requests, show, write_new_private
-from cli.command_line import checked_addresses
+from cli.backup.shell import JsonOption, read_file, run_requests, show
+from cli.command_line import Refused, checked_addresses, write_new_private
 from cli.credentials import CredentialsOption
 from cli.mqadmin.commands.export import user_groups, user_topics
 from cli.mqadmin.shell import DONE, REFUSED, explain

@@ -1,12 +1,10 @@
-"""What the commands of backup, restore and verify share: requests, errors in one line, files that others may
-not read.
+"""What the commands of backup, restore and verify share: requests, errors in one line, reading their files.
 
 Exit codes: 0 done; 1 refused, or a difference was found; 2 usage; 3 no answer.
 """
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,11 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import Refused, checked_addresses, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.mqadmin.shell import REFUSED, exit_code_of, explain
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.runtime.durable_file import sync_directory
 
 INTERRUPTED = 130
 
@@ -32,10 +29,6 @@ ControllersOption = Annotated[
         help="Controllers (default: those in the settings of the brokers of -n)",
     ),
 ]
-
-
-class Refused(Exception):
-    """It cannot be done. The text says why, and what to do."""
 
 
 def complain(text: str) -> None:
@@ -93,24 +86,3 @@ def read_file(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise Refused(f"{path} has more than {limit} bytes: it is not a backup")
     return data
-
-
-def write_new_private(path: Path, data: bytes) -> None:
-    """Writes a new file that only its owner may read, durably; it gets its name when it is whole. Raises
-    Refused: it exists, or cannot be written."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        if path.exists():
-            raise Refused(f"{path} exists: choose another name; a backup never replaces another one")
-        partial.unlink(missing_ok=True)
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(partial, path)  # fails if somebody has made it meanwhile
-        partial.unlink()
-        sync_directory(path.absolute().parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise Refused(f"cannot write {path}: {error.strerror}") from None

@@ -13,8 +13,8 @@ import typer
 from broker.backup.manifest import BackupError, Manifest, read_manifest
 from broker.backup.offline import backup_stopped
 from broker.backup.restore import check_backup, restore_store
-from cli.backup.shell import JsonOption, Refused, run_requests, run_steps, show
-from cli.command_line import checked_addresses
+from cli.backup.shell import JsonOption, run_requests, run_steps, show
+from cli.command_line import Refused, checked_addresses
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE, dump
 from keelmq.client.admin import AdminClient

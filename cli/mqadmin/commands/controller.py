@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import OptionalNamesrvAddr
+from cli.command_line import OptionalNamesrvAddr, Refused, write_new_private
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
@@ -20,6 +20,7 @@ from cli.mqadmin.shell import (
     ControllerAddress,
     Output,
     command,
+    complain,
     dump,
     per_server,
 )
@@ -220,7 +221,9 @@ def get_elections(
 @command("exportControllerState")
 def export_controller_state(
     controller_addr: ControllerAddress,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File (default: print it)")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="New file, mode 600 (default: print it)")
+    ] = None,
 ) -> Action:
     """The whole state of the controllers, as JSON, for a backup or for other controllers."""
 
@@ -229,9 +232,10 @@ def export_controller_state(
         if output is None:
             return Output(state, json.dumps(state, ensure_ascii=False))
         try:
-            output.write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from error
+            write_new_private(output, json.dumps(state, ensure_ascii=False).encode() + b"\n")
+        except Refused as error:
+            complain(str(error))
+            raise typer.Exit(REFUSED) from None
         return Output({"file": str(output)}, f"the state of the controllers is in {output}")
 
     return action

@@ -1,6 +1,7 @@
 """mqadmin against a real controller with three replicas: 1 is master, 2 in sync, 3 registered and gone."""
 
 import json
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,6 +205,11 @@ def test_elections_export_and_the_end(world: World, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     result = mqadmin("exportControllerState", "-a", world.address, "-o", str(path))
     assert result.exit_code == 0 and json.loads(path.read_text())["brokers"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    whole = path.read_bytes()
+    taken = mqadmin("exportControllerState", "-a", world.address, "-o", str(path))
+    assert (taken.exit_code, path.read_bytes()) == (1, whole)
+    assert taken.stderr.startswith(f"mqadmin: {path} exists: choose another name")
     again = mqadmin("importControllerState", "-a", world.address, "-f", str(path))
     assert again.exit_code == 0 and again.stdout == "imported 1 groups\n", again.output
     path.write_text("not JSON")
