@@ -29,6 +29,8 @@ ID = re.compile(r"^[A-Za-z0-9_.]{1,63}$")
 NAME = re.compile(r"^[A-Za-z0-9_.-]{1,63}$")
 CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, also where the clock is behind
 TOGETHER = "members"
+DAYS_MAX = 36_500
+"""Of a validity: about a century. A certificate cannot end after the year 9999."""
 
 
 class Role(StrEnum):
@@ -58,8 +60,12 @@ def certificates(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
     ] = Path("certificates"),
-    days: Annotated[int, typer.Option("--days", min=1, help="Validity of a certificate, days")] = 365,
-    ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="Validity of a new CA, days")] = 3_650,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")
+    ] = 365,
+    ca_days: Annotated[
+        int, typer.Option("--ca-days", min=1, max=DAYS_MAX, help="Validity of a new CA, days")
+    ] = 3_650,
     together: Annotated[
         bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,

@@ -20,8 +20,10 @@ from keelmq.remoting.operations.route import TopicRouteData
 
 SEND_TIMEOUT_MS = 3_000
 WARM_UP_BYTES = 16
+SIZE_MAX = 16_000_000
+"""The most that maxMessageSize of a broker can be."""
 Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="Messages")]
-Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each message")]
+Size = Annotated[int, typer.Option("-s", "--size", min=1, max=SIZE_MAX, help="Bytes of each message")]
 
 
 async def _timed(
@@ -74,7 +76,9 @@ def send_msg_status(
     broker_name: Annotated[
         str, typer.Option("-b", "--brokerName", help="Broker name; the topic of this name is used")
     ],
-    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each message")] = 128,
+    size: Annotated[
+        int, typer.Option("-s", "--messageSize", min=1, max=SIZE_MAX, help="Bytes of each message")
+    ] = 128,
     count: Annotated[int, typer.Option("-c", "--count", min=1, help="Messages")] = 50,
 ) -> Action:
     """How long sends to a broker take, to the topic named after it."""

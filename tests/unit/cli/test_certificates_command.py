@@ -76,6 +76,14 @@ def test_one_for_all(tmp_path: Path) -> None:
         assert read_certificates(files_of(tmp_path, "members"), name).info.names == ("n0", "n1")
 
 
+@pytest.mark.parametrize("option", ["--days", "--ca-days"])
+def test_a_validity_that_no_certificate_can_have(tmp_path: Path, option: str) -> None:
+    for days in ("36501", "9999999", "9" * 40):
+        assert f"Invalid value for '{option}'" in run("n0", "--output", str(tmp_path), option, days, code=2)
+    assert not list(tmp_path.iterdir()), "no CA either"
+    run("n0", "--output", str(tmp_path), option, "36500")
+
+
 def test_never_longer_than_the_ca(tmp_path: Path) -> None:
     run("n0", "--output", str(tmp_path), "--ca-days", "5")
     assert 4 < read_certificates(files_of(tmp_path, "n0"), "n0").info.days_left(datetime.now(UTC)) < 5

@@ -185,6 +185,12 @@ def test_bad_names(tmp_path: Path, option: str, value: str, says: str) -> None:
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.parametrize("option", ["--days", "--ca-days"])
+def test_a_validity_that_no_certificate_can_have(tmp_path: Path, option: str) -> None:
+    assert f"Invalid value for '{option}'" in run(tmp_path / "s", option, "9999999", code=2)
+    assert not (tmp_path / "s").exists()
+
+
 def test_no_secret_is_printed(tmp_path: Path) -> None:
     printed = run(tmp_path / "s") + run(tmp_path / "j", "--json")
     for name in "sj":

@@ -14,7 +14,7 @@ from keelmq.remoting.codes import ResponseCode
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
 from tests.support.admin_parts import DEAD, InThread, hanging, mqadmin
-from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, value
+from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value
 
 SENDS_AND_READS = (
     f"sendMessage -t {TOPIC} -p x",
@@ -202,6 +202,15 @@ def test_a_topic_that_nobody_may_read(world: World) -> None:
     ran("updateTopic", "-t", "unread", "-b", world.address, "-p", "2")
     printed = ran("printMsg", "-t", "unread", "-n", world.namesrv, code=1)
     assert "topic unread has no readable queue; topicRoute shows its permissions" in printed.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("checkMsgSendRT -t x", "-s"), ("sendMsgStatus -b x", "-s"), ("clusterRT", "-s")],
+)
+def test_a_message_that_no_broker_takes(command: str, option: str) -> None:
+    for size in ("16000001", "9" * 30):
+        assert "16000000" in usage(*command.split(), "-n", DEAD, option, size)
 
 
 def test_a_speed_test_of_which_every_send_failed() -> None:
