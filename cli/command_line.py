@@ -1,4 +1,4 @@
-"""What mqadmin and the keelmq commands share: the check of an address option, a quiet log, a refusal, a new
+"""What mqadmin and the keelmq commands share: checks of options, a quiet log, a refusal, a new
 file that others may not read."""
 
 import logging
@@ -28,6 +28,20 @@ def checked_addresses(value: str | None) -> str | None:
     return value
 
 
+def not_empty(value: str) -> str:
+    """Returns a name as it is. Raises typer.BadParameter: it is empty."""
+    if not value:
+        raise typer.BadParameter("it is empty")
+    return value
+
+
+def names_file(value: Path | None) -> Path | None:
+    """Returns a path as it is. Raises typer.BadParameter: it has no name, as '', '.' and '/'."""
+    if value is not None and not value.name:
+        raise typer.BadParameter(f"'{value}' is no name of a file")
+    return value
+
+
 _NAMESRV: Any = typer.Option(
     "-n",
     "--namesrvAddr",
@@ -37,6 +51,13 @@ _NAMESRV: Any = typer.Option(
 )
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
+
+EpochFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--epoch-file", metavar="FILE", callback=names_file, help="storePathEpochFile, if it is set"
+    ),
+]
 
 
 def quiet_connection_log() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
+from cli.command_line import EpochFileOption
 from keelmq.runtime.config import in_words
 
 CAUTION = (
@@ -20,9 +21,7 @@ def repair(
     store: Annotated[
         Path, typer.Option("--store", metavar="DIR", help="storePathRootDir of a stopped broker")
     ],
-    epoch_file: Annotated[
-        Path | None, typer.Option("--epoch-file", metavar="FILE", help="storePathEpochFile, if it is set")
-    ] = None,
+    epoch_file: EpochFileOption = None,
     wipe: Annotated[
         int | None,
         typer.Option("--wipe-after", metavar="EPOCH", help="Cut off what was written after this epoch"),

@@ -9,6 +9,7 @@ import typer
 from cli.backup.shell import (
     ControllersOption,
     JsonOption,
+    NewFile,
     read_file,
     run_requests,
     run_steps,
@@ -31,7 +32,7 @@ from namesrv.plugins.controller.restore import RestoreError, check_targets, rest
 
 
 def backup_controllers(
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; mode 600")],
+    output: NewFile,
     namesrv_addr: OptionalNamesrvAddr = None,
     controller_addr: ControllersOption = None,
     any_controller: Annotated[

@@ -16,7 +16,7 @@ from cli.backup.metadata_file import (
     passwords_of,
 )
 from cli.backup.metadata_plan import Change, Ends, Offset, Plan, plan_restore
-from cli.backup.shell import JsonOption, read_file, run_requests, show
+from cli.backup.shell import JsonOption, NewFile, read_file, run_requests, show
 from cli.command_line import Refused, checked_addresses, write_new_private
 from cli.credentials import CredentialsOption
 from cli.mqadmin.commands.export import user_groups, user_topics
@@ -48,7 +48,7 @@ BrokerOption = Annotated[
 
 
 def backup_metadata(
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; mode 600")],
+    output: NewFile,
     broker_addr: BrokerOption,
     users: Annotated[
         Path | None,

@@ -14,7 +14,7 @@ from broker.backup.manifest import BackupError, Manifest, read_manifest
 from broker.backup.offline import backup_stopped
 from broker.backup.restore import check_backup, restore_store
 from cli.backup.shell import JsonOption, run_requests, run_steps, show
-from cli.command_line import Refused, checked_addresses
+from cli.command_line import EpochFileOption, Refused, checked_addresses
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE, dump
 from keelmq.client.admin import AdminClient
@@ -27,9 +27,6 @@ LINE_EVERY_S = 5.0
 
 RateOption = Annotated[
     float, typer.Option("--rate", min=0, metavar="MIB", help="MiB per second at most; 0: no limit")
-]
-EpochFileOption = Annotated[
-    Path | None, typer.Option("--epoch-file", metavar="FILE", help="storePathEpochFile, if it is set")
 ]
 
 

@@ -12,8 +12,8 @@ from broker.backup.manifest import MANIFEST_NAME, BackupError, read_manifest
 from broker.backup.offline_check import StoreCheck, check_stopped
 from broker.backup.restore import check_backup
 from cli.backup.shell import JsonOption, run_requests, run_steps, show
-from cli.backup.store import MIB, RATE_DEFAULT_MIB, EpochFileOption, ProgressLine, RateOption, each_step
-from cli.command_line import OptionalNamesrvAddr, Refused
+from cli.backup.store import MIB, RATE_DEFAULT_MIB, ProgressLine, RateOption, each_step
+from cli.command_line import EpochFileOption, OptionalNamesrvAddr, Refused
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE, NO_ANSWER, REFUSED
 from cli.verify.core.compare import Difference

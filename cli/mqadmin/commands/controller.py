@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import OptionalNamesrvAddr, Refused, write_new_private
+from cli.command_line import OptionalNamesrvAddr, Refused, names_file, write_new_private
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
@@ -222,7 +222,8 @@ def get_elections(
 def export_controller_state(
     controller_addr: ControllerAddress,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="New file, mode 600 (default: print it)")
+        Path | None,
+        typer.Option("-o", "--output", callback=names_file, help="New file, mode 600 (default: print it)"),
     ] = None,
 ) -> Action:
     """The whole state of the controllers, as JSON, for a backup or for other controllers."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import checked_addresses
+from cli.command_line import checked_addresses, not_empty
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import REFUSED, Action, ControllerAddress, Output, command, dump
@@ -24,7 +24,13 @@ from keelmq.remoting.operations.controller import (
 )
 
 ControllerId = Annotated[
-    str, typer.Option("-id", "--controllerId", help="Id of the controller, its controllerDLegerSelfId (n3)")
+    str,
+    typer.Option(
+        "-id",
+        "--controllerId",
+        callback=not_empty,
+        help="Id of the controller, its controllerDLegerSelfId (n3)",
+    ),
 ]
 
 

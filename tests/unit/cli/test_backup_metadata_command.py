@@ -218,3 +218,18 @@ async def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     await keelmq("backup", "metadata", tmp_path / "new", code=2)
     await keelmq("backup", "metadata", tmp_path / "new", "-b", "127.0.0.1:1", code=3)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "backup metadata -b 127.0.0.1:1",
+        "backup controllers -a 127.0.0.1:1",
+        "backup store x --from-dir x --epoch-file",
+        "restore store x y --epoch-file",
+        "repair --store x --epoch-file",
+    ],
+)
+def test_a_file_without_a_name(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), ""])
+    assert result.exit_code == 2 and "'.' is no name of a file" in result.stderr, result.output

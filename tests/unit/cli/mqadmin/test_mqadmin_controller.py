@@ -210,6 +210,7 @@ def test_elections_export_and_the_end(world: World, tmp_path: Path) -> None:
     taken = mqadmin("exportControllerState", "-a", world.address, "-o", str(path))
     assert (taken.exit_code, path.read_bytes()) == (1, whole)
     assert taken.stderr.startswith(f"mqadmin: {path} exists: choose another name")
+    assert mqadmin("exportControllerState", "-a", world.address, "-o", "").exit_code == 2
     again = mqadmin("importControllerState", "-a", world.address, "-f", str(path))
     assert again.exit_code == 0 and again.stdout == "imported 1 groups\n", again.output
     path.write_text("not JSON")

@@ -72,6 +72,12 @@ def test_a_dry_run_shows_who_would_be_left(world: World) -> None:
     assert len(world.asked) == before
 
 
+@pytest.mark.parametrize("command", ["addController -p h:1", "removeController", "transferLeader"])
+def test_a_controller_without_an_id(command: str) -> None:
+    refused = mqadmin(*command.split(), "-a", DEAD, "-id", "")
+    assert refused.exit_code == 2 and "'-id' / '--controllerId': it is empty" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "flags", "asked"),
     [
