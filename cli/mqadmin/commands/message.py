@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import NamesrvAddr
+from cli.command_line import NamesrvAddr, not_empty
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import REFUSED, Action, BrokerName, Output, command, explain
@@ -32,7 +32,7 @@ SEND_TIMEOUT_MS = 3_000
 @command("sendMessage")
 def send_message(
     namesrv_addr: NamesrvAddr,
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    topic: Annotated[str, typer.Option("-t", "--topic", callback=not_empty, help="Topic name")],
     body: Annotated[str, typer.Option("-p", "--body", help="UTF-8 text of the message")],
     key: Annotated[str | None, typer.Option("-k", "--key", "--keys", help="Index key")] = None,
     tags: Annotated[str | None, typer.Option("-c", "--tags", help="Tag")] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import NamesrvAddr
+from cli.command_line import NamesrvAddr, not_empty
 from cli.mqadmin.commands.topic import HIDDEN
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.layouts.broker import StatsRow
@@ -14,7 +14,8 @@ from cli.mqadmin.shell import Action, Output, command, exit_code_of, explain
 from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
 from keelmq.client import Message, Producer, SendError, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some
-from keelmq.remoting.codes import MASTER_ID
+from keelmq.client.producer.producer import SendErrorKind
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.broker_admin import BrokerStatsData, StatsItem
 from keelmq.remoting.operations.route import TopicRouteData
 
@@ -39,10 +40,20 @@ async def _timed(
     return outcome, (time.perf_counter() - began) * 1000
 
 
+async def _check_name_servers(admin: AdminClient, namesrv_addr: str, topic: str) -> None:
+    """Raises AdminError if no name server answers. A send waits for one until its time is up. An unknown
+    topic is no error: a broker may create it."""
+    try:
+        await admin.topic_route(namesrv_addr, topic)
+    except AdminError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+
+
 @command("checkMsgSendRT")
 def check_send_rt(
     namesrv_addr: NamesrvAddr,
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic name")],
+    topic: Annotated[str, typer.Option("-t", "--topic", callback=not_empty, help="Topic name")],
     amount: Amount = 100,
     size: Size = 128,
 ) -> Action:
@@ -51,10 +62,16 @@ def check_send_rt(
     async def action(admin: AdminClient) -> Output:
         rows: list[tuple[str, int, bool, float]] = []
         errors: list[SendError] = []
-        async with Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer:
+        async with (
+            route_explained(admin, namesrv_addr, topic),
+            Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer,
+        ):
+            await _check_name_servers(admin, namesrv_addr, topic)
             for _ in range(amount):
                 outcome, ms = await _timed(producer, topic, size, admin.timeout_ms or SEND_TIMEOUT_MS)
                 if isinstance(outcome, SendError):
+                    if outcome.kind is SendErrorKind.NO_ROUTE and not rows:
+                        raise outcome  # every other message would wait for a route as long, in vain
                     rows.append(("", -1, False, ms))
                     errors.append(outcome)
                 else:

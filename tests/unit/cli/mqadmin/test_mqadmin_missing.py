@@ -213,9 +213,19 @@ def test_a_message_that_no_broker_takes(command: str, option: str) -> None:
         assert "16000000" in usage(*command.split(), "-n", DEAD, option, size)
 
 
-def test_a_speed_test_of_which_every_send_failed() -> None:
-    result = mqadmin("checkMsgSendRT", "-n", DEAD, "-t", TOPIC, "-a", "2", "--timeout", "200")
-    assert result.exit_code == 3
+def test_a_speed_test_without_a_route_ends_at_once(name_servers: NameServers) -> None:
+    """Not after a hundred messages of 3 s each."""
+    dead = mqadmin("checkMsgSendRT", "-n", DEAD, "-t", TOPIC)
+    assert (dead.exit_code, dead.stdout) == (3, "")
+    assert DEAD in dead.stderr and len(dead.stderr.splitlines()) == 1
+    unknown = mqadmin("checkMsgSendRT", "-n", name_servers.addresses[0], "-t", TOPIC, "--timeout", "200")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert f"topic {TOPIC} has no route" in unknown.stderr and len(unknown.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["checkMsgSendRT", "sendMessage -p x"])
+def test_a_send_to_a_topic_without_a_name(command: str) -> None:
+    assert "'-t' / '--topic': it is empty" in usage(*command.split(), "-n", DEAD, "-t", "")
 
 
 @pytest.mark.parametrize(
