@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli import analytics
+from cli.answer import run_answering
 from cli.audit import audit
 from cli.backup.command import backup, restore
 from cli.certificates import certificates
@@ -266,7 +267,7 @@ def version() -> None:
 
 def main() -> None:
     """Runs the keelmq command; the process ends with its exit code."""
-    app(prog_name="keelmq")
+    run_answering("keelmq", lambda: app(prog_name="keelmq"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from keelmq.runtime.program import (
     runner,
     say_ready,
     stop_event,
+    write_out,
 )
 from keelmq.runtime.stop_steps import StopError
 from keelmq.security.open_network import warn_of_open_ports
@@ -125,7 +125,7 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
         log_to_stderr(arguments.log_level, arguments.log_format)
         server = build(arguments, os.environ, controller_only=controller_only or arguments.controller_only)
         if isinstance(server, str):
-            sys.stdout.write(server)
+            write_out(server)
             return 0
         raise_open_files_limit()
         with runner() as loop:

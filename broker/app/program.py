@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
@@ -92,7 +91,7 @@ def run(argv: list[str]) -> int:
         program.log_to_stderr(arguments.log_level, arguments.log_format)
         config, given = read_config(arguments, os.environ)
         if arguments.print_config:
-            sys.stdout.write(to_properties(config))
+            program.write_out(to_properties(config))
             return 0
         for why, keys in passed_over(
             BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
@@ -128,7 +127,7 @@ def run(argv: list[str]) -> int:
         if arguments.print_config or arguments.print_important:
             lines = to_properties(config).splitlines(keepends=True)
             wanted = (line for line in lines if arguments.print_config or line.split("=")[0] in IMPORTANT)
-            sys.stdout.write("".join(wanted))
+            program.write_out("".join(wanted))
             return 0
         _tell(config, given)
         program.raise_open_files_limit()

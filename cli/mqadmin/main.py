@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.answer import run_answering
 from cli.mqadmin import coverage
 from cli.mqadmin.commands import (
     auth,
@@ -85,7 +86,7 @@ def options(
 
 def main() -> None:
     """Runs the mqadmin command; the process ends with its exit code."""
-    app(prog_name="mqadmin")
+    run_answering("mqadmin", lambda: app(prog_name="mqadmin"))
 
 
 if __name__ == "__main__":

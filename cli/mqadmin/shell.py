@@ -4,7 +4,8 @@ A subcommand is a function that checks its flags and returns an `Action`; `comma
 --json, --timeout, to the commands of WATCHED --watch, and to those that upstream repeats -i.
 
 Exit codes: 0 done; 1 refused, or nothing found; 2 usage; 3 no answer; 4 done in part (some servers did not
-answer or refused). One line on standard error says what failed, where, and what to do next.
+answer or refused); 5 done, but the answer could not be written (cli.answer). One line on standard error says
+what failed, where, and what to do next.
 """
 
 import inspect

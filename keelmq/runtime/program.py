@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import os
 import resource
 import signal
 import sys
@@ -42,11 +43,27 @@ def version_line(program: str) -> str:
         return f"{program} unknown: the package {DISTRIBUTION} is not installed"
 
 
+def write_out(text: str) -> None:
+    """Writes to standard output. Raises ConfigError: it is closed, or it cannot be written."""
+    why = "it is closed"
+    if sys.stdout is not None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            why = str(error.strerror)
+            # Python writes at its end what is left in the stream, and would report the error again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            return
+    raise ConfigError(f"standard output cannot be written: {why}")
+
+
 class _Version(argparse.Action):
     """Reads the metadata only for --version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(version_line(parser.prog) + "\n")
+        write_out(version_line(parser.prog) + "\n")
         parser.exit()
 
 
@@ -158,8 +175,9 @@ def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
 def say_ready(line: str) -> None:
     """Prints the ready line, for which scripts and tests wait."""
     settle_collector()
-    sys.stdout.write(f"ready: {line}\n")
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed: nobody waits
+        sys.stdout.write(f"ready: {line}\n")
+        sys.stdout.flush()
 
 
 def refuse(program: str, error: Exception) -> int:
