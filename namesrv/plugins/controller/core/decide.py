@@ -33,6 +33,7 @@ from namesrv.plugins.controller.core.rules import (
     check_master,
     clean_refused,
     other_cluster,
+    second_owner,
     unknown_set,
 )
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -102,8 +103,8 @@ def decide_register(
     if replica.address != broker_address:
         if refused := check_length("brokerAddr", broker_address):
             return refused
-        if refused := _still_works(broker_id, replica.address, view):
-            return refused
+        if view.works_at(broker_id, replica.address):
+            return second_owner(broker_id, replica.address)
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,
@@ -113,19 +114,6 @@ def decide_register(
     if broker_id == broker_set.master_broker_id and (epoch is None or epoch >= broker_set.master_epoch):
         return elect_event(broker_set, elect_successor(broker_set, view), view)
     return Answer(broker_set)
-
-
-def _still_works(broker_id: int, recorded_address: str, view: LiveView) -> Refused | None:
-    """Returns the refusal of another address, if the broker works at the recorded one: its files were copied,
-    and two brokers with one id would both acknowledge messages."""
-    live = view.live.get(broker_id)
-    if live is None or live.broker_address != recorded_address or broker_id in view.doubtful:
-        return None
-    return Refused(
-        ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"brokerId {broker_id} works at {recorded_address}: stop that broker if this one takes its place; a"
-        " copy of its files must not run beside it",
-    )
 
 
 def decide_alter_sync_state_set(state: State, event: AlterSyncStateSet, view: LiveView) -> Decision:

@@ -58,6 +58,11 @@ class LiveView(msgspec.Struct, frozen=True):
         """Returns whether the replica is active, or presumed alive."""
         return broker_id in self.live or broker_id in self.presumed
 
+    def works_at(self, broker_id: int, address: str) -> bool:
+        """Returns whether the replica is surely active, and sends heartbeats from this brokerAddr."""
+        info = self.live.get(broker_id)
+        return info is not None and info.broker_address == address and broker_id not in self.doubtful
+
 
 class Verdict(Enum):
     """The result of an election."""

@@ -103,6 +103,16 @@ def check_distance(before: BrokerSet, event: ApplyBrokerId) -> Refused | None:
     return _invalid_id(event, f"the next id is {before.next_broker_id}; request it")
 
 
+def second_owner(broker_id: int, owner_address: str) -> Refused:
+    """Returns the refusal of another address for a broker that works: its files were copied, and two brokers
+    with one id would both acknowledge messages."""
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"brokerId {broker_id} works at {owner_address}: stop that broker if this one takes its place; a copy"
+        " of its files must not run beside it",
+    )
+
+
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
     """Refused: too many brokers. Any client of the port can register names, and each stays until cleaned."""
     if isinstance(event.brokers_max, msgspec.UnsetType):
