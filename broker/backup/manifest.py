@@ -26,6 +26,16 @@ class BackupError(Exception):
     """The backup or the restore cannot be done. The text says why, and what to do."""
 
 
+def check_apart(source: Path, target: Path) -> None:
+    """Raises BackupError: one of the two directories is in the other one. The copy would be part of what is
+    copied, and would be deleted with it."""
+    real_source, real_target = source.resolve(), target.resolve()
+    if real_target.is_relative_to(real_source):
+        raise BackupError(f"{target} is in {source}: choose a directory outside it")
+    if real_source.is_relative_to(real_target):
+        raise BackupError(f"{source} is in {target}: choose another directory")
+
+
 class FileEntry(msgspec.Struct, frozen=True):
     """A file of the backup: its path, relative with slashes, its size, and its SHA-256 in hex."""
 

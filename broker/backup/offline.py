@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from broker.admin.repair import RepairError, inspect_store
-from broker.backup.manifest import CONFIG, IDENTITY, LOG, BackupError, Manifest
+from broker.backup.manifest import CONFIG, IDENTITY, LOG, BackupError, Manifest, check_apart
 from broker.backup.writer import BackupWriter
 from broker.controller_mode.broker_meta_file import META_NAME, decode_meta
 from broker.store.log.checkpoint import read_checkpoint
@@ -24,6 +24,7 @@ def backup_stopped(
 
     The log goes up to its last whole record. What of it is not confirmed is in the manifest.
     """
+    check_apart(root, target)
     with _locked(root), ExitStack() as stack:
         try:
             found = inspect_store(root, epoch_path)

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from broker.backup.manifest import CONFIG, IDENTITY, LOG, BackupError, FileEntry, Manifest, read_manifest
+from broker.backup.manifest import (
+    CONFIG,
+    IDENTITY,
+    LOG,
+    BackupError,
+    FileEntry,
+    Manifest,
+    check_apart,
+    read_manifest,
+)
 from broker.backup.writer import STEP_BYTES, write_all
 from broker.controller_mode.broker_meta_file import META_NAME
 from broker.ha.core.epochs import Epochs
@@ -36,6 +45,7 @@ def restore_store(
     with_identity: the broker goes on with the brokerId of the backup. Otherwise it gets a new one.
     """
     manifest = read_manifest(backup)
+    check_apart(backup, root)
     _check_target(root, manifest, with_identity=with_identity)
     root.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(root)

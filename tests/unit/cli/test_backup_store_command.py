@@ -40,3 +40,16 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     assert none.exit_code == 1 and "it is not a backup of a store" in none.output
     nobody = keelmq("backup", "store", "x", "-b", "127.0.0.1:1")
     assert nobody.exit_code == 3, nobody.output
+
+
+def test_a_copy_is_not_made_inside_its_source(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    inside = keelmq("backup", "store", tmp_path / "store" / "saved", "--from-dir", tmp_path / "store")
+    assert inside.exit_code == 1 and "choose a directory outside it" in inside.stderr
+    assert not list((tmp_path / "store").glob("saved*"))
+    keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "saved")
+    for source, target in (("saved", "saved/new"), ("saved", "link/new"), ("saved", ".")):
+        refused = keelmq("restore", "store", tmp_path / source, tmp_path / target)
+        assert refused.exit_code == 1 and " is in " in refused.stderr, refused.output
+    assert not (tmp_path / "saved" / "new").exists()
