@@ -39,8 +39,8 @@ def restore_store(
     backup: Path, root: Path, *, with_identity: bool, epoch_path: Path | None = None
 ) -> Iterator[tuple[int, int]]:
     """Writes the store into an empty or new directory; yields (bytes checked and copied, bytes of all files)
-    after each step of bounded size. Raises BackupError: the backup is damaged, or the directory is not empty;
-    OSError. A broker finds no messages in what is left then.
+    after each step of bounded size. Raises BackupError: the backup is damaged, the directory is not empty, or
+    a file cannot be read or written; OSError: nothing was begun. A broker finds no messages in what is left.
 
     with_identity: the broker goes on with the brokerId of the backup. Otherwise it gets a new one.
     """
@@ -70,6 +70,12 @@ def restore_store(
         else:
             identity.unlink(missing_ok=True)
         sync_directory(root)
+    except OSError as error:
+        where = f" at {error.filename}" if error.filename else ""
+        raise BackupError(
+            f"the restore into {root} failed{where}: {error.strerror or error}; remove what is in {root} "
+            "before you repeat it"
+        ) from error
     finally:
         os.close(lock)
 

@@ -1,10 +1,13 @@
 """keelmq backup store and keelmq restore store, of a stopped broker."""
 
+import errno
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
+from broker.backup import restore
 from cli.keelmq import app
 from tests.support.store_parts import bodies, open_store
 from tests.unit.broker.backup.test_store_backup import COUNT, filled
@@ -53,3 +56,19 @@ def test_a_copy_is_not_made_inside_its_source(tmp_path: Path) -> None:
         refused = keelmq("restore", "store", tmp_path / source, tmp_path / target)
         assert refused.exit_code == 1 and " is in " in refused.stderr, refused.output
     assert not (tmp_path / "saved" / "new").exists()
+
+
+def test_a_restore_onto_a_full_disk_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "store")
+    keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(restore, "write_all", full)
+    failed = keelmq("restore", "store", tmp_path / "saved", tmp_path / "new")
+    assert failed.exit_code == 1
+    assert failed.stderr == (
+        f"keelmq: the restore into {tmp_path / 'new'} failed: No space left on device; "
+        f"remove what is in {tmp_path / 'new'} before you repeat it\n"
+    )
