@@ -77,7 +77,8 @@ class Identity:
     def load(self) -> None:
         """Reads the files. Raises BrokerMetaError if they cannot be trusted."""
         temp, meta = self._files.load()
-        self._check_code = temp.register_check_code if temp else ""
+        owner = meta or temp
+        self._check_code = owner.register_check_code if owner else ""
         self.now = recover(temp.broker_id if temp else None, meta.broker_id if meta else None)
         self._is_new = meta is None  # without an id it was never master, whatever its epoch file says
         self._is_loaded = True
@@ -160,6 +161,7 @@ class Identity:
             broker_address=self._broker_address(),
             invoke_time=wall_ms(),
             epoch=0 if self._is_new else self._last_epoch(),
+            register_check_code=self._check_code or None,
         )
         outcome = await self._controller.call(REGISTER_BROKER_TO_CONTROLLER, request)
         event = self._event(Effect.REGISTER_TO_CONTROLLER, outcome)

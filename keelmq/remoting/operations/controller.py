@@ -130,6 +130,8 @@ class RegisterBrokerToControllerRequest(Wire):
     epoch: int | None = None
     """Ours: the last epoch of the broker's log when it sent this. None: not known (all of RocketMQ's
     brokers)."""
+    register_check_code: str | None = None
+    """Ours: of the 1013 by which the broker got its id. None: not told (all of RocketMQ's brokers)."""
 
 
 class RegisterBrokerToControllerResponse(MasterInfo):

@@ -32,6 +32,7 @@ from namesrv.plugins.controller.core.rules import (
     check_length,
     check_master,
     clean_refused,
+    not_the_owner,
     other_cluster,
     second_owner,
     unknown_set,
@@ -79,9 +80,10 @@ def decide_register(
     broker_id: int,
     broker_address: str,
     epoch: int | None = None,
+    check_code: str | None = None,
 ) -> Decision:
-    """registerBroker (1003). The id must have been applied for (1013); a changed address is recorded first,
-    unless the broker still works at the old one: an id has one owner.
+    """registerBroker (1003). The id must have been applied for (1013), by this broker if `check_code` tells.
+    A changed address is recorded first, unless the broker still works at the old one: an id has one owner.
 
     A master that registers has restarted, and its term ends, however fast the restart was: its machine may
     have lost data that was not on disk. Another member of the SyncStateSet has that data and is elected. If
@@ -100,6 +102,8 @@ def decide_register(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
+    if check_code not in (None, replica.check_code):
+        return not_the_owner(broker_id, replica.address)
     if replica.address != broker_address:
         if refused := check_length("brokerAddr", broker_address):
             return refused

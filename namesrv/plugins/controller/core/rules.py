@@ -113,6 +113,16 @@ def second_owner(broker_id: int, owner_address: str) -> Refused:
     )
 
 
+def not_the_owner(broker_id: int, owner_address: str) -> Refused:
+    """Returns the refusal of a broker that got its id from other controllers, whose store is lost: its log is
+    not that of the broker which has the id now, also while that one is down."""
+    return Refused(
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+        f"brokerId {broker_id} belongs to another broker, registered at {owner_address}: remove .broker.meta"
+        " of this one to join under a new id",
+    )
+
+
 def _too_many(state: State, before: BrokerSet | None, event: ApplyBrokerId) -> Refused | None:
     """Refused: too many brokers. Any client of the port can register names, and each stays until cleaned."""
     if isinstance(event.brokers_max, msgspec.UnsetType):

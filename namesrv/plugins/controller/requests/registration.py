@@ -99,5 +99,6 @@ class RegistrationHandlers:
                 broker_id=request.broker_id,
                 broker_address=request.broker_address,
                 epoch=request.epoch,
+                check_code=request.register_check_code,
             )
         )

@@ -252,6 +252,17 @@ async def test_a_master_with_a_new_address_is_answered_the_new_one_42(bench: Ben
     assert (header.master_address, header.master_epoch) == ("10.9.9.9:10911", 3)
 
 
+async def test_an_id_from_lost_controllers_is_not_taken_over(bench: Bench) -> None:
+    """The broker that has it now may be down: the log of the other one is not its log. S3."""
+    await bench.group_of(1)
+    code = bench.broker_set.replicas[1].check_code
+    bench.lose(1)
+    error = await refused(bench.register(1, "10.9.9.9:10911", register_check_code="10.9.9.9:10911;5"))
+    assert f"belongs to another broker, registered at {address(1)}" in str(error)
+    await bench.register(1, "10.9.9.9:10911", register_check_code=code)
+    assert bench.broker_set.replicas[1].address == "10.9.9.9:10911"
+
+
 async def test_an_id_far_above_the_next_one_is_refused(bench: Bench) -> None:
     """It would use up the ids of the group."""
     await bench.apply(1)
