@@ -47,11 +47,14 @@ class LiveConfig:
     @property
     def current(self) -> ControllerConfig:
         """The settings in force now, a frozen value. Read it again for each request."""
+        self._read()
+        return self._current
+
+    def _read(self) -> None:
         settings = self._state().settings
         if settings is not self._seen:
             self._seen = settings
             self._refresh(settings)
-        return self._current
 
     def _refresh(self, settings: Mapping[str, str]) -> None:
         """Applies the settings one by one, so that one that contradicts this file does not block the
@@ -71,7 +74,8 @@ class LiveConfig:
                 logger.warning("%s", line)
 
     def check_changes(self, body: bytes) -> dict[str, str | None]:
-        """Parses key=value lines; "key=" resets a key to the file's value (None).
+        """Parses key=value lines; "key=" resets a key to the file's value (None), also one that only a newer
+        release knows. Settings that are not in force here stand in the way of no change.
 
         Raises CommandError: a line, key or value is invalid, or contradicts the settings in force.
         """
@@ -82,7 +86,10 @@ class LiveConfig:
         if BLACK_LIST & settings.keys():
             raise CommandError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         changes = {key: value or None for key, value in settings.items()}
-        self.check({**self._state().settings, **changes})
+        self._read()
+        before = self._state().settings
+        kept = {key: value for key, value in before.items() if key in self.replicated and key not in changes}
+        self.check(kept | {key: value for key, value in changes.items() if value or key not in before})
         return changes
 
     def check(self, settings: Mapping[str, str | None]) -> None:

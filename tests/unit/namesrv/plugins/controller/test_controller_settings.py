@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.core.lease import GRACE_MS
 from keelmq.remoting.codes import ResponseCode
@@ -63,6 +64,17 @@ async def test_it_survives_the_file_and_the_restart_45(bench: Bench, tmp_path: P
     }
     await restarted.configure("scanInactiveMasterInterval=")
     assert restarted.plugin.config.scan_inactive_master_interval == 9_000, "the file's again"
+
+
+@pytest.mark.parametrize("left", [{"controllerNewKnob": "5"}, {"scanInactiveMasterInterval": "-1"}])
+async def test_what_a_newer_release_has_set_stands_in_no_ones_way(bench: Bench, left: dict[str, str]) -> None:
+    """After a downgrade an unclean election could not be allowed, and nothing removed the key."""
+    bench.plugin.machine.state = replace(bench.plugin.machine.state, settings=left, settings_version=1)
+    await bench.configure("enableElectUncleanMaster=true")
+    assert bench.plugin.config.enable_elect_unclean_master
+    (key,) = left
+    await bench.configure(f"{key}=")
+    assert bench.plugin.machine.state.settings == {"enableElectUncleanMaster": "true"}
 
 
 @pytest.mark.parametrize("key", sorted(BLACK_LIST))
