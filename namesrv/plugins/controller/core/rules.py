@@ -142,8 +142,8 @@ def full(state: State, brokers_max: int) -> str:
     """Returns the remark of a refusal at controllerBrokersMax, with what to do."""
     return (
         f"{state.broker_count} brokers and {len(state.cleaned)} cleaned groups are registered, and "
-        f"controllerBrokersMax is {brokers_max}. Clean brokers that are gone (cleanBrokerMetadata), or raise "
-        "controllerBrokersMax (updateControllerConfig)"
+        f"controllerBrokersMax is {brokers_max}. Raise it (updateControllerConfig), or clean brokers that "
+        "are gone (cleanBrokerMetadata); a group that is cleaned whole counts on, because its ids stay used"
     )
 
 

@@ -57,8 +57,8 @@ async def test_invented_names_end_at_the_limit(tmp_path: Path) -> None:
         assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
         assert error.remark == (
             "no new broker: 3 brokers and 0 cleaned groups are registered, and controllerBrokersMax is 3. "
-            "Clean brokers that are gone (cleanBrokerMetadata), or raise controllerBrokersMax "
-            "(updateControllerConfig)"
+            "Raise it (updateControllerConfig), or clean brokers that are gone (cleanBrokerMetadata); "
+            "a group that is cleaned whole counts on, because its ids stay used"
         )
     assert len(bench.replicator.events) == 3, "nothing that is refused is logged"
     await invent(bench, "x")  # its first answer was lost
