@@ -34,8 +34,8 @@ IMPORTED_EPOCH_MAX = 2**30
 """Half of all epochs: the other half is enough for one election a second during 34 years."""
 
 
-def problems(incoming: State) -> Iterator[str]:
-    """Yields each fault of an imported state as text."""
+def problems(incoming: State, group_bytes_max: int = GROUP_BYTES_MAX) -> Iterator[str]:
+    """Yields each fault of an imported state as text. group_bytes_max: of one group, as JSON."""
     for name, broker_set in incoming.brokers.items():
         if not name or not broker_set.cluster_name:
             yield f"group {name!r} of cluster {broker_set.cluster_name!r}: both need a name"
@@ -43,8 +43,8 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"group {name}: {problem}"
         if max(broker_set.master_epoch, broker_set.sync_state_set_epoch) > IMPORTED_EPOCH_MAX:
             yield f"group {name}: an epoch above {IMPORTED_EPOCH_MAX}"
-        if len(msgspec.json.encode(set_record(broker_set))) > GROUP_BYTES_MAX:
-            yield f"group {name}: more than {GROUP_BYTES_MAX} bytes"
+        if len(msgspec.json.encode(set_record(broker_set))) > group_bytes_max:
+            yield f"group {name}: more than {group_bytes_max} bytes"
     for name, cleaned in incoming.cleaned.items():
         if name in incoming.brokers:
             yield f"group {name} both exists and is cleaned"
@@ -60,9 +60,12 @@ def problems(incoming: State) -> Iterator[str]:
             yield f"cleaned group {name}: a number above its maximum (epochs: {IMPORTED_EPOCH_MAX})"
 
 
-def check_import(state: State, incoming: State, brokers_max: int) -> Refused | None:
-    """Refused: the state has faults, there are too many brokers, or this cluster has other groups already."""
-    if found := list(problems(incoming)):
+def check_import(
+    state: State, incoming: State, brokers_max: int, *, group_bytes_max: int = GROUP_BYTES_MAX
+) -> Refused | None:
+    """Refused: the state has faults, there are too many brokers, or this cluster has other groups already.
+    group_bytes_max: of one group, as JSON; an event has no room for more."""
+    if found := list(problems(incoming, group_bytes_max)):
         more = f" (and {len(found) - PROBLEMS_SHOWN} more)" if len(found) > PROBLEMS_SHOWN else ""
         return _refused("; ".join(found[:PROBLEMS_SHOWN]) + more)
     if incoming.size > brokers_max:

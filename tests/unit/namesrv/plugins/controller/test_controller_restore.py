@@ -167,6 +167,14 @@ def test_a_group_without_a_master_yet_may_have_had_one_since() -> None:
     assert not state.brokers["b"].is_new
 
 
+def test_a_group_that_is_too_large_for_an_event_is_restored() -> None:
+    """Brokers that get a new id at each start make one. It must not keep the others from coming back."""
+    replicas = {number: Replica(f"{'h' * 200}-{number}:1", "x;1") for number in range(1, 1_001)}
+    large = replace(GROUP, replicas=replicas, next_broker_id=1_001, id_floor=1)
+    state = restored_state(replace(STATE, brokers={"b": large}), brokers_max=2_000)
+    assert isinstance(state, State) and state.brokers["b"].replicas == replicas
+
+
 def test_no_room_for_more_epochs_is_refused() -> None:
     spent = replace(STATE, brokers={"b": replace(GROUP, master_epoch=2**30 - 5)})
     refused = restored_state(spent, brokers_max=100)
