@@ -95,6 +95,10 @@ class SendBackHandler:
             topic = self._topic(RETRY_PREFIX + header.group, group.config.retry_queue_nums)
             level = min(level, self._store.delay_levels.count)
         stored = self._writer.put(_message(record, topic, level))
+        if isinstance(stored, PutRefused) and stored.code == ResponseCode.MESSAGE_ILLEGAL:
+            # Its properties have no room for those of a retry: it would come again and again otherwise.
+            is_dead, topic = True, self._topic(DLQ_PREFIX + header.group, 1)
+            stored = self._writer.put(_unchanged(record, topic))
         if isinstance(stored, PutRefused):
             raise CommandError(*stored)
         self._context.reads.count_sent_back(record.topic, header.group)
@@ -169,11 +173,21 @@ def _message(record: Record, topic: Topic, level: int) -> MessageToStore:
     }
     if not level:
         changes |= {b"DLQ_ORIGIN_TOPIC": changes[b"RETRY_TOPIC"], b"DLQ_ORIGIN_MESSAGE_ID": origin}
+    queue_id = random.randrange(max(topic.write_queue_nums, 1))
+    return _to_store(record, topic, queue_id, with_properties(properties, changes), level)
+
+
+def _unchanged(record: Record, topic: Topic) -> MessageToStore:
+    """Returns the dead letter of a message whose properties take no more."""
+    return _to_store(record, topic, 0, record.properties, 0)
+
+
+def _to_store(record: Record, topic: Topic, queue_id: int, properties: bytes, level: int) -> MessageToStore:
     return MessageToStore(
         topic,
-        random.randrange(max(topic.write_queue_nums, 1)),
+        queue_id,
         record.body,
-        with_properties(properties, changes),
+        properties,
         record.flag,
         record.sys_flag,
         record.born_timestamp,

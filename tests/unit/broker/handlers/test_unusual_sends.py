@@ -409,6 +409,17 @@ async def test_when_a_message_is_dead(
         assert (topic.perm, topic.queue_count) == (6, 1)  # broker-ops pitfall 25: it can be consumed
 
 
+async def test_properties_without_room_for_those_of_a_retry(broker: Broker) -> None:
+    """A consumer that could not send it back would get it again for ever."""
+    properties = "p\x01" + "v" * 32_600
+    ok(broker.send(b"body", i=properties))
+    broker.tick()
+    assert (await send_back(broker, 0)).code == 0
+    (letter,) = stored(broker, "%DLQ%g")
+    original = decode(broker.store.commit_log.view(0, 1 << 16))
+    assert (letter.body, letter.properties) == (b"body", original.properties)
+
+
 async def test_what_cannot_be_sent_back(broker: Broker) -> None:
     ok(broker.send(b"body"))
     broker.gate.wait = True
