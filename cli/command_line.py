@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -42,6 +42,8 @@ def names_file(value: Path | None) -> Path | None:
     return value
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
 _NAMESRV: Any = typer.Option(
     "-n",
     "--namesrvAddr",
@@ -58,6 +60,12 @@ EpochFileOption = Annotated[
         "--epoch-file", metavar="FILE", callback=names_file, help="storePathEpochFile, if it is set"
     ),
 ]
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """Returns the text for a stream; if that is a terminal, without the control characters of others'
+    messages and names, which could change what the reader sees. Lines and tabs stay."""
+    return text.translate(_CONTROLS) if stream.isatty() else text
 
 
 def quiet_connection_log() -> None:
