@@ -180,8 +180,8 @@ def test_from_open_to_closed(shell: Shell) -> None:
 
 
 def test_five_commands_close_a_cluster() -> None:
-    """The first block of the page; what comes after is use."""
-    first = commands(blocks()[0][1])
+    """The first two blocks of the page, before and after the servers are ready; what comes after is use."""
+    first = [command for _, text in blocks()[:2] for command in commands(text)]
     assert len(first) == 5
     assert [command.split()[0] for command in first] == [
         "keelmq",
