@@ -32,6 +32,13 @@ TOGETHER = "members"
 DAYS_MAX = 36_500
 """Of a validity: about a century. A certificate cannot end after the year 9999."""
 
+DaysOption = Annotated[
+    int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")
+]
+CaDaysOption = Annotated[
+    int, typer.Option("--ca-days", min=1, max=DAYS_MAX, help="Validity of a new CA, days")
+]
+
 
 class Role(StrEnum):
     """`server`: for a broker, name server or controller: its ports, and its connections to others. `client`:
@@ -60,12 +67,8 @@ def certificates(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Directory of the files; a CA in it is reused")
     ] = Path("certificates"),
-    days: Annotated[
-        int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")
-    ] = 365,
-    ca_days: Annotated[
-        int, typer.Option("--ca-days", min=1, max=DAYS_MAX, help="Validity of a new CA, days")
-    ] = 3_650,
+    days: DaysOption = 365,
+    ca_days: CaDaysOption = 3_650,
     together: Annotated[
         bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,

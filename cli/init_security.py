@@ -28,7 +28,15 @@ from typing import Annotated
 
 import typer
 
-from cli.certificates import DAYS_MAX, CertificatesError, Role, issue, new_authority, read_authority
+from cli.certificates import (
+    CaDaysOption,
+    CertificatesError,
+    DaysOption,
+    Role,
+    issue,
+    new_authority,
+    read_authority,
+)
 from keelmq.runtime.config import in_words
 from keelmq.security.core.users import User, UserType
 
@@ -70,12 +78,8 @@ def init_security(
             help="A DNS name or IP address of a server, as clients connect to it; may be given several times",
         ),
     ],
-    days: Annotated[
-        int, typer.Option("--days", min=1, max=DAYS_MAX, help="Validity of a certificate, days")
-    ] = 365,
-    ca_days: Annotated[
-        int, typer.Option("--ca-days", min=1, max=DAYS_MAX, help="Validity of the CA, days")
-    ] = 3_650,
+    days: DaysOption = 365,
+    ca_days: CaDaysOption = 3_650,
     force: Annotated[
         bool, typer.Option("--force", help="Rename what is at DIR to DIR.<date>, and begin anew")
     ] = False,

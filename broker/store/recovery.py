@@ -130,7 +130,7 @@ def scan_start(
     for start in reversed(log.file_starts()):
         view = log.view(start, _HEADER_BYTES_MIN)
         stored = store_timestamp(view) if len(view) == _HEADER_BYTES_MIN else 0
-        if own_abort and start > confirm:
+        if own_abort and start > confirm > 0:
             continue  # not counted as durable: it looks older only because the clock was set back
         if 0 < stored <= trusted and queues_end >= start and _is_boundary(log, start):
             return start

@@ -74,6 +74,7 @@ class PopState:
         self.ends = list(ends)
         self._held: list[OrderedDict[Key, Checkpoint]] = [OrderedDict() for _ in ends]  # by position
         self._due: list[tuple[int, int, Key]] = []  # heap of (due_ms, revive queue, key); some are stale
+        self._put_off: set[tuple[int, Key]] = set()  # of them, with a later time: (revive queue, key)
 
     def __len__(self) -> int:
         return sum(len(held) for held in self._held)
@@ -111,6 +112,7 @@ class PopState:
             return False
         if not checkpoint.open:
             del self._held[revive_queue][key]
+            self._put_off.discard((revive_queue, key))
             self._drop_stale()
         return True
 
@@ -136,11 +138,15 @@ class PopState:
         due_ms, revive_queue, key = heapq.heappop(self._due)
         assert key == checkpoint.key and until_ms > due_ms
         heapq.heappush(self._due, (until_ms, revive_queue, key))
+        self._put_off.add((revive_queue, key))
 
     def overdue_since(self, now_ms: int) -> dict[int, int]:
         """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Visits
-        only the part of the heap that is due: nothing, while revival keeps up."""
+        only those that were put off and the part of the heap that is due: nothing, while revival keeps up."""
         found: dict[int, int] = {}
+        for revive_queue, key in self._put_off:
+            due_ms = self._held[revive_queue][key].due_ms
+            found[revive_queue] = min(found.get(revive_queue, due_ms), due_ms)
         to_visit = [0]
         while to_visit:
             at = to_visit.pop()
@@ -172,3 +178,4 @@ class PopState:
             assert self.position(queue) <= self.ends[queue]
             assert all(checkpoint.open for checkpoint in held.values())
             assert held.keys() <= {key for _, due_queue, key in self._due if due_queue == queue}
+            assert {key for put_off_queue, key in self._put_off if put_off_queue == queue} <= held.keys()

@@ -14,6 +14,7 @@ from broker.metadata.topics import TopicTable
 from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
 from broker.pop.reading import PopReader
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
+from broker.pop.service import PUT_OFF_MS
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.settings import NamedTopic
 from keelmq.remoting.codes import ResponseCode
@@ -792,14 +793,16 @@ async def test_a_full_table_of_topics_stops_no_other_group(
     scene.send(b"2")
     assert bodies(await scene.pop(consumerGroup="h", invisibleTime=INVISIBLE_MS // 2)) == [b"1", b"2"]
     assert bodies(await scene.pop()) == [b"2"]
+    room = TopicTable.rows_max
     monkeypatch.setattr(TopicTable, "rows_max", len(scene.broker.topics.topics))
     scene.run(INVISIBLE_MS)
     assert bodies(await scene.pop()) == [b"2"], "h, which is due first and has no retry topic, is put off"
     assert await scene.pop(consumerGroup="h") == []
-    monkeypatch.undo()
-    scene.now += INVISIBLE_MS
-    scene.restart()
+    assert max(scene.pop_service.late_ms()) == INVISIBLE_MS // 2, "what is put off is late all the same"
+    monkeypatch.setattr(TopicTable, "rows_max", room)
+    scene.run(PUT_OFF_MS)
     assert bodies(await scene.pop(consumerGroup="h")) == [b"1", b"2"]
+    assert max(scene.pop_service.late_ms()) == 0
 
 
 def test_progress_for_which_there_is_no_room_is_known_here(
