@@ -1,21 +1,31 @@
 """The next offsets of popping groups, ahead of the table of consumer offsets.
 
 An offset moves to the table, and so to every replica, when the checkpoint that it depends on can no longer be
-lost. Otherwise a new master could skip messages that no checkpoint names.
+lost. Otherwise a new master could skip messages that no checkpoint names. An offset that somebody else writes
+to the table meanwhile (a commit, a clone, the deletion of the group or the topic) stands.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.pop.core.order import QueueOfGroup
+
+
+class Ahead(NamedTuple):
+    """number: of the offset's mark. in_table: what the table had when it was written here last."""
+
+    offset: int
+    number: int
+    in_table: int
 
 
 class GroupOffsets:
     def __init__(self, table: ConsumerOffsetTable, is_reset: Callable[[str, str, int], bool]) -> None:
         """is_reset: whether an operator has reset the group's offset there, and no pop has applied it yet."""
         self._table, self._is_reset = table, is_reset
-        self._ahead: dict[QueueOfGroup, tuple[int, int]] = {}  # offset, number of its mark
+        self._ahead: dict[QueueOfGroup, Ahead] = {}
         self._marks: deque[tuple[int, int, QueueOfGroup, int]] = (
             deque()
         )  # end in the log, number, queue, offset
@@ -24,8 +34,19 @@ class GroupOffsets:
 
     def get(self, place: QueueOfGroup) -> int:
         """Returns the next offset of the group; below 0: it has none in this queue."""
-        ahead = self._ahead.get(place)
-        return self._table.query(*place) if ahead is None else ahead[0]
+        in_table, ahead = self._table.query(*place), self._ahead.get(place)
+        if ahead is None:
+            return in_table
+        if ahead.in_table != in_table:
+            self._drop(place)
+            return in_table
+        return ahead.offset
+
+    def _drop(self, place: QueueOfGroup) -> None:
+        """Forgets what is ahead of the table here."""
+        self._ahead.pop(place, None)
+        if self._marks:
+            self._void[place] = self._number
 
     def has_room(self, place: QueueOfGroup) -> bool:
         """Returns False if the table of offsets is full and has no row for this group and topic."""
@@ -36,29 +57,32 @@ class GroupOffsets:
         """Sets the next offset. It goes into the table when the log is safe up to `end`."""
         if self._marks and self._marks[-1][2] == place and self._marks[-1][0] == end:
             self._marks.pop()
+        self.get(place)  # voids the earlier marks if somebody else has written the offset
         self._number += 1
-        self._ahead[place] = (offset, self._number)
+        self._ahead[place] = Ahead(offset, self._number, self._table.query(*place))
         self._marks.append((end, self._number, place, offset))
 
     def commit(self, place: QueueOfGroup, offset: int) -> None:
         """Sets the next offset and puts it into the table at once: no record of the log has to be safe
         first."""
-        if self._marks:
-            self._void[place] = self._number
-        if self._table.commit(*place, offset):
-            self._ahead.pop(place, None)
-        else:
-            self._ahead[place] = (offset, self._number)
+        self._drop(place)
+        if not self._table.commit(*place, offset):
+            self._ahead[place] = Ahead(offset, self._number, self._table.query(*place))
 
     def settle(self, safe: int) -> None:
         """Moves offsets to the table: those whose `end` in the log is at or below `safe`."""
         while self._marks and self._marks[0][0] <= safe:
-            _, number, place, offset = self._marks.popleft()
+            _, number, place, offset = self._marks[0]
+            self.get(place)  # voids the mark if somebody else has written the offset
+            self._marks.popleft()
             counts = number > self._void.get(place, 0) and not self._is_reset(*place)
             if counts and not self._table.commit(*place, offset):
                 continue  # the table is full: the offset stays here for this term
-            if self._ahead.get(place) == (offset, number):
+            ahead = self._ahead.get(place)
+            if ahead is not None and ahead.number == number:
                 del self._ahead[place]
+            elif ahead is not None and counts:
+                self._ahead[place] = ahead._replace(in_table=offset)
         if not self._marks:
             self._void.clear()
 

@@ -22,6 +22,9 @@ from broker.store.settings import TopicLike
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """Its consumer offsets are the positions from which a new master reads the revive queues."""
+SETTLED_GROUP: Final = "CID_RMQ_SYS_REVIVE_SETTLED"
+"""Before its consumer offsets in the revive queues, the next offsets in checkpoints are in the table of
+consumer offsets, or somebody else has written another one there since."""
 CHECKPOINT, ACK, BATCH_ACK, RESET = b"ck", b"ack", b"bAck", b"reset"
 FIRST_POP_TIME: Final = b"1ST_POP_TIME"
 OFFSETS_MAX: Final = BITS_MAX

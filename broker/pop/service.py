@@ -31,6 +31,7 @@ from broker.pop.records import (
     CHECKPOINT,
     RESET,
     REVIVE_GROUP,
+    SETTLED_GROUP,
     ack_body,
     ack_of,
     checkpoint_body,
@@ -94,7 +95,8 @@ class PopService(TermService):
         self._replays = True  # the revive queues are not read to their end
         self._next: dict[tuple[int, QueueOfGroup], int] = {}
         """(revive queue, queue of a group) -> the group's next offset there, from the checkpoints read so
-        far."""
+        far that the table of consumer offsets may not have."""
+        self._settled = [0] * REVIVE_QUEUES  # the offsets of SETTLED_GROUP when the term began
 
     def _step(self) -> bool:
         if self._replays:
@@ -119,12 +121,15 @@ class PopService(TermService):
         self.offsets.clear()
         self.order = OrderState()
         self.state = PopState([self._first(queue_id) for queue_id in range(REVIVE_QUEUES)])
+        self._settled = [self._committed(SETTLED_GROUP, queue_id) for queue_id in range(REVIVE_QUEUES)]
         self._replays = True
         self._next.clear()
 
+    def _committed(self, group: str, queue_id: int) -> int:
+        return self._metadata.offsets.query(group, self.topic.name, queue_id)
+
     def _first(self, queue_id: int) -> int:
-        offset = self._metadata.offsets.query(REVIVE_GROUP, self.topic.name, queue_id)
-        return self._inside(self.topic.name, queue_id, offset)
+        return self._inside(self.topic.name, queue_id, self._committed(REVIVE_GROUP, queue_id))
 
     def _read_on(self) -> bool:
         """Reads a batch of what earlier masters left. True: there is more to do at once."""
@@ -162,8 +167,9 @@ class PopService(TermService):
             checkpoint = checkpoint_of(record.body, queue_id)
             self.state.stored(checkpoint, position)
             self.counts.read(checkpoint.key, OF_CHECKPOINT, queue_id)
-            at = (queue_id, QueueOfGroup(*checkpoint.key[:3]))
-            self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
+            if position >= self._settled[queue_id]:
+                at = (queue_id, QueueOfGroup(*checkpoint.key[:3]))
+                self._next[at] = max(self._next.get(at, 0), checkpoint.next_offset)
         elif tag == RESET:
             self._next.pop((queue_id, reset_of(record.body)), None)
         elif tag in (ACK, BATCH_ACK):
@@ -182,10 +188,12 @@ class PopService(TermService):
     def _settle(self) -> None:
         """Commits the offsets that are safe by now: the groups', and the positions in the revive queues."""
         end = self._store.commit_log.max_offset
-        for queue_id, position in enumerate(map(self.state.position, range(REVIVE_QUEUES))):
-            place = QueueOfGroup(REVIVE_GROUP, self.topic.name, queue_id)
-            if position > max(self.offsets.get(place), 0):
-                self.offsets.set(place, position, end)
+        for queue_id, read_to in enumerate(self.state.ends):
+            positions = (REVIVE_GROUP, self.state.position(queue_id)), (SETTLED_GROUP, read_to)
+            for group, position in positions:
+                place = QueueOfGroup(group, self.topic.name, queue_id)
+                if position > max(self.offsets.get(place), 0):
+                    self.offsets.set(place, position, end)
         self.offsets.settle(self._safe_offset)
 
     # -- what metrics read -------------------------------------------------------------------------------

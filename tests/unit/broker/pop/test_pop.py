@@ -589,6 +589,38 @@ async def test_a_pending_reset_is_not_written_over(scene: Scene) -> None:
     assert scene.metadata.offsets.query("g", "TopicA", 0) == 2
 
 
+async def test_an_offset_that_a_request_has_set_stays_with_a_new_master(scene: Scene) -> None:
+    """Though it reads checkpoints from before: a commit (15), and a group that was deleted and made again."""
+    await hold_the_revive_queues(scene)
+    scene.send(b"0", b"1", b"2", b"3", queue_id=1)
+    for group in ("g", "h"):
+        assert len(await scene.pop(consumerGroup=group, queueId=1)) == 4
+    scene.run()
+    scene.metadata.offsets.commit("g", "TopicA", 1, 1)
+    scene.metadata.offsets.remove_group("h")
+    scene.run()
+    scene.restart()
+    assert scene.metadata.offsets.query("g", "TopicA", 1) == 1
+    assert bodies(await scene.pop(queueId=1)) == [b"1", b"2", b"3"]
+    assert bodies(await scene.pop(consumerGroup="h", queueId=1)) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+async def test_an_offset_that_a_request_has_set_is_not_written_over(scene: Scene, is_confirmed: bool) -> None:
+    """By a pop from before, whose checkpoint is confirmed only then; nor by one whose is not at all yet."""
+    scene.send(b"0", b"1", b"2")
+    scene.run()
+    assert len(await scene.pop(maxMsgNums=2)) == 2
+    scene.metadata.offsets.commit("g", "TopicA", 0, 1)
+    if is_confirmed:
+        scene.run()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 1
+    assert bodies(await scene.pop(maxMsgNums=1)) == [b"1"]
+    scene.run()
+    assert scene.metadata.offsets.query("g", "TopicA", 0) == 2
+    assert bodies(await scene.pop()) == [b"2"]
+
+
 async def test_a_reset_that_cannot_be_written_is_taken_later(scene: Scene) -> None:
     scene.send(b"1", b"2")
     assert await popped_and_acked(scene) == [b"1", b"2"]
