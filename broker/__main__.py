@@ -2,12 +2,12 @@
 
 import sys
 
-from keelmq.runtime.collector import without_collector
+from keelmq.runtime.quick_start import quick_imports
 
 
 def main() -> None:
     """Runs a broker with this process's arguments, and exits with its status."""
-    with without_collector():
+    with quick_imports():
         from broker.app.program import run
     sys.exit(run(sys.argv[1:]))
 

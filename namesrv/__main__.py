@@ -2,19 +2,19 @@
 
 import sys
 
-from keelmq.runtime.collector import without_collector
+from keelmq.runtime.quick_start import quick_imports
 
 
 def main() -> None:
     """Runs mqnamesrv and exits with its code."""
-    with without_collector():
+    with quick_imports():
         from namesrv.program import run
     sys.exit(run("mqnamesrv", sys.argv[1:]))
 
 
 def controller_main() -> None:
     """Runs mqcontroller, the controller without a name server, and exits with its code."""
-    with without_collector():
+    with quick_imports():
         from namesrv.program import run
     sys.exit(run("mqcontroller", sys.argv[1:], controller_only=True))
 

@@ -2,12 +2,12 @@
 
 import sys
 
-from keelmq.runtime.collector import without_collector
+from keelmq.runtime.quick_start import quick_imports
 
 
 def main() -> None:
     """Runs a container with this process's arguments, and exits with its status."""
-    with without_collector():
+    with quick_imports():
         from broker.container.program import run
         from keelmq.runtime.bounded_exit import EXIT_S_MAX, exit_within
     status = run(sys.argv[1:])

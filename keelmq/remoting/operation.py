@@ -7,6 +7,7 @@ CommandError; servers/tcp.py turns both into bytes, servers/http.py into HTTP.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -29,7 +30,7 @@ class Wire(BaseModel):
     tenth of its start."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=cache(to_camel),  # the models have a thousand fields, and few names
         populate_by_name=True,
         frozen=True,
         extra="ignore",

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from keelmq.runtime.collector import settle_collector
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
 from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, is_log_json
+from keelmq.runtime.quick_start import settle_collector
 
 DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"

@@ -15,7 +15,7 @@ from broker.store.offline import offline_store
 from keelmq.remoting.dispatch import Dispatcher, fast_path_key
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.route import TopicConfig
-from keelmq.runtime.collector import settle_collector
+from keelmq.runtime.quick_start import settle_collector
 from tests.bench.frames import BATCH_ITEMS, TOPIC, batch_body, send_header
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results, alternate

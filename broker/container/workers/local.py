@@ -10,8 +10,8 @@ from broker.container.host import BrokerHost, HostObserver
 from broker.container.local_host import LocalHost
 from broker.container.workers.messages import Begin
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.collector import settle_collector
 from keelmq.runtime.config import load_config
+from keelmq.runtime.quick_start import settle_collector
 from keelmq.runtime.tasks import TaskSet
 
 

@@ -5,11 +5,11 @@ import sys
 
 CODE = """
 import gc
-from keelmq.runtime.collector import settle_collector, without_collector
+from keelmq.runtime.quick_start import settle_collector, quick_imports
 
 before = gc.get_freeze_count()
 try:
-    with without_collector():
+    with quick_imports():
         assert not gc.isenabled()
         made = [[] for _ in range(5_000)]
         raise ImportError
