@@ -153,6 +153,7 @@ class ControllerPlugin:
             context.liveness,
             context.clock,
             self.elections.broker_became_active,
+            self._is_registered,
             self.hung_masters,
             None if self.telemetry is None else self.telemetry.clock_offsets,
         )
@@ -348,10 +349,12 @@ class ControllerPlugin:
 
     def _forget_unregistered(self, key: BrokerKey) -> None:
         """Forgets an inactive broker that is not registered: a client can send heartbeats of any name."""
-        broker_set = self.machine.state.brokers.get(key.broker_name)
-        is_registered = broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
-        if not is_registered and not self.context.liveness.is_active(key, self.context.clock()):
+        if not self._is_registered(key) and not self.context.liveness.is_active(key, self.context.clock()):
             self.context.liveness.forget(key)
+
+    def _is_registered(self, key: BrokerKey) -> bool:
+        broker_set = self.machine.state.brokers.get(key.broker_name)
+        return broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
 
 
 def _settings(config: ControllerConfig) -> RaftSettings:

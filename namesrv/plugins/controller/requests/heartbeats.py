@@ -26,7 +26,8 @@ from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
 
 KEYS_MAX = 300_000
-"""Maximum for the whole table, including a name server's registrations. More are an attack or an error."""
+"""Maximum for the whole table, including a name server's registrations. More are an attack or an error, and
+only registered brokers are still heard."""
 
 BEAT_OFTEN = BrokerHeartbeatResponse(finds_hung_masters=True)
 
@@ -64,6 +65,7 @@ class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 class HeartbeatHandler:
     """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat.
+    `is_registered(key)`: whether the key is a broker of the replicated state.
     `hung_masters` is told of each slave whose master is silent. `clock_offsets` None: clocks are not
     compared."""
 
@@ -73,6 +75,7 @@ class HeartbeatHandler:
         liveness: Liveness,
         clock: Callable[[], int],
         became_active: Callable[[BrokerKey], None],
+        is_registered: Callable[[BrokerKey], bool],
         hung_masters: HungMasters,
         clock_offsets: ClockOffsets | None = None,
     ) -> None:
@@ -82,7 +85,7 @@ class HeartbeatHandler:
             clock,
             became_active,
         )
-        self._hung_masters = hung_masters
+        self._is_registered, self._hung_masters = is_registered, hung_masters
         self._clock_offsets = clock_offsets
         self.beats = 0  # taken since the start
 
@@ -122,7 +125,7 @@ class HeartbeatHandler:
             ),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
-        if is_new and self._liveness.count > KEYS_MAX:
+        if is_new and self._liveness.count > KEYS_MAX and not self._is_registered(key):
             self._liveness.forget(key)
             raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
         if not was_sure:

@@ -10,6 +10,7 @@ from keelmq.remoting.command import RemotingCommand, SerializeType, decode, enco
 from keelmq.remoting.connection import Connection
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.requests.heartbeats import Fields, HeartbeatCommand
 from tests.support.controller_fakes import CLUSTER, GROUP, Bench
@@ -101,6 +102,22 @@ async def test_the_binary_header_and_odd_numbers_say_the_same(bench: Bench) -> N
     answers = exchange(bench, frame(FIELDS, serialize_type=SerializeType.ROCKETMQ), frame(odd), frame(FIELDS))
     assert [answer.code for answer in answers] == [0, 0, 0]
     assert len(list(bench.liveness.keys())) == 1
+
+
+async def test_a_full_table_hears_registered_brokers_only(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.group_of(1)
+    bench.lose(1)
+    exchange(bench, frame(FIELDS | {"brokerName": "invented", "brokerId": "7"}))
+    monkeypatch.setattr("namesrv.plugins.controller.requests.heartbeats.KEYS_MAX", 1)
+    (refused,) = exchange(bench, frame(FIELDS | {"brokerName": "another"}))
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    answer = exchange(bench, frame(FIELDS))[-1]
+    assert answer.code == 0
+    known = set(bench.liveness.keys())
+    assert known == {BrokerKey(CLUSTER, "invented", 7), BrokerKey(CLUSTER, GROUP, 1)}
+    assert bench.liveness.is_active(BrokerKey(CLUSTER, GROUP, 1), bench.now_ms)
 
 
 @pytest.mark.parametrize("name", ["clusterName", "brokerName", "brokerAddr", "brokerId"])
