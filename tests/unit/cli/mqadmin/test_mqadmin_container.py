@@ -95,10 +95,10 @@ def test_after_a_lost_reply_the_status_decides(script: Script, code: int, words:
 
 def test_a_time_out_says_that_it_goes_on(world: World) -> None:
     world.ours.script = Script(states=[STARTING] * 10_000, reason="recovering the log")
-    result = mqadmin(*add(world.ours, "--timeout", "500"))
+    result = mqadmin(*add(world.ours, "--timeout", "2000"))
     assert (result.exit_code, result.stdout) == (3, ""), result.output
     last = result.stderr.splitlines()[-1]
-    assert "not done after 500 ms, and goes on: the broker is starting (recovering the log)" in last
+    assert "not done after 2000 ms, and goes on: the broker is starting (recovering the log)" in last
     assert "check before you repeat it" in last
 
 
