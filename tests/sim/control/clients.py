@@ -23,6 +23,8 @@ CLUSTER = "C"
 CALL_TIMEOUT_S = 0.4
 BEAT_S, POLL_S = 1.0, 0.3
 HEARTBEAT_TIMEOUT_MS = 3_000
+SURE_S = 1.4
+"""Who was heard within this time, less than half the time-out, works for sure."""
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Connection:
         self.client, self.node = client, node
         self.connection_id = next(client.air.connection_ids)
         self.address, self.in_flight, self.closed = client.name, 0, False
+        self.heard_s: list[float] = []  # when a heartbeat arrived
 
     def is_closing(self) -> bool:
         return self.closed or not self.node.alive
@@ -118,7 +121,15 @@ class Client:
         command = request_command(operation, header, body, oneway=opaque == 0)
         command.opaque = opaque
         frame, via = encode(command), connection
-        self.air.send(self.name, target, lambda: None if via.closed else node.arrived(frame, via))
+
+        def arrive() -> None:
+            if via.closed:
+                return
+            node.arrived(frame, via)
+            if operation is BROKER_HEARTBEAT:
+                via.heard_s.append(self.air.loop.time())
+
+        self.air.send(self.name, target, arrive)
 
     async def call(
         self, target: str, operation: Operation[Any, Any], header: Wire, body: object = None
@@ -188,6 +199,15 @@ class Broker(Client):
     @property
     def broker_id(self) -> int | None:
         return self.disk.meta[0] if self.disk.meta else None
+
+    def works_for(self, node: str, since_s: float) -> bool:
+        """Whether that controller has heard this broker all the time since then."""
+        connection = self.connections.get(node)
+        if not self.is_registered or connection is None or connection.is_closing():
+            return False
+        times = [since_s - SURE_S, *connection.heard_s, self.air.loop.time()]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > since_s - SURE_S]
+        return max(gaps) < SURE_S
 
     @property
     def is_registered(self) -> bool:
@@ -369,6 +389,28 @@ class Broker(Client):
             self.air.truth.answered("1001", self.group, view, 0)
             if epoch == self.info.master_epoch:
                 self.set = outcome.body
+
+
+class Copy(Broker):
+    """A process over a copy of another one's disk, at another address."""
+
+    def __init__(self, name: str, original: Broker) -> None:
+        super().__init__(name, original.group, original.air, Disk(meta=original.disk.meta))
+        self.original, self.tries = original, 0
+
+    async def _register_to_controller(self) -> Event:
+        began_s, node, state = self.air.loop.time(), self._leader, self.air.truth.states[-1]
+        self.tries += 1
+        event = await super()._register_to_controller()
+        group, broker_id = state.brokers.get(self.group), self.broker_id
+        recorded = None if group is None or broker_id is None else group.replicas.get(broker_id)
+        if recorded is None or recorded.address != self.original.name or self.tries > 1:
+            return event  # an earlier try may have been decided while the original was silent
+        if event is Event.OK and self.original.works_for(node, began_s):
+            self.air.truth.violated(
+                f"{node} gave id {broker_id} of {self.group}, whose owner works, to a copy"
+            )
+        return event
 
 
 class Operator(Client):

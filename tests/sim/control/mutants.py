@@ -14,6 +14,7 @@ from namesrv.plugins.controller import machine
 from namesrv.plugins.controller.core import apply as applying
 from namesrv.plugins.controller.core import decide as deciding
 from namesrv.plugins.controller.core import rules
+from namesrv.plugins.controller.core.elect import LiveView
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.liveness_view import LivenessView
 from namesrv.plugins.controller.election.reconcile_loop import Elections
@@ -103,6 +104,9 @@ MUTANTS = {
         "belongs to|another owner",
         ((applying, "check_broker_id", _none), (deciding, "check_broker_id", _none)),
         {"replicas": 3},
+    ),
+    "a copy takes the id over": Mutant(
+        "whose owner works", ((LiveView, "works_at", lambda *_: False),), {"loss": 0.0}
     ),
     "anybody may win": Mutant("outside the SyncStateSet", ((BrokerSet, "is_new", property(lambda _: True)),)),
     "replies are hoped for": Mutant("never applied|belongs to", ((Proposer, "propose", _hoped),)),

@@ -54,7 +54,7 @@ def test_the_world_has_faults_in_it() -> None:
     """A quiet simulator proves nothing."""
     worlds = [ran(seed) for seed in range(12)]
     faults = {kind for each in worlds for kind in each.faults}
-    assert faults >= {"crash", "restart", "partition", "kill", "cut", "wipe", "lead"}
+    assert faults >= {"crash", "restart", "partition", "kill", "copy", "cut", "wipe", "lead"}
     assert any(each.conditions.quiet_brokers for each in worlds)
     assert sum(each.truth.acknowledged for each in worlds) > 500
     assert sum(each.truth.pushed for each in worlds) > 100

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.checkers import Violation
-from tests.sim.control.clients import Air, Broker, Client, Disk, Operator
+from tests.sim.control.clients import Air, Broker, Client, Copy, Disk, Operator
 from tests.sim.control.model_log import ModelLog, ModelReplicator
 from tests.sim.control.node import Node
 from tests.sim.control.truth import Truth
@@ -80,6 +80,7 @@ class ControlWorld:
             for number in range(conditions.replicas)
         }
         self.brokers: dict[str, Broker] = {}
+        self.copies: list[Copy] = []
         self.operators: list[Client] = []
 
     # ---- a subclass knows ----
@@ -123,6 +124,17 @@ class ControlWorld:
         if not self.brokers[name].alive:
             self.start_broker(name)
 
+    def copy_broker(self) -> None:
+        """Its disk is copied, and a second process is started over the copy for a while."""
+        registered = [name for name, broker in sorted(self.brokers.items()) if broker.is_registered]
+        if not registered:
+            return
+        name = self.random.choice(registered)
+        self.note("copy", name)
+        copy = Copy(f"{name}-copy{len(self.copies)}", self.brokers[name])
+        self.copies.append(copy)
+        self.loop.call_later(self.random.uniform(0.2, 3.0), copy.end)
+
     def cut_broker(self) -> None:
         name = self.random.choice(sorted(self.disks))
         nodes = self.names if self.random.random() < 0.5 else [self.random.choice(self.names)]
@@ -163,12 +175,12 @@ class ControlWorld:
     def _fault(self) -> None:
         choices: list[Callable[[], None]] = [self.controller_fault] * 2
         if not self.conditions.quiet_brokers:
-            choices += [self.kill_broker, self.cut_broker]
+            choices += [self.kill_broker, self.cut_broker, self.copy_broker]
         self.random.choice(choices)()
 
     async def _heal(self) -> None:
-        for operator in self.operators:
-            operator.end()
+        for client in [*self.operators, *self.copies]:
+            client.end()
         self.air.cut.clear()
         self.air.loss = self.air.duplicates = 0.0
         self.heal_controllers()
@@ -215,14 +227,17 @@ class ControlWorld:
         )
 
     def raise_violation(self) -> None:
-        tasks = [task for each in [*self.brokers.values(), *self.operators] for task in each.finished()]
+        tasks = [task for each in self._clients() for task in each.finished()]
         for task in tasks:
             task.result()  # a bug of the simulator shows here
         if self.truth.violations:
             raise Violation("; ".join(self.truth.violations[:3]))
 
+    def _clients(self) -> list[Client]:
+        return [*self.brokers.values(), *self.copies, *self.operators]
+
     def close(self) -> None:
-        for client in [*self.brokers.values(), *self.operators]:
+        for client in self._clients():
             client.end()
         for node in self.nodes.values():
             node.end()
