@@ -1,4 +1,5 @@
-"""keelmq repair: the options for a replica that stopped copying. Shows what each loses; --yes does it."""
+"""keelmq repair: the options for a replica that stopped copying, and for damaged ConsumeQueues. Shows what
+each loses, or writes; --yes does it."""
 
 import sys
 import time
@@ -8,7 +9,10 @@ from typing import Annotated
 import typer
 
 from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
+from broker.backup.queue_repair import ENTRY_BYTES, Repaired, repair_queues
+from cli.backup.store import each_step
 from cli.command_line import EpochFileOption
+from keelmq.health.findings import plural
 from keelmq.runtime.config import in_words
 
 CAUTION = (
@@ -30,15 +34,32 @@ def repair(
         bool,
         typer.Option("--resync", help="Move the log aside: the broker copies its master's from the start"),
     ] = False,
+    queues: Annotated[
+        bool,
+        typer.Option("--queues", help="Write damaged or missing entries of ConsumeQueues anew, from the log"),
+    ] = False,
+    queue_file_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--queue-file-bytes",
+            metavar="BYTES",
+            min=ENTRY_BYTES,
+            help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this flag nothing is changed")] = False,
 ) -> None:
-    """Repair a replica that stopped copying (no common epoch, a damaged epoch file)."""
-    if wipe is not None and anew:
-        raise typer.BadParameter("choose one of --wipe-after and --resync")
+    """Repair a replica that stopped copying (no common epoch, a damaged epoch file), or damaged queues."""
+    if [wipe is not None, anew, queues].count(True) > 1:
+        raise typer.BadParameter("choose one of --wipe-after, --resync and --queues")
+    if queue_file_bytes is not None and (not queues or queue_file_bytes % ENTRY_BYTES):
+        raise typer.BadParameter(f"--queue-file-bytes is a multiple of {ENTRY_BYTES}, and for --queues only")
     try:
         found = inspect_store(store.expanduser().resolve(), epoch_file)
         _show(found)
-        if yes and (wipe is not None or anew):
+        if queues:
+            _repair_queues(found, queue_file_bytes, yes)
+        elif yes and (wipe is not None or anew):
             _do(found, wipe)
         else:
             _offer(found, wipe, anew)
@@ -67,6 +88,8 @@ def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
             print(f"--wipe-after {epoch}  {_told(loss_of(found, cut))}")
     if wipe is None:
         print("--resync  moves the log aside and deletes nothing; the broker copies its master's log")
+    if wipe is None and not anew:
+        print("--queues  reads the log, and writes entries of queues that are damaged; removes nothing")
     print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
 
 
@@ -92,3 +115,30 @@ def _do(found: StoreReport, wipe: int | None) -> None:
     backup = wipe_after(found, wipe)
     print(f"\nThe log ends at {loss.cut} now: {loss.messages} messages ({loss.byte_count} bytes) are gone.")
     print(f"The previous epoch file is {backup}. Start the broker now.")
+
+
+def _repair_queues(store: StoreReport, file_bytes: int | None, yes: bool) -> None:
+    found = Repaired()
+    print()
+    steps = repair_queues(store, found, writes=yes, file_bytes=file_bytes)
+    each_step(steps, "read", 0, as_json=False)
+    for place, count in sorted(found.entries.items()):
+        print(f"queue {place.topic} {place.queue_id}: {_entries(count)}")
+    for place, why in sorted(found.left.items()):
+        print(f"queue {place.topic} {place.queue_id}: cannot be repaired: {why}")
+    entries, files = _entries(found.count), plural(found.files, "file")
+    if not found.count and not found.files:
+        print("The log has no record whose entry is damaged or missing. Nothing was changed.")
+    elif yes:
+        print(f"{entries} and {files} were written. Start the broker now.")
+    else:
+        print(
+            f"{entries} and {files} are damaged or missing.\n"
+            "Nothing was changed: add --yes to write them while the broker is stopped."
+        )
+    if found.left:
+        raise RepairError("some queues cannot be repaired, see above")
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

@@ -161,7 +161,9 @@ def _store_lines(found: StoreCheck) -> list[str]:
             f"{plural(found.unqueued, 'record')} without an entry in a queue yet: the next start adds them"
         )
     lines += [f"FAULT: {each}" for each in found.faults]
-    if found.first_bad_offset is not None or found.is_queue_damaged:
+    if found.is_queue_damaged and found.first_bad_offset is None:
+        lines.append("next: keelmq repair --store DIR --queues shows what it would write anew from the log")
+    elif found.first_bad_offset is not None:
         lines.append(
             "next: if another replica has these messages, keelmq repair --store DIR --resync --yes; "
             "otherwise restore a backup"

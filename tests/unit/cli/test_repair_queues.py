@@ -1,0 +1,360 @@
+"""keelmq repair --queues: damaged queues are read again as before, and nothing else is changed."""
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.admin.repair import RepairError, inspect_store
+from broker.backup.queue_repair import Place, Repaired, repair_queues
+from broker.message.record import tags_code
+from broker.store.log.disk_jobs import run
+from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
+from broker.store.queue.reading import DamagedQueueError
+from broker.store.settings import NamedTopic
+from tests.support.slices import share
+from tests.support.store_parts import (
+    BORN_HOST,
+    QUEUE_FILE_BYTES,
+    bodies,
+    crash,
+    damage_unit,
+    open_store,
+    put,
+    put_many,
+    records_in,
+)
+from tests.unit.cli.test_repair import content, repair
+
+UNITS = QUEUE_FILE_BYTES // UNIT_BYTES
+BODIES = {queue: [b"message %d" % index for index in range(queue, 60, 2)] for queue in (0, 1)}
+
+
+def filled(root: Path) -> None:
+    store = open_store(root)
+    put_many(store, 60)
+    store.close()
+
+
+def read(root: Path) -> dict[int, list[bytes]]:
+    """What consumers get of a broker that starts with this store. The next messages get the next numbers."""
+    store = open_store(root)
+    try:
+        store.set_confirm_offset(store.commit_log.max_offset)
+        while store.dispatch(1_000):
+            pass
+        found = {queue_id: bodies(store, queue_id) for queue_id in (0, 1)}
+        for queue_id, before in found.items():
+            assert store.queues.get("TopicA", queue_id).next_offset == len(before)
+        return found
+    finally:
+        store.close()
+
+
+def queue(root: Path, queue_id: int = 0, topic: str = "TopicA") -> Path:
+    return root / "consumequeue" / topic / str(queue_id)
+
+
+def file(root: Path, number: int, queue_id: int = 0) -> Path:
+    return queue(root, queue_id) / f"{number * QUEUE_FILE_BYTES:020d}"
+
+
+def repaired(root: Path, *, writes: bool = True) -> Repaired:
+    found = Repaired()
+    steps = repair_queues(inspect_store(root), found, writes=writes, file_bytes=QUEUE_FILE_BYTES)
+    for done, total in steps:
+        assert 0 <= done <= total
+    return found
+
+
+def test_a_damaged_entry_is_written_anew_and_nothing_else(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = content(tmp_path)
+    damage_unit(tmp_path, 3)
+    damaged = content(tmp_path)
+    with pytest.raises(DamagedQueueError):
+        read(tmp_path)
+    done = repair(tmp_path, "--queues", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "queue TopicA 0: 1 entry\n1 entry and 0 files were written." in done.output
+    assert content(tmp_path) == before != damaged
+    assert read(tmp_path) == BODIES
+    assert "no record whose entry is damaged or missing" in repair(tmp_path, "--queues", "--yes").output
+
+
+def test_it_changes_nothing_unasked(tmp_path: Path) -> None:
+    filled(tmp_path)
+    damage_unit(tmp_path, 3)
+    file(tmp_path, 1).unlink()
+    before = content(tmp_path)
+    assert "--queues  reads the log" in repair(tmp_path).output
+    shown = repair(tmp_path, "--queues")
+    assert shown.exit_code == 0
+    assert "queue TopicA 0: 11 entries\n11 entries and 1 file are damaged or missing.\n" in shown.output
+    assert "Nothing was changed: add --yes" in shown.output and "--resync" not in shown.output
+    assert content(tmp_path) == before
+    for other in (["--resync"], ["--wipe-after", "1"]):
+        assert repair(tmp_path, "--queues", *other).exit_code == 2
+
+
+def test_a_broker_that_works_is_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path)
+    store = open_store(tmp_path)
+    refused = repair(tmp_path, "--queues", "--yes")
+    assert refused.exit_code == 1 and "stop it first" in refused.output
+    with pytest.raises(RepairError, match="stop it first"):
+        repaired(tmp_path)
+    crash(store)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_lost_files_come_back(tmp_path: Path, number: int) -> None:
+    filled(tmp_path)
+    before = content(tmp_path)
+    file(tmp_path, number).unlink()
+    found = repaired(tmp_path)
+    assert (found.count, found.files) == (UNITS, 1)
+    assert content(tmp_path) == before
+    assert read(tmp_path) == BODIES
+
+
+@pytest.mark.parametrize("size", [0, 27, 4 * UNIT_BYTES])
+def test_short_files_get_their_size_back(tmp_path: Path, size: int) -> None:
+    filled(tmp_path)
+    before = content(tmp_path)
+    os.truncate(file(tmp_path, 1), size)
+    assert repaired(tmp_path).files == 1
+    assert content(tmp_path) == before
+
+
+def test_what_no_record_tells_is_passed_over(tmp_path: Path) -> None:
+    """The log has lost its first file, so nothing tells what the first entries of a lost file were."""
+    filled(tmp_path)
+    first = min((tmp_path / "commitlog").iterdir())
+    first.unlink()
+    for number in (0, 1):
+        file(tmp_path, number).unlink()
+    found = repaired(tmp_path)
+    assert 0 < found.count < UNITS
+    store = open_store(tmp_path)
+    start = store.min_queue_offset("TopicA", 0)
+    assert bodies(store, 0, start) == BODIES[0][start:]
+    crash(store)
+
+
+def test_a_tags_code_is_part_of_an_entry(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for index in range(5):
+        put(store, b"%d" % index, tags="A")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.close()
+    path = file(tmp_path, 0)
+    raw = bytearray(path.read_bytes())
+    raw[2 * UNIT_BYTES + 15] ^= 1
+    raw[3 * UNIT_BYTES + 12 : 4 * UNIT_BYTES] = struct.pack(
+        ">q", -(1 << 40)
+    )  # an address in consumequeue_ext
+    path.write_bytes(raw)
+    assert repaired(tmp_path).entries == {Place("TopicA", 0): 1}
+    store = open_store(tmp_path)
+    wanted = frozenset([tags_code(b"TAGS\x01A")])
+    assert [record.body for record in records_in(store.get("TopicA", 0, 2, 1, 1 << 20, wanted))] == [b"2"]
+    crash(store)
+
+
+def twice(root: Path, first: int, second: int) -> list[bytes]:
+    """In RocketMQ a topic that was deleted, and made again, is numbered from 0 again."""
+    store = open_store(root)
+    for index in range(first):
+        put(store, b"old %d" % index)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    run(store.queues.get("TopicA", 0).cut_all())
+    made = [b"new %d" % index for index in range(second)]
+    for body in made:
+        put(store, body)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.close()
+    return made
+
+
+@pytest.mark.parametrize("lost", ["nothing", "one", "file"])
+def test_a_topic_that_was_made_again_gets_no_old_messages(tmp_path: Path, lost: str) -> None:
+    made = twice(tmp_path, 45, 25)
+    before = content(tmp_path)
+    if lost == "one":
+        damage_unit(tmp_path, 7)
+    elif lost == "file":
+        file(tmp_path, 0).unlink()
+    found = repaired(tmp_path)
+    assert found.count == {"nothing": 0, "one": 1, "file": UNITS}[lost]
+    assert content(tmp_path) == before
+    store = open_store(tmp_path)
+    assert bodies(store) == made
+    crash(store)
+
+
+def test_what_is_not_dispatched_yet_is_left_to_the_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 10)
+    put(store, b"not confirmed")
+    store.close()
+    before = content(tmp_path)
+    assert repaired(tmp_path).count == 0
+    assert content(tmp_path) == before
+
+
+def test_a_queue_without_files_stays_without(tmp_path: Path) -> None:
+    """Its topic may have been deleted."""
+    filled(tmp_path)
+    for path in queue(tmp_path).iterdir():
+        path.unlink()
+    assert repaired(tmp_path).count == 0
+    assert not list(queue(tmp_path).iterdir())
+
+
+def test_an_entry_of_several_queues_stays(tmp_path: Path) -> None:
+    """RocketMQ's LMQ: the record is of another queue."""
+    store = open_store(tmp_path)
+    multi = b"INNER_MULTI_DISPATCH\x01%LMQ%x\x02INNER_MULTI_QUEUE_OFFSET\x010"
+    offset, size, _ = store.put(NamedTopic("Parent"), 0, b"m", multi, 0, 0, 1, BORN_HOST, 0, 0)
+    put_many(store, 10, queues=1)
+    store.close()
+    damage_unit(tmp_path, 3, (offset, size))
+    before = content(tmp_path)
+    assert repaired(tmp_path).count == 0
+    assert content(tmp_path) == before
+
+
+def test_the_size_of_files_must_be_known(tmp_path: Path) -> None:
+    """The largest file may have been shortened, like the others."""
+    store = open_store(tmp_path)
+    put_many(store, 10)
+    store.close()
+    for queue_id in (0, 1):
+        os.truncate(file(tmp_path, 0, queue_id), 80 + 20 * queue_id)
+    damage_unit(tmp_path, 3)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "--queue-file-bytes" in shown.output
+    assert content(tmp_path) == before
+    size = ("--queue-file-bytes", str(QUEUE_FILE_BYTES))
+    shown = repair(tmp_path, "--queues", "--yes", *size)
+    assert shown.exit_code == 0, shown.output
+    assert read(tmp_path) == {queue: each[:5] for queue, each in BODIES.items()}
+    assert repair(tmp_path, "--queues", "--queue-file-bytes", "199").exit_code == 2
+    assert repair(tmp_path, *size).exit_code == 2
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    """What is behind the damage is not known to be there, and its entries must not be emptied."""
+    filled(tmp_path)
+    damage_unit(tmp_path, 3)
+    log = max((tmp_path / "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    raw[4] ^= 1
+    log.write_bytes(raw)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and f"no whole record at {int(log.name)}" in shown.output
+    assert content(tmp_path) == before
+
+
+def test_files_of_another_size_are_named(tmp_path: Path) -> None:
+    filled(tmp_path)
+    odd = queue(tmp_path) / f"{30:020d}"
+    odd.write_bytes(bytes(100))
+    damage_unit(tmp_path, 3)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1
+    assert f"queue TopicA 0: cannot be repaired: {odd} has 100 bytes" in shown.output
+    assert content(tmp_path) == before
+
+
+def test_a_number_that_cannot_be_makes_no_files(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (log, *_) = sorted((tmp_path / "commitlog").iterdir())
+    with log.open("r+b") as raw:
+        raw.seek(20)  # QUEUEOFFSET of the first record
+        raw.write(struct.pack(">q", 10**15))
+    damage_unit(tmp_path, 3)
+    found = repaired(tmp_path)
+    assert (found.files, found.count) == (0, 1)
+    assert len(list(queue(tmp_path).iterdir())) == 3
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path)
+    file(tmp_path, 1).unlink()
+
+    def full(path: Path, target: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "No space left on device" in shown.output
+    assert not (tmp_path / "consumequeue.repair").exists()
+    repaired(tmp_path)
+    assert read(tmp_path) == BODIES
+
+
+# -- any damage --------------------------------------------------------------------------------------------
+
+
+def zero(path: Path, random: Random) -> None:
+    raw = bytearray(path.read_bytes())
+    begin = random.randrange(len(raw) or 1)
+    end = random.randrange(begin, len(raw) + 1)
+    raw[begin:end] = bytes(end - begin)
+    path.write_bytes(raw)
+
+
+def garble(path: Path, random: Random) -> None:
+    raw = bytearray(path.read_bytes())
+    for _ in range(random.randint(1, 30)):
+        if raw:
+            raw[random.randrange(len(raw))] = random.randrange(256)
+    path.write_bytes(raw)
+
+
+def shorten(path: Path, random: Random) -> None:
+    os.truncate(path, random.randrange(path.stat().st_size + 1))
+
+
+def swap(path: Path, random: Random) -> None:
+    units = list(UNIT.iter_unpack(path.read_bytes()[: path.stat().st_size // UNIT_BYTES * UNIT_BYTES]))
+    random.shuffle(units)
+    path.write_bytes(b"".join(UNIT.pack(*unit) for unit in units))
+
+
+def lose(path: Path, random: Random) -> None:
+    if len(list(path.parent.iterdir())) > 1:
+        path.unlink()
+
+
+DAMAGES: tuple[Callable[[Path, Random], None], ...] = (zero, garble, shorten, swap, lose)
+
+
+@pytest.mark.parametrize("seed", range(share(400)))
+def test_any_damage_of_queues_is_undone(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    store = open_store(tmp_path)
+    sent: dict[int, list[bytes]] = {0: [], 1: []}
+    for index in range(random.randint(2, 120)):
+        queue_id = random.choice((0, 0, 1))
+        sent[queue_id].append(b"%d" % index * random.randint(1, 40))
+        put(store, sent[queue_id][-1], queue_id=queue_id, tags=random.choice(("", "A", "B")))
+    if random.random() < 0.8:
+        store.set_confirm_offset(store.commit_log.max_offset)
+    store.close(clean=random.random() < 0.7)
+    for _ in range(random.randint(1, 4)):
+        paths = sorted(each for each in (tmp_path / "consumequeue").glob("*/*/*") if each.is_file())
+        if paths:
+            random.choice(DAMAGES)(random.choice(paths), random)
+    repaired(tmp_path)
+    assert read(tmp_path) == sent
+    assert read(tmp_path) == sent, "also after the next start"
