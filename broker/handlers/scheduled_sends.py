@@ -12,7 +12,7 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.put.message_writer import MessageWriter
 from broker.put.send_commands import SendCommand
-from broker.transactions.messages import half_message, is_half
+from broker.transactions.messages import COPY_ROOM_BYTES, half_message, is_half
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 
@@ -29,8 +29,7 @@ class ScheduledSends:
         half = is_half_send(command, properties)
         if half or any(property_value(properties, name) for name in TIMER_PROPERTIES):
             if len(properties) > PROPERTIES_BYTES_MAX - ROOM_BYTES:
-                remark = f"properties of {len(properties)} bytes leave no room for those of the broker"
-                return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                return _no_room(properties)
             return self._refuse_half(command, properties) if half else self._refuse_timer(command, properties)
         return None
 
@@ -44,6 +43,8 @@ class ScheduledSends:
         transactions = self._context.transactional_messages
         if transactions is not None and is_half_send(command, properties):
             half = half_message(to_store)
+            if len(half.properties) > PROPERTIES_BYTES_MAX - COPY_ROOM_BYTES:  # it has UNIQ_KEY twice
+                return _no_room(half.properties)
             stored = self._writer.put(half)
             if isinstance(stored, PutMessageResult):
                 transactions.stored(half, stored)
@@ -90,6 +91,11 @@ class ScheduledSends:
             remark = f"{deliver_ms - now} ms is above timerMaxDelaySec {settings.timer_max_delay_sec}"
             return PutRefused(ResponseCode.MESSAGE_ILLEGAL, f"the delay of {remark}")
         return None
+
+
+def _no_room(properties: bytes) -> PutRefused:
+    remark = f"properties of {len(properties)} bytes leave no room for those of the broker"
+    return PutRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def is_half_send(command: SendCommand, properties: bytes) -> bool:

@@ -16,6 +16,8 @@ from broker.transactions.core.state import Half
 COMMIT: Final = 8
 ROLLBACK: Final = 12
 OPS_PER_RECORD_MAX: Final = 100_000
+COPY_ROOM_BYTES: Final = 128
+"""Of properties that a half message must leave for those of its copies, and for a checksum."""
 
 CHECKS: Final = b"TRANSACTION_CHECK_TIMES"
 ROOT: Final = b"TRAN_PREPARED_QUEUE_OFFSET"

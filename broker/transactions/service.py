@@ -288,7 +288,7 @@ class TransactionService(TermService):
         to_store = copy_message(record, half, half.checks + 1)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
-            return False
+            return self._cannot_copy(half, record, stored)
         self.state.stored(self._half(stored, to_store.properties, to_store.born_timestamp, now))
         self._send_check(peer, replace(record, properties=to_store.properties), stored)
         return True
@@ -313,10 +313,15 @@ class TransactionService(TermService):
         to_store = copy_message(record, half, half.checks)
         stored = self._writer.put(to_store)
         if isinstance(stored, PutRefused):
-            return False
+            return self._cannot_copy(half, record, stored)
         self.state.stored(self._half(stored, to_store.properties, to_store.born_timestamp, self._clock()))
         self.state.put_off(half.root, due_ms)
         return True
+
+    def _cannot_copy(self, half: Half, record: Record, refused: PutRefused) -> bool:
+        """False: nothing can be written now. A half message without room for the properties of a copy, of
+        RocketMQ or an earlier release, is given up: it would keep all others from being checked."""
+        return refused.code == ResponseCode.MESSAGE_ILLEGAL and self._give_up(half, record)
 
     def _copy_old_half_messages(self) -> bool:
         """Copies old open half messages to the end of the queue: the next master reads the queue from the

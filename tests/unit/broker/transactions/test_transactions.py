@@ -8,7 +8,7 @@ import pytest
 
 from broker.admission.send_gate import ROLE
 from broker.config.client_settings import ClientSettings
-from broker.message.record import Record, decode, offset_message_id, parse_properties
+from broker.message.record import PROPERTIES_BYTES_MAX, Record, decode, offset_message_id, parse_properties
 from broker.transactions import service
 from broker.transactions.core.state import End
 from broker.transactions.handlers import EndTransactionHandler
@@ -509,6 +509,29 @@ def test_an_absent_producer_costs_no_records_for_a_while(scene: Scene) -> None:
     for _ in range(40):
         scene.run(ABSENT_MS)
     assert len(scene.records(HALF_TOPIC.name)) == 1
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_one_that_cannot_be_copied_holds_no_others_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_here: bool
+) -> None:
+    """Its UNIQ_KEY, which a half message has twice, leaves no room for the number of checks."""
+    long = HALF + "K" * (PROPERTIES_BYTES_MAX // 2 - 83)
+    reply = scene.broker.send(i=long, f="4", g=str(scene.now))
+    assert reply is not None and reply.code == ResponseCode.MESSAGE_ILLEGAL
+    monkeypatch.setattr("broker.handlers.scheduled_sends.COPY_ROOM_BYTES", 0)  # as RocketMQ stores them
+    scene.half(b"long", long)
+    monkeypatch.undo()
+    scene.half(b"other")
+    producers = scene.producers
+    if not is_here:
+        scene.producers = []
+        scene.run(COPY_PERIOD_MS)
+        scene.producers = producers
+        scene.run(ABSENT_MS)
+    scene.run(TIMEOUT_MS + 1)
+    assert [decode(question.body).body for question in scene.questions()] == [b"other"]
+    assert scene.bodies(GIVEN_UP_TOPIC) == [b"long"] and len(scene.transactions.state) == 1
 
 
 # -- terms -------------------------------------------------------------------------------------------------
