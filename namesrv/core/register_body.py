@@ -17,6 +17,7 @@ import msgspec
 
 from keelmq.remoting.lenient_json import load_lenient, without_nulls
 from keelmq.remoting.operations.route import DataVersion
+from namesrv.core.topics import TOPICS_PER_BROKER_MAX
 from namesrv.core.values import RegisterBody
 
 BARE_WRAPPER_BELOW = 37
@@ -24,7 +25,9 @@ BARE_WRAPPER_BELOW = 37
 MAPPINGS_SINCE = 413
 """Release ordinal of 5.0.0: since then the compressed form ends with topic queue mappings."""
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
-TOPICS_MAX = 1_000_000
+JSON_CHARACTERS_MAX = 4 * 1024 * 1024
+"""Of all JSON parts of a compressed body; the topics are none of them. Mappings of 10,000 static topics fit.
+Without a limit 64 KiB of zeros and ones could become gigabytes of Python objects."""
 ZLIB_FIRST_BYTE = 0x78
 MESSAGE_TYPE, FIFO = "message.type", "FIFO"
 """The attribute of a topic whose messages are sent in order."""
@@ -150,7 +153,7 @@ def _body(wrapper: _Wrapper, filter_servers: tuple[str, ...] | None) -> Register
 def _parse(reader: "_Parts", version: int) -> RegisterBody:
     wrapper = _Wrapper(data_version=reader.json(_Version))
     count = reader.number()
-    if not 0 <= count <= TOPICS_MAX:
+    if not 0 <= count <= TOPICS_PER_BROKER_MAX:
         raise BadBody(f"compressed body: {count} topics")
     wrapper.topic_config_table = dict(_topic(reader.text()) for _ in range(count))
     servers = reader.json(list[str] | None)
@@ -191,6 +194,7 @@ class _Parts(msgspec.Struct):
 
     data: bytes
     position: int = 0
+    json_characters: int = 0
 
     def at_end(self) -> bool:
         return self.position == len(self.data)
@@ -214,7 +218,11 @@ class _Parts(msgspec.Struct):
             raise BadBody("compressed body: not UTF-8") from None
 
     def json(self, type_: Any) -> Any:
+        text = self.text()
+        self.json_characters += len(text)
+        if self.json_characters > JSON_CHARACTERS_MAX:
+            raise BadBody(f"compressed body: more than {JSON_CHARACTERS_MAX} characters of JSON")
         try:
-            return msgspec.convert(load_lenient(self.text().encode() or b"null"), type_, strict=False)
+            return msgspec.convert(load_lenient(text.encode() or b"null"), type_, strict=False)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise BadBody(f"compressed body: {error}") from None

@@ -81,6 +81,24 @@ def test_a_zlib_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         inflate_body(zlib.compress(bytes(100_000)), 479)
 
 
+def test_json_that_would_become_gigabytes_of_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("namesrv.core.register_body.JSON_CHARACTERS_MAX", 1_000)
+    lists = part('{"topic":"T1","x":[%s[]]}' % ("[]," * 400))
+    with pytest.raises(BadBody, match="more than 1000 characters of JSON"):
+        inflate_body(body(VERSION, NONE, part("[]"), ONE, lists), 479)
+    small = part('{"topic":"T1","x":[%s[]]}' % ("[]," * 100))
+    with pytest.raises(BadBody, match="more than 1000 characters of JSON"):
+        inflate_body(body(VERSION, NONE, part("[]"), struct.pack(">i", 4), small * 4), 479)
+
+
+def test_no_more_topics_are_read_than_a_broker_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("namesrv.core.register_body.TOPICS_PER_BROKER_MAX", 1)
+    topics = [part(f"T{number} 8 8 6 SINGLE_TAG {{}}") for number in range(2)]
+    assert len(inflate_body(body(VERSION, ONE, topics[0], part("[]")), 479).topics) == 1
+    with pytest.raises(BadBody, match="2 topics"):
+        inflate_body(body(VERSION, struct.pack(">i", 2), *topics, part("[]")), 479)
+
+
 @pytest.mark.parametrize(
     ("raw", "version", "servers"),
     [
