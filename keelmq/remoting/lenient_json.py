@@ -1,7 +1,7 @@
 """JSON as fastjson 1.2.83 writes and reads it, for texts that a strict parser refuses.
 
-Bare and single-quoted keys, a leading Set/TreeSet word, raw control characters inside strings. The text is
-rewritten to standard JSON in one linear pass and then parsed strictly.
+Bare and single-quoted keys, a leading Set/TreeSet word, raw control characters and halves of surrogate pairs
+inside strings. The text is rewritten to standard JSON in one linear pass and then parsed strictly.
 """
 
 import re
@@ -22,6 +22,13 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+_ESCAPE = re.compile(
+    rb"""\\(?:
+    u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}
+    | (?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})
+    | .)""",
+    re.VERBOSE | re.DOTALL,
+)
 _SINGLE_SPECIAL = re.compile(rb"""\\'|"|\\.""", re.DOTALL)
 
 
@@ -30,8 +37,8 @@ _decode_with_texts = msgspec.json.Decoder(float_hook=str).decode
 
 def load_lenient(raw: bytes, *, floats_as_text: bool = False) -> Any:
     """Returns the JSON value in `raw`. floats_as_text: 1.50 is "1.50", as it is written there. Bytes that are
-    not UTF-8 are read as U+FFFD, as Java does: a C++ client sends its properties as they are. Raises
-    ValueError."""
+    not UTF-8 are read as U+FFFD, as Java does: a C++ client sends its properties as they are. Half of a
+    surrogate pair (\\ud800) is read as "?", which is what Java stores and signs. Raises ValueError."""
     decode = _decode_with_texts if floats_as_text else msgspec.json.decode
     try:
         return decode(raw)
@@ -54,8 +61,8 @@ def without_nulls(value: Any) -> Any:
 
 
 def to_standard_json(raw: bytes) -> bytes:
-    """Returns standard JSON: quotes bare keys and undoes fastjson's other deviations; standard JSON stays
-    unchanged."""
+    """Returns standard JSON: quotes bare keys and undoes fastjson's other deviations; standard JSON without
+    halves of surrogate pairs stays unchanged."""
     return _TOKEN.sub(_standard_token, raw)
 
 
@@ -65,9 +72,9 @@ def _standard_token(match: re.Match[bytes]) -> bytes:
         return match["before"] + b'"' + key + b'"'
     single = match["single"]
     if single is not None:
-        return b'"' + _escape_controls(_SINGLE_SPECIAL.sub(_standard_quote, single)) + b'"'
+        return b'"' + _standard_text(_SINGLE_SPECIAL.sub(_standard_quote, single)) + b'"'
     text = match[0]
-    return _escape_controls(text) if text.startswith(b'"') else b""
+    return _standard_text(text) if text.startswith(b'"') else b""
 
 
 def _standard_quote(match: re.Match[bytes]) -> bytes:
@@ -77,5 +84,6 @@ def _standard_quote(match: re.Match[bytes]) -> bytes:
     return b'\\"' if text == b'"' else text
 
 
-def _escape_controls(text: bytes) -> bytes:
-    return _CONTROL.sub(lambda match: b"\\u%04x" % match[0][0], text)
+def _standard_text(text: bytes) -> bytes:
+    whole = _ESCAPE.sub(lambda match: match[0] if match["half"] is None else b"?", text)
+    return _CONTROL.sub(lambda match: b"\\u%04x" % match[0][0], whole)

@@ -214,6 +214,22 @@ def test_bytes_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
     assert decode(binary[4:].replace(b"xyz", b"caf\xe9"[1:])).ext_fields == {"i": "af\ufffd"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"\ud800", "?"),
+        (r"\uDFFF\ud83d-", "??-"),
+        (r"\ud83d\ude00\ud83d", "\U0001f600?"),
+        (r"\\ud800\\\ud800", r"\ud800\?"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_read_as_java_stores_it(text: str, expected: str) -> None:
+    for quote in "\"'":
+        header = f'{{"code":310,"opaque":7,"extFields":{{"i":{quote}{text}{quote}}}}}'.encode()
+        assert decode(struct.pack(">I", len(header)) + header).ext_fields == {"i": expected}
+
+
+
 def test_lenient_rewrite_leaves_text_alone() -> None:
     assert decode_body(Body, b'{count:1,"name":"{0:1,\\"2:3"}').name == '{0:1,"2:3'
     assert decode_body(Body, b'{"name":"a\tb",count:1}').name == "a\tb"
