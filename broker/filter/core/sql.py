@@ -2,12 +2,13 @@
 
     expression := and { OR and }          and := not { AND not }          not := [NOT] test
     test := value [ = <> > >= < <= value | [NOT] BETWEEN value AND value | [NOT] IN ( 'text', ... )
-                  | IS [NOT] NULL ] | ( expression )
-    value := property | 123 | -1.5e3 | 'text, '' is a quote' | TRUE | FALSE
+                  | [NOT] CONTAINS STARTSWITH ENDSWITH 'text' | IS [NOT] NULL ] | ( expression )
+    value := property | 123 | 123L | -1.5e3 | 'text, '' is a quote' | TRUE | FALSE
 
 Three-valued logic, as in SQL: a test is unknown if a property is absent, or is not a number where it is
 compared with one. A message matches only if the expression is true. Parsing ends with an Expression or a
-BadSubscription; evaluation never raises. Source: RocketMQ 5.3.3 SelectorParser, ComparisonExpression.
+BadSubscription; evaluation never raises. CONTAINS, STARTSWITH, ENDSWITH and their contraries are false for a
+property that is absent, and for an empty text. Source: RocketMQ 5.3.3 SelectorParser, ComparisonExpression.
 """
 
 import re
@@ -48,7 +49,7 @@ class _Token(NamedTuple):
 
 _TOKEN = re.compile(
     r"""\s+
-    | (?P<number> [+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
+    | (?P<number> [+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?:(?<=\d)[lL](?![A-Za-z0-9_$.]))?
     | (?P<word> [A-Za-z_$][A-Za-z0-9_$.]*)
     | '(?P<text> (?:[^']|'')*)'
     | (?P<sign> <>|>=|<=|[=<>(),])
@@ -56,6 +57,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _KEYWORDS = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE"})
+_TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": str.__contains__,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -155,12 +161,15 @@ class _Parser:
             self.expect("word", "NULL")
             return _is_null(left, is_negated)
         is_negated = self._accept("NOT")
+        for name, has in _TEXT_TESTS.items():
+            if self._accept(name):
+                return _of_text(left, has, self._text(), is_negated)
         if self._accept("BETWEEN"):
             test = self._between(left)
         elif self._accept("IN"):
             test = self._in(left)
         elif is_negated:
-            raise _unexpected(self._look(), "BETWEEN or IN")
+            raise _unexpected(self._look(), f"BETWEEN, IN, {', '.join(_TEXT_TESTS)}")
         else:
             return _truth(left)
         return _negated(test) if is_negated else test
@@ -191,14 +200,17 @@ class _Parser:
         self.expect("sign", "(")
         texts = set()
         while True:
-            token = self._take()
-            if token.kind != "text":
-                raise _unexpected(token, "a text in quotes")
-            texts.add(_unquoted(token))
+            texts.add(self._text())
             if not self._accept(","):
                 break
         self.expect("sign", ")")
         return _one_of(left, frozenset(texts))
+
+    def _text(self) -> str:
+        token = self._take()
+        if token.kind != "text":
+            raise _unexpected(token, "a text in quotes")
+        return _unquoted(token)
 
     def _value(self) -> _Value:
         token = self._take()
@@ -304,6 +316,14 @@ def _one_of(value: _Value, texts: frozenset[str]) -> Test:
     def test(properties: Properties) -> bool | None:
         text = value.read(properties)
         return None if text is None else text in texts
+
+    return test
+
+
+def _of_text(value: _Value, has: Callable[[str, str], bool], part: str, is_negated: bool) -> Test:
+    def test(properties: Properties) -> bool:
+        text = value.read(properties)
+        return isinstance(text, str) and part != "" and has(text, part) is not is_negated
 
     return test
 

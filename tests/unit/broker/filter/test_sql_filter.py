@@ -29,6 +29,16 @@ HAS = {"a": "3", "b": "3.5", "c": "it's", "t": "TRUE", "n": "-7", "TAGS": "TagA"
         ("FALSE", False),
         ("NOT NOT TRUE", True), ("a = 3 OR missing = 1", True), ("missing = 1 OR a = 3", True),
         ("a = 4 OR a = 3 AND t", True), ("(a = 4 OR a = 3) AND NOT t", False), ("((a = 3))", True),
+        ("c CONTAINS ''''", True), ("c contains 'S'", False), ("c NOT CONTAINS 'x'", True),
+        ("c NOT CONTAINS 't'", False), ("TAGS STARTSWITH 'Tag'", True), ("TAGS STARTSWITH 'ag'", False),
+        ("TAGS NOT STARTSWITH 'Tag'", False), ("TAGS EndsWith 'gA' AND a = 3", True),
+        ("TAGS ENDSWITH 'g'", False),
+        ("TAGS NOT ENDSWITH 'x' AND 'abc' CONTAINS 'b'", True), ("NOT (TAGS CONTAINS 'Tag')", False),
+        ("a = 3L", True), ("a < 4l AND a > -3L", True), ("contains IS NULL", True),
+        # As in RocketMQ, these are false and not unknown.
+        ("missing CONTAINS 'x'", False), ("missing NOT CONTAINS 'x'", False),
+        ("NOT (missing STARTSWITH 'x')", True), ("c CONTAINS ''", False), ("c NOT ENDSWITH ''", False),
+        ("3 CONTAINS '3'", False),
         # Unknown is not true, and neither is its contrary.
         ("missing = 1", False), ("NOT missing = 1", False), ("missing <> 1", False), ("missing > 1", False),
         ("missing NOT IN ('x')", False), ("missing NOT BETWEEN 1 AND 2", False), ("NOT missing", False),
@@ -49,7 +59,8 @@ def test_matches(text: str, matches: bool) -> None:
         "a BETWEEN 'x' AND 'y'", "a IN ()", "a IN (1)", "a IN ('x'", "a IN 'x'", "1 IN ('x')", "a IS 3",
         "a NOT 3",
         "(a = 1", "a = 1)", "a = 'x", "a; drop", "a = \x00", "1", "'text'", "NOT", "a = AND", "a != 1",
-        "a = 1e999",
+        "a = 1e999", "a CONTAINS", "a CONTAINS 1", "a CONTAINS b", "a NOT STARTSWITH",
+        "ENDSWITH 'x'", "a = 1.L", "a = 3Lb",
         "a > 1" + "0" * 60, "\u0660 = 1",
     ],
 )  # fmt: skip
@@ -76,7 +87,7 @@ def test_garbage_is_refused_or_answered() -> None:
     """Total: from random tokens comes an expression that answers, or BadSubscription."""
     dice = random.Random(11)
     words = ["a", "b", "c", "missing", "AND", "OR", "NOT", "(", ")", "=", "<>", "<", ">=", "IN", "IS",
-    "NULL", "BETWEEN",
+    "NULL", "BETWEEN", "CONTAINS", "STARTSWITH", "ENDSWITH",
              "1", "-2.5", "'x'", "TRUE", ",", "t"]  # fmt: skip
     good = 0
     for _ in range(20_000):
