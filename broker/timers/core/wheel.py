@@ -14,6 +14,7 @@ import msgspec
 
 TIMERS_MAX: Final = 20_000_000
 NOTHING: Final = -1
+_EVERY_OFFSET: Final = 2**63 - 1
 
 
 class Frontier(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class TimerWheel:
     def begin_phase(self, limit_ms: int) -> None:
         """Begins to deliver everything with a time of up to limit_ms."""
         assert self._limit_ms is None, "in a phase"
-        self._limit_ms = max(limit_ms, self._frontier.read_ms)
+        self._limit_ms = limit_ms
 
     def next_due(self) -> tuple[int, int] | None:
         """Returns (time, offset) of the next timer, the same until delivered(); None: the phase is over."""
@@ -121,9 +122,17 @@ class TimerWheel:
             if self._taken < len(slot):
                 return self._heap[0], slot[self._taken]
             self._drop_slot()
-        self._frontier = Frontier(self._limit_ms, self.read_end)
+        self._frontier = self._after_phase(self._limit_ms)
         self._limit_ms = None
         return None
+
+    def _after_phase(self, limit_ms: int) -> Frontier:
+        """While the clock is behind an earlier phase (it was ahead, or was that of an earlier master), the
+        timers of that phase stay delivered, and later ones between the two times are not."""
+        known = self._frontier
+        if limit_ms >= known.read_ms:
+            return Frontier(limit_ms, self.read_end)
+        return Frontier(known.read_ms, known.read_offset, self.read_end, limit_ms, _EVERY_OFFSET)
 
     def delivered(self) -> None:
         """Marks the timer that next_due() returned as delivered."""

@@ -349,6 +349,26 @@ def test_a_crash_loses_no_timer_and_repeats_none(scene: Scene) -> None:
     assert again.bodies() == [b"5", b"50"] and len(again.timers.wheel) == 1
 
 
+def test_a_clock_that_was_ahead_delivers_no_later_timer_early(scene: Scene) -> None:
+    """What went out meanwhile stays out, also for the next master."""
+    scene.send(b"before", TIMER_DELIVER_MS=scene.now + 1_800_000)
+    scene.run(3_600_000)
+    assert scene.bodies() == [b"before"]
+    scene.run(-3_600_000)
+    scene.send(b"soon", TIMER_DELIVER_MS=scene.now + 60_000)
+    scene.send(b"after", TIMER_DELIVER_MS=scene.now + 600_000)
+    scene.run(30_000)
+    assert scene.bodies() == [b"before"]
+    scene.run(60_000)
+    assert scene.bodies() == [b"before", b"soon"]
+    scene.restart()
+    assert scene.bodies() == [b"before", b"soon"]
+    scene.run(600_000)
+    scene.restart()
+    scene.run(3_600_000)
+    assert scene.bodies() == [b"before", b"soon", b"after"]
+
+
 def test_progress_follows_when_nothing_can_be_lost_any_more(scene: Scene) -> None:
     scene.send(TIMER_DELAY_SEC=3)
     scene.run()

@@ -229,7 +229,6 @@ def test_half_of_a_surrogate_pair_is_read_as_java_stores_it(text: str, expected:
         assert decode(struct.pack(">I", len(header)) + header).ext_fields == {"i": expected}
 
 
-
 def test_lenient_rewrite_leaves_text_alone() -> None:
     assert decode_body(Body, b'{count:1,"name":"{0:1,\\"2:3"}').name == '{0:1,"2:3'
     assert decode_body(Body, b'{"name":"a\tb",count:1}').name == "a\tb"
