@@ -29,6 +29,7 @@ from broker.handlers.pull_commands import (
     FORBIDDEN_TOPIC,
     MESSAGES_MAX,
     PullCommand,
+    keep_little,
     lenient,
     refuse,
 )
@@ -171,6 +172,7 @@ class PullHandler:
         if code == ResponseCode.PULL_NOT_FOUND and ext.sys_flag & FLAG_SUSPEND:
             suspend_ms = min(ext.suspend_timeout_millis, self._settings.suspend_ms_max)
             if suspend_ms > 0:
+                keep_little(command)
                 waiter = _Waiter(
                     self, command, peer, topic, group, message_filter, now_ms() + suspend_ms,
                     ext.queue_offset, self.request_code, monotonic(),

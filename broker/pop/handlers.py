@@ -20,7 +20,7 @@ from broker.pop.core.handles import ORDER_REVIVE_QUEUE, BadHandle, Handle, bits_
 from broker.pop.core.order import QueueOfGroup
 from broker.pop.core.state import INVISIBLE_MS_MAX, Key
 from broker.pop.long_polling import PollingKey, PopLongPolling, Waiter
-from broker.pop.reading import MESSAGES_MAX, PopParameters, PopReader, PopResult
+from broker.pop.reading import ATTEMPT_CHARACTERS_MAX, MESSAGES_MAX, PopParameters, PopReader, PopResult
 from broker.pop.service import PopService
 from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
@@ -106,14 +106,12 @@ class PopHandlers:
         params = PopParameters(
             header.consumer_group, header.topic, header.queue_id, topic.read_queue_nums, header.max_msg_nums,
             min(header.invisible_time, INVISIBLE_MS_MAX), self._wanted(header), header.init_mode,
-            header.order, header.attempt_id or "",
+            header.order, (header.attempt_id or "")[:ATTEMPT_CHARACTERS_MAX],
         )  # fmt: skip
         await self._must_serve()
         if self._is_full(params):
             raise CommandError(ResponseCode.SYSTEM_BUSY, "too many popped messages are not acknowledged yet")
-        if self._pop_now(params, call):
-            return None
-        return self._wait(params, header.poll_time, call)
+        return None if self._pop_now(params, call) else self._wait(params, header.poll_time, call.for_later())
 
     def _readable(self, group_name: str, topic_name: str, queue_id: int, peer: Peer) -> Topic:
         if not self._context.readable:
@@ -376,9 +374,11 @@ class PopHandlers:
         if header.poll_time <= 0 or call.is_oneway:
             return Reply(NotificationResponse(has_msg=False))
 
+        later = call.for_later()
+
         def tell(has_message: bool) -> None:
             answer = NotificationResponse(has_msg=has_message)
-            call.peer.send(response_frame(call.opaque, ResponseCode.SUCCESS, None, answer))
+            later.peer.send(response_frame(later.opaque, ResponseCode.SUCCESS, None, answer))
 
         def look() -> bool:
             if found := self._reader.has_any(params, wall_ms()):

@@ -40,6 +40,8 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 262_144
+ATTEMPT_CHARACTERS_MAX: Final = 256
+"""Of an attemptId, which is a UUID: the rest does not count, since it is kept."""
 MESSAGES_MAX: Final = 32
 READS_MAX: Final = 16
 """Reads of a queue in one pop while the filter matches nothing. The next pop continues there; for a waiting

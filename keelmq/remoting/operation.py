@@ -253,6 +253,11 @@ class Call(msgspec.Struct, frozen=True):
     # handlers of administrative requests fill it, for Audit
     changes: Changes = msgspec.field(default_factory=dict)
 
+    def for_later(self) -> "Call":
+        """Returns what a handler keeps of a request that waits. Thousands may wait, and the body and the ext
+        fields of each may be as large as a frame."""
+        return Call(self.peer, opaque=self.opaque)
+
 
 class Reply(msgspec.Struct, frozen=True):
     """Response header, body and code. `body`: bytes unchanged, a model or a JSON value, or None."""

@@ -1,7 +1,10 @@
 """How many items an object holds: what a test of bounded memory asks, whatever the attributes are called."""
 
+import gc
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 CONTAINERS = (list, set, deque)
@@ -32,3 +35,15 @@ def _containers(value: object, seen: set[int]) -> Iterator[Any]:
             inside += [getattr(value, name) for name in names if hasattr(value, name)]
     for each in inside:
         yield from _containers(each, seen)
+
+
+@contextmanager
+def memory_grows_by(bytes_max: int) -> Iterator[None]:
+    """Asserts that what is allocated in the block, and is there at its end, has at most this many bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] <= bytes_max
+    finally:
+        tracemalloc.stop()

@@ -15,6 +15,7 @@ from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.clock import now_ms
 from tests.support.handler_parts import Broker
+from tests.support.items import memory_grows_by
 from tests.support.store_parts import damage_unit
 from tests.unit.broker.handlers.test_pull_handler import answer, fill, read
 
@@ -213,6 +214,20 @@ def test_a_pull_whose_subscription_went_is_told(broker: Broker) -> None:
     first, second = broker.answers()
     assert first.code == second.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     assert broker.handlers.pull.waiting_count == 0
+
+
+@pytest.mark.parametrize("flag", [2, 2 + 4 + 8])
+def test_a_waiting_pull_keeps_no_text_that_is_not_looked_at(broker: Broker, flag: int) -> None:
+    subscribe(broker, "B", version=5)
+    fill(broker, 1)
+    with memory_grows_by(3_000_000):
+        for number in range(8):
+            text = str(number) * 1_000_000
+            waits = broker.pull(1, suspend_ms=15_000, sysFlag=str(flag), subscription=text)
+            assert waits is None
+    assert broker.handlers.pull.waiting_count == 8
+    fill(broker, 1, b"wanted", tags="B")
+    assert [reply.code for reply in broker.answers()] == [0] * 8
 
 
 def test_a_waiting_pull_of_batches_is_refused_when_its_group_comes_with_sql(

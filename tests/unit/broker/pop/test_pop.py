@@ -21,6 +21,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode as decode_frame
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.clock import now_ms
+from tests.support.items import memory_grows_by
 from tests.support.pop_parts import INVISIBLE_MS, Message, Scene, read
 from tests.support.store_parts import BORN_HOST, damage_unit
 
@@ -366,6 +367,22 @@ async def test_a_waiting_pop_gets_what_comes_again(scene: Scene) -> None:
     scene.run(INVISIBLE_MS)
     (message,) = read(decode_frame(scene.peer.sent[0][4:]))
     assert (message.body, message.tries) == (b"1", 1)
+
+
+async def test_a_waiting_request_keeps_no_body_and_no_unknown_field(scene: Scene) -> None:
+    fields = {
+        "consumerGroup": "g",
+        "topic": "TopicA",
+        "queueId": -1,
+        "bornTime": scene.now,
+        "pollTime": 15_000,
+    }
+    pop = fields | {"maxMsgNums": 1, "invisibleTime": 60_000, "initMode": 0}
+    with memory_grows_by(3_000_000):
+        for number in range(8):
+            text = str(number) * 1_000_000
+            assert await scene.request(200050, pop | {"attemptId": text, "x": text}, text.encode()) is None
+            assert await scene.request(200054, fields | {"x": text}, text.encode()) is None
 
 
 async def test_not_too_many_wait(scene: Scene) -> None:
