@@ -9,7 +9,8 @@ from typing import Final
 
 from broker.clients.core.registry import BROADCASTING
 from broker.config.client_settings import ClientSettings
-from broker.metadata.core.topic_names import RETRY_PREFIX
+from broker.metadata.core.topic_names import NAME_BYTES_MAX, RETRY_PREFIX
+from broker.metadata.groups import illegal_group
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
 from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
@@ -53,6 +54,7 @@ class AssignmentHandlers:
         body = call.body
         if not isinstance(body, QueryAssignmentBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
+        _check_names(body.topic, body.consumer_group)
         strategy = STRATEGIES.get(body.strategy_name)
         if strategy is None:
             remark = f"strategyName {body.strategy_name} is not one of {', '.join(STRATEGIES)}"
@@ -111,6 +113,7 @@ class AssignmentHandlers:
         replica, for a retry topic, and for popping a batch topic."""
         if not isinstance(call.body, RequestModeBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
+        _check_names(call.body.topic, call.body.consumer_group)
         if call.body.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
@@ -136,3 +139,13 @@ class AssignmentHandlers:
     async def get_all_message_request_mode(self, header: Empty, call: Call) -> Reply:
         """Returns the whole table of modes (402)."""
         return Reply(body=self._metadata.request_modes.body())
+
+
+def _check_names(topic: str, group: str) -> None:
+    """Raises CommandError for names that nothing can have: both requests keep theirs, and a name may be as
+    large as a frame."""
+    problem = illegal_group(group)
+    if len(topic.encode()) > NAME_BYTES_MAX:
+        problem = f"the specified topic is longer than topic max length {NAME_BYTES_MAX}"
+    if problem is not None:
+        raise CommandError(ResponseCode.INVALID_PARAMETER, problem)

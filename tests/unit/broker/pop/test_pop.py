@@ -754,6 +754,20 @@ async def test_request_modes_and_assignments(scene: Scene) -> None:
     assert reply is not None and reply.code == ResponseCode.NO_PERMISSION
 
 
+@pytest.mark.parametrize(
+    "changed", [{"topic": "T" * 256}, {"consumerGroup": "g" * 256}, {"consumerGroup": ""}]
+)
+async def test_no_mode_is_kept_for_a_name_that_nothing_can_have(
+    scene: Scene, changed: dict[str, str]
+) -> None:
+    body = {"topic": "TopicA", "consumerGroup": "g", "clientId": "c1", "strategyName": "AVG",
+            "messageModel": "CLUSTERING", "mode": "POP", "popShareQueueNum": 0} | changed  # fmt: skip
+    for code in (400, 401):
+        reply = await scene.request(code, {}, json.dumps(body).encode())
+        assert reply is not None and reply.code == ResponseCode.INVALID_PARAMETER
+    assert scene.metadata.request_modes.table.rows == {}
+
+
 async def test_what_a_deleted_group_or_topic_had_out_is_nobodys(scene: Scene) -> None:
     scene.send(b"1")
     assert len(await scene.pop()) == len(await scene.pop(consumerGroup="h")) == 1
