@@ -6,15 +6,15 @@ default. Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 
 """
 
 import struct
+import sys
 from collections.abc import Mapping
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from keelmq.remoting.body import body_bytes
+from keelmq.remoting.body import ALL_ERRORS_BYTES_MAX, body_bytes, is_too_dense, validator_of
 from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
 from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
 from keelmq.remoting.lenient_json import load_lenient, without_nulls
@@ -361,15 +361,11 @@ def _remark(error: ValidationError, what: str) -> str:
 # ---- bodies ----
 
 
-@lru_cache(maxsize=256)
-def _adapter(type_: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(type_)
-
-
-def decode_body(type_: Any, raw: bytes) -> Any:
+def decode_body(type_: Any, raw: bytes, *, lenient_bytes_max: int = sys.maxsize) -> Any:
     """Returns a body as `type_` (an Operation's request_body or response_body); None for empty JSON.
 
-    Accepts what fastjson writes: bare number keys, null members, numbers as text. Raises BadRequest.
+    Accepts what fastjson writes: bare number keys, null members, numbers as text; above lenient_bytes_max it
+    must be standard JSON of the type, and not too dense. Raises BadRequest.
     """
     if type_ is None:
         return None
@@ -377,16 +373,20 @@ def decode_body(type_: Any, raw: bytes) -> Any:
         return raw
     if not raw:
         return None
+    if len(raw) > lenient_bytes_max and is_too_dense(raw):
+        raise BadRequest("body has more lists and objects than anything that is sent")
+    validator = validator_of(type_, first_error_only=len(raw) > ALL_ERRORS_BYTES_MAX)
     try:
-        return _adapter(type_).validate_json(raw)
-    except ValidationError:
-        pass
+        return validator.validate_json(raw)
+    except ValidationError as error:
+        if len(raw) > lenient_bytes_max:
+            raise BadRequest(_remark(error, "body member")) from None
     try:
         value = load_lenient(raw)
     except ValueError as error:
         raise BadRequest(f"body is not JSON: {error}") from None
     try:
-        return _adapter(type_).validate_python(without_nulls(value))
+        return validator.validate_python(without_nulls(value))
     except ValidationError as error:
         raise BadRequest(_remark(error, "body member")) from None
     except RecursionError:

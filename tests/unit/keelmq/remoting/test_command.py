@@ -1,14 +1,18 @@
 """RemotingCommand against bytes captured from Java peers, both header types, lenient reading."""
 
+import importlib
 import json
+import pkgutil
 import re
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from keelmq.remoting import operations
+from keelmq.remoting.body import Validator, validator_of
 from keelmq.remoting.command import (
     BadRequest,
     RemotingCommand,
@@ -23,7 +27,7 @@ from keelmq.remoting.command import (
     response_frame,
 )
 from keelmq.remoting.frame import FRAME_BYTES_MAX, FrameDecoder
-from keelmq.remoting.operation import LocalProtocolError, RemoteProtocolError, Wire
+from keelmq.remoting.operation import LocalProtocolError, Operation, RemoteProtocolError, Wire
 from keelmq.remoting.operations.controller import (
     NOTIFY_BROKER_ROLE_CHANGED,
     ControllerMetadata,
@@ -245,6 +249,50 @@ def test_lenient_rewrite_is_linear() -> None:
 def test_bodies_that_do_not_fit(raw: bytes) -> None:
     with pytest.raises(BadRequest):
         decode_body(Body, raw)
+
+
+def test_of_a_large_body_only_the_first_wrong_item_is_told() -> None:
+    """All errors of a body that fills a frame were gigabytes, and kept a name server busy for a minute."""
+    for wrong in (b'{"queueDatas":[' + b"1," * 99_999 + b"1]}", _map_of(b"1"), _map_of(b'["a",1]')):
+        with pytest.raises(BadRequest) as refused:
+            decode_body(TopicRouteData, wrong)
+        assert len(refused.value.remark) < 200
+    route = decode_body(TopicRouteData, _map_of(b'["a"]'))
+    assert len(route.filter_server_table) == 20_000 and route.filter_server_table["7"] == ["a"]
+
+
+def _map_of(value: bytes) -> bytes:
+    members = b",".join(b'"%d":%b' % (number, value) for number in range(20_000))
+    return b'{"filterServerTable":{' + members + b"}}"
+
+
+def test_a_large_body_of_a_request_is_standard_json_and_not_dense() -> None:
+    dense = b'{"x":[' + b"[]," * 1_000 + b"[]]}"
+    with pytest.raises(BadRequest, match="more lists and objects"):
+        decode_body(TopicRouteData, dense, lenient_bytes_max=len(dense) - 1)
+    assert decode_body(TopicRouteData, dense, lenient_bytes_max=len(dense)) == TopicRouteData()
+    lenient = b'{"x":"' + b"x" * 1_000 + b'","queueDatas":null}'
+    with pytest.raises(BadRequest, match="queueDatas"):
+        decode_body(TopicRouteData, lenient, lenient_bytes_max=1_000)
+    assert decode_body(TopicRouteData, lenient) == TopicRouteData()
+
+
+@pytest.mark.parametrize("module", [each.name for each in pkgutil.iter_modules(operations.__path__)])
+@pytest.mark.parametrize("raw", [b"{}", b"7", b"[]", b'["a"]', b'{"a":1}', b"null"])
+def test_both_validators_of_each_body_agree(module: str, raw: bytes) -> None:
+    for operation in vars(importlib.import_module(f"{operations.__name__}.{module}")).values():
+        for type_ in (getattr(operation, name, None) for name in ("request_body", "response_body")):
+            if isinstance(operation, Operation) and type_ not in (None, bytes):
+                both = [validator_of(type_, first_error_only=first) for first in (False, True)]
+                first, second = (_outcome(validator, raw) for validator in both)
+                assert first == second, type_
+
+
+def _outcome(validator: Validator, raw: bytes) -> Any:
+    try:
+        return validator.validate_json(raw)
+    except ValidationError:
+        return ValidationError
 
 
 def test_empty_bodies() -> None:
