@@ -296,7 +296,10 @@ class AccessControl:
         if not user.is_enabled:
             self._fail(request, username, now_ms, "user", f"User:{username} is disabled.")
         if needs_proof:
-            why = self._proofs.check(request.code, ext_fields, request.body, now_ms, request.own_address)
+            of = "" if username in settings.member_users else username
+            why = self._proofs.check(
+                request.code, ext_fields, request.body, now_ms, request.own_address, user=of
+            )
             if why is not None:
                 raise Refusal("proof", f"{name_of(request.code)} is refused: {why}")
         self._remember(request.connection_id, username, now_ms)

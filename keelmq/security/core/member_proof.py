@@ -18,11 +18,15 @@ since forgetting one would let its requests be used again.
 The first request of a sender is new by the wall clocks of both machines. The later ones are new by their
 monotonic clocks, compared with the first one: a wall clock that jumps does not separate members that know
 each other. One that arrives after the first and has a lower number must be later than the start of the
-server by the wall clocks, too: another run of the server may have used it."""
+server by the wall clocks, too: another run of the server may have used it.
+
+Users may send proofs as well, as our tools do. They have senders of their own, few each, and are new by the
+wall clocks always: no user can take the room or the numbers of members, or keep its own for ever."""
 
 import hashlib
 import hmac
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -31,6 +35,9 @@ from keelmq.security.core.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 PROOF: Final = "0KeelMQProof"
 WINDOW_MS: Final = 30_000
 SENDERS_MAX: Final = 20_000
+"""Of members; and as many of all users."""
+USER_SENDERS_MAX: Final = 1_000
+"""Of one user: each run of a tool is a sender, for a minute at most."""
 SENDER_BYTES: Final = 8
 NUMBERS: Final = 1_024
 """Requests of one sender may overtake each other by so many: it may have several connections."""
@@ -149,10 +156,12 @@ class MemberProofs:
         self._uptime = uptime
         self._not_before_ms = not_before_ms
         self._forgotten_ms = self._swept_ms = 0
-        self._senders: dict[str, _Sender] = {}
+        self._senders: dict[tuple[str, str], _Sender] = {}
+        """By user and name; user "": of members."""
+        self._count_of: Counter[str] = Counter()  # senders by user
         self.skew_ms = 0
-        """By how much the wall clock of the last request's sender is behind this one's, if it was the first
-        one of the sender; else 0."""
+        """By how much the wall clock of the last request's sender is behind this one's; 0 if that does not
+        matter, for the later requests of a member."""
 
     @property
     def is_skewed(self) -> bool:
@@ -164,10 +173,18 @@ class MemberProofs:
         return len(self._senders)
 
     def check(
-        self, code: int, ext_fields: ExtFields, body: bytes, now_ms: int, own_address: str = ""
+        self,
+        code: int,
+        ext_fields: ExtFields,
+        body: bytes,
+        now_ms: int,
+        own_address: str = "",
+        *,
+        user: str = "",
     ) -> str | None:
         """Returns why the proof does not hold; None: it does, and will not again. own_address: the server's,
-        of the connection on which the request came; "": a request that names a recipient is for others."""
+        of the connection on which the request came; "": a request that names a recipient is for others.
+        user: who has signed; "": a member."""
         proof = ext_fields.get(PROOF)
         if not proof:
             return "the proof of a member is missing"
@@ -182,15 +199,20 @@ class MemberProofs:
             for recipient in dict.fromkeys((own_address, ""))  # most name it
         ):
             return OTHER_RECIPIENT
-        return self._use(sender, int(number, 16), int(sent_text), int(uptime_text), now_ms)
+        return self._use((user, sender), int(number, 16), int(sent_text), int(uptime_text), now_ms)
 
-    def _use(self, sender: str, number: int, sent_ms: int, sent_uptime_ms: int, now_ms: int) -> str | None:
-        found, uptime_ms = self._senders.get(sender), self._uptime()
+    def _use(
+        self, key: tuple[str, str], number: int, sent_ms: int, sent_uptime_ms: int, now_ms: int
+    ) -> str | None:
+        (user, _), found, uptime_ms = key, self._senders.get(key), self._uptime()
         self.skew_ms = 0
+        if (found is None or user) and (why := self._refusal_of_time(sent_ms, now_ms)) is not None:
+            return why
         if found is None:
-            if (why := self._refusal_of_first(sent_ms, now_ms)) is not None:
+            if (why := self._refusal_of_first(user, sent_ms, now_ms)) is not None:
                 return why
-            found = self._senders[sender] = _Sender(number, uptime_ms, sent_uptime_ms)
+            found = self._senders[key] = _Sender(number, uptime_ms, sent_uptime_ms)
+            self._count_of[user] += 1
         late_ms = found.late_ms(uptime_ms, sent_uptime_ms)
         if abs(late_ms) > self.window_ms:
             return (
@@ -204,8 +226,8 @@ class MemberProofs:
             found.latest_ms = max(found.latest_ms, sent_ms)
         return why
 
-    def _refusal_of_first(self, sent_ms: int, now_ms: int) -> str | None:
-        """Returns why the first request of a sender is not new, or why there is no room for the sender."""
+    def _refusal_of_time(self, sent_ms: int, now_ms: int) -> str | None:
+        """Returns why a request is not new by the wall clocks."""
         self.skew_ms = now_ms - sent_ms
         if abs(self.skew_ms) > self.window_ms:
             when = "ago" if self.skew_ms > 0 else "in the future"
@@ -213,13 +235,21 @@ class MemberProofs:
                 f"the request was sent {abs(self.skew_ms) / 1000:.1f} s {when} by the clock of this server, "
                 f"and {self.window_ms / 1000:g} s is the limit: {CLOCKS}"
             )
+        return None
+
+    def _refusal_of_first(self, user: str, sent_ms: int, now_ms: int) -> str | None:
+        """Returns why the first request of a sender is not new, or why there is no room for the sender."""
         # A clock that was ahead when this program began must not refuse everybody until that time.
         self._not_before_ms = min(self._not_before_ms, now_ms)
         if self._is_before(sent_ms):
             return BEFORE
         self._sweep(now_ms)
-        if len(self._senders) >= self._senders_max:
-            return f"{self._senders_max} members and tools within {self.window_ms} ms: no room for more"
+        of_members = self._count_of[""]
+        if self._count_of[user] >= (USER_SENDERS_MAX if user else self._senders_max):
+            who = f"runs of tools of User:{user}" if user else "members"
+            return f"{self._count_of[user]} {who} within {self.window_ms} ms: no room for more"
+        if user and len(self._senders) - of_members >= self._senders_max:
+            return f"{self._senders_max} runs of tools within {self.window_ms} ms: no room for more"
         return None
 
     def _is_before(self, sent_ms: int) -> bool:
@@ -232,8 +262,11 @@ class MemberProofs:
         if abs(now_ms - self._swept_ms) < SWEEP_MS:
             return
         self._swept_ms, uptime_ms = now_ms, self._uptime()
-        for sender, found in list(self._senders.items()):
+        for key, found in list(self._senders.items()):
             is_silent = found.heard_ms < uptime_ms - self.window_ms
             if is_silent and found.latest_ms < now_ms - self.window_ms:
                 self._forgotten_ms = max(self._forgotten_ms, found.latest_ms)
-                del self._senders[sender]
+                del self._senders[key]
+                self._count_of[key[0]] -= 1
+                if not self._count_of[key[0]]:
+                    del self._count_of[key[0]]

@@ -91,6 +91,14 @@ def test_a_proof_counts_once_also_if_nobody_asked_for_it() -> None:
     assert "the request was sent before" in remark(access.check(sent, NOW_MS))
 
 
+def test_the_proof_of_a_user_is_no_member_s() -> None:
+    """The name of a sender is in every request: whoever sees one could use up its numbers."""
+    access = control(tables("Topic:t Pub Allow"), member_users=INNER)
+    assert isinstance(access.check(proven(Code.BROKER_HEARTBEAT, {}), NOW_MS), Granted)
+    assert isinstance(access.check(proven(Code.SEND_MESSAGE_V2, SEND, "alice", 2**40), NOW_MS), Granted)
+    assert isinstance(access.check(proven(Code.BROKER_HEARTBEAT, {}, number=1), NOW_MS), Granted)
+
+
 # -- look-ups ---------------------------------------------------------------------------------------------
 
 

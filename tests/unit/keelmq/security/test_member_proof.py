@@ -2,7 +2,14 @@
 
 import pytest
 
-from keelmq.security.core.member_proof import NUMBERS, OTHER_RECIPIENT, PROOF, MemberProofs, with_proof
+from keelmq.security.core.member_proof import (
+    NUMBERS,
+    OTHER_RECIPIENT,
+    PROOF,
+    USER_SENDERS_MAX,
+    MemberProofs,
+    with_proof,
+)
 from keelmq.security.core.signature import signed, signed_bytes
 from tests.unit.keelmq.security.parts import NOW_MS, SENDER
 
@@ -198,6 +205,37 @@ def test_the_memory_of_senders_is_bounded_and_a_full_one_refuses() -> None:
     later_ms = NOW_MS + 30_001
     uptimes.append(30_001)
     assert proofs.check(1001, proven(sender=senders[4], sent_ms=later_ms), b"body", later_ms) is None
+    assert len(proofs) == 1
+
+
+def test_users_take_no_room_and_no_numbers_of_members() -> None:
+    proofs = MemberProofs(senders_max=1)
+    assert proofs.check(1001, proven(2**40), b"body", NOW_MS, user="alice") is None
+    assert proofs.check(1001, proven(), b"body", NOW_MS) is None
+    assert proofs.check(1001, proven(1), b"body", NOW_MS) is None
+    why = proofs.check(1001, proven(sender=b"sender 2"), b"body", NOW_MS, user="bob")
+    assert why is not None and "no room for more" in why
+
+
+def test_one_user_takes_no_room_of_others() -> None:
+    proofs = MemberProofs()
+    senders = [b"%08d" % number for number in range(USER_SENDERS_MAX + 1)]
+    refused = [proofs.check(1001, proven(sender=each), b"body", NOW_MS, user="alice") for each in senders]
+    assert refused[:-1] == [None] * USER_SENDERS_MAX
+    assert refused[-1] is not None and "no room for more" in refused[-1]
+    assert proofs.check(1001, proven(sender=b"sender 2"), b"body", NOW_MS, user="bob") is None
+
+
+def test_the_senders_of_a_user_are_forgotten_whatever_time_it_names() -> None:
+    """A member may go on after its clock has jumped; a user could keep its senders for ever with that."""
+    uptimes = [0]
+    proofs = MemberProofs(uptime=lambda: uptimes[-1])
+    assert proofs.check(1001, proven(), b"body", NOW_MS, user="alice") is None
+    why = proofs.check(1001, proven(1, sent_ms=10**13 - 1), b"body", NOW_MS, user="alice")
+    assert why is not None and "synchronize the clocks" in why
+    later_ms = NOW_MS + 30_001
+    uptimes.append(30_001)
+    assert proofs.check(1001, proven(sender=b"sender 2", sent_ms=later_ms), b"body", later_ms) is None
     assert len(proofs) == 1
 
 
