@@ -36,9 +36,29 @@ def test_the_table_is_bounded() -> None:
     throttle = FailureThrottle(failures_max=1, refill_ms=100, addresses_max=10)
     for number in range(100):
         throttle.failed(f"10.0.0.{number}", 0)
-    assert len(throttle) == 10
+    assert 5 <= len(throttle) <= 10
     assert throttle.wait_ms("10.0.0.99", 0) == 100
     assert throttle.wait_ms("10.0.0.0", 0) == 0
+
+
+def test_failures_with_many_other_names_do_not_make_it_forget_a_guesser() -> None:
+    throttle = FailureThrottle(failures_max=3, refill_ms=100, addresses_max=10)
+    for _ in range(3):
+        throttle.failed("10.0.0.1", 0, "admin")
+    for number in range(1_000):
+        throttle.failed("10.0.0.1", 0, f"nobody {number}")
+    assert throttle.wait_ms("10.0.0.1", 0, "admin") == 100
+    assert len(throttle) <= 10
+
+
+def test_failures_of_a_clock_that_was_ahead_are_forgotten_first() -> None:
+    throttle = FailureThrottle(failures_max=3, refill_ms=100, addresses_max=4)
+    for number in range(3):
+        throttle.failed("10.0.0.1", 1_000_000, f"nobody {number}")
+    for _ in range(3):
+        throttle.failed("10.0.0.1", 0, "admin")
+    throttle.failed("10.0.0.1", 0, "nobody 3")
+    assert throttle.wait_ms("10.0.0.1", 0, "admin") == 100
 
 
 def test_kinds_are_counted_apart() -> None:
