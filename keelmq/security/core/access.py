@@ -115,8 +115,9 @@ class AccessControl:
         self._state = object()
         self._allowed: dict[tuple[object, ...], Granted] = {}
         """(user, code, address, fields of its resources) -> what was granted, without look-ups."""
-        self._authenticated: dict[tuple[int, str], int] = {}
-        """(connection, user) whose signature was right -> until when that counts, in ms."""
+        self._authenticated: dict[tuple[int, str, bool], int] = {}
+        """(connection, user, whether that is an account of ACL 1.0, which has a secret of its own) whose
+        signature was right -> until when that counts, in ms."""
 
     @property
     def remembered(self) -> tuple[int, int]:
@@ -209,13 +210,13 @@ class AccessControl:
         if plain.is_white(request.peer_ip):
             return Granted("", rule.role)
         access_key = ext_fields.get(ACCESS_KEY) or ""
-        self._refuse_throttled(request, access_key, now_ms)
+        self._refuse_throttled(request, access_key, now_ms, is_plain=True)
         account = plain.authenticate(ext_fields, request.body, request.version, request.peer_ip)
         if isinstance(account, str):
             if access_key:
                 self._throttle.failed(request.peer_ip, now_ms, access_key)
             raise Refusal(reason_of_plain(plain, access_key), f"AclException: {account}")
-        self._remember(request.connection_id, access_key, now_ms)
+        self._remember(request.connection_id, access_key, now_ms, is_plain=True)
         if account.is_admin:
             return Granted(access_key, rule.role)
         key = ("1.0", access_key, request.code, request.peer_ip, *map(ext_fields.get, rule.fields))
@@ -283,7 +284,7 @@ class AccessControl:
             needs_proof = True
         needs_proof = needs_proof or PROOF in ext_fields
         if settings.stateful_authentication and not needs_proof and rule.role is not Role.ADMINISTER:
-            until_ms = self._authenticated.get((request.connection_id, username), 0)
+            until_ms = self._authenticated.get((request.connection_id, username, False), 0)
             if until_ms > now_ms:
                 # Every change of users clears this, so the user is still the same and enabled.
                 return username
@@ -347,19 +348,21 @@ class AccessControl:
             del self._allowed[next(iter(self._allowed))]
         self._allowed[key] = granted
 
-    def _remember(self, connection_id: int, username: str, now_ms: int) -> None:
+    def _remember(self, connection_id: int, username: str, now_ms: int, *, is_plain: bool = False) -> None:
         """Also without the stateful strategy: connections that were right are not throttled."""
-        key = (connection_id, username)
+        key = (connection_id, username, is_plain)
         if key not in self._authenticated and len(self._authenticated) >= self._settings.stateful_cache_max:
             del self._authenticated[next(iter(self._authenticated))]
         self._authenticated[key] = now_ms + self._settings.stateful_expired_ms
 
-    def _refuse_throttled(self, request: AccessRequest, username: str, now_ms: int) -> None:
+    def _refuse_throttled(
+        self, request: AccessRequest, username: str, now_ms: int, *, is_plain: bool = False
+    ) -> None:
         """Never a member: its secret is random, and a stranger must not keep it from the cluster."""
         if username in self._settings.member_users:
             return
         wait_ms = self._throttle.wait_ms(request.peer_ip, now_ms, username)
-        if wait_ms and (request.connection_id, username) not in self._authenticated:
+        if wait_ms and (request.connection_id, username, is_plain) not in self._authenticated:
             raise Refusal(
                 "throttled",
                 f"too many failed authentications from {request.peer_ip}; "

@@ -12,7 +12,8 @@ from keelmq.security.core.member_proof import with_proof
 from keelmq.security.core.plain_acl import parse_plain_acl
 from keelmq.security.core.signature import sign
 from keelmq.security.core.throttle import FailureThrottle
-from tests.unit.keelmq.security.parts import NOW_MS, PEER, SENDER, V5, control, request, tables
+from keelmq.security.core.users import User
+from tests.unit.keelmq.security.parts import NOW_MS, PEER, SENDER, V5, acl_of, control, request, tables
 
 SEND = {"a": "p", "b": "t", "e": "0"}
 INNER = frozenset({"inner"})
@@ -72,6 +73,18 @@ def test_an_empty_password_signs_for_nobody() -> None:
     fields["Signature"] = sign("", fields)
     sent = AccessRequest(Code.SEND_MESSAGE_V2, V5, fields, b"", PEER)
     assert remark(control(tables()).check(sent, NOW_MS)) == "check signature failed."
+
+
+def test_the_secret_of_an_account_of_acl_1_is_none_of_the_user_with_that_name() -> None:
+    """Also where the signature of a connection counts for a while: each of the two has its own."""
+    made = tables()
+    made.put(User("RocketMQ", "another secret"), acl_of("RocketMQ", "Topic:t Pub Allow"))
+    access = AccessControl(
+        made, AccessSettings(authentication_enabled=True, stateful_authentication=True), plain=PLAIN
+    )
+    for _ in range(2):
+        sent = request(Code.SEND_MESSAGE_V2, SEND, user="RocketMQ", secret="12345678")
+        assert remark(access.check(sent, NOW_MS)) == "check signature failed."
 
 
 # -- proofs -----------------------------------------------------------------------------------------------
