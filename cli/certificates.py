@@ -5,7 +5,6 @@ The CA is created once and reused, so the same command renews certificates. What
 group require of a certificate is in namesrv.plugins.controller.raft.transport.certificates.
 """
 
-import ipaddress
 import os
 import re
 import secrets
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ID = re.compile(r"^[A-Za-z0-9_.]{1,63}$")
 NAME = re.compile(r"^[A-Za-z0-9_.-]{1,63}$")
+HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 CLOCKS_DIFFER = timedelta(hours=1)  # a certificate is valid at once, also where the clock is behind
 TOGETHER = "members"
 DAYS_MAX = 36_500
@@ -111,6 +112,9 @@ def make(
             raise CertificatesError(f"{member!r} is not a name (letters, digits, _ . and -)")
         if member == "ca":
             raise CertificatesError("'ca' is the name of the CA's own files: choose another id")
+    for host in hosts:
+        if not is_host(host):
+            raise CertificatesError(f"--host {host!r} is neither a DNS name nor an IP address (no port)")
     output.mkdir(parents=True, exist_ok=True, mode=0o700)
     told = []
     if not (output / "ca.crt").exists() and not (output / "ca.key").exists():
@@ -127,6 +131,18 @@ def make(
             f"{until:%Y-%m-%d}"
         )
     return [*told, "", *_settings(role, output.absolute(), next(iter(groups)), together=together)]
+
+
+def is_host(name: str) -> bool:
+    """Returns whether a certificate can be for it: an IP address, or a DNS name in ASCII."""
+    return HOST.fullmatch(name) is not None or _address(name) is not None
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
 
 
 def _settings(role: Role, output: Path, stem: str, *, together: bool) -> list[str]:
@@ -230,10 +246,8 @@ def issue(
 def _general_name(name: str) -> "GeneralName":
     from cryptography import x509
 
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+    address = _address(name)
+    return x509.DNSName(name) if address is None else x509.IPAddress(address)
 
 
 def _builder(

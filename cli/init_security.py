@@ -12,7 +12,6 @@ that exists is overwritten.
 """
 
 import hashlib
-import ipaddress
 import json
 import os
 import re
@@ -33,6 +32,7 @@ from cli.certificates import (
     CertificatesError,
     DaysOption,
     Role,
+    is_host,
     issue,
     new_authority,
     read_authority,
@@ -47,7 +47,6 @@ SECRET_BYTES = 24
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
 _CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,48}")
-_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HERE = "${securityPath}"
 
 
@@ -143,16 +142,8 @@ def _check(wanted: Wanted) -> None:
             f"--cluster {wanted.cluster!r} is not a name of at most 48 letters, digits, _ . and -"
         )
     for host in wanted.hosts:
-        if not _HOST.fullmatch(host) and not _is_address(host):
+        if not is_host(host):
             raise InitSecurityError(f"--host {host!r} is neither a DNS name nor an IP address (no port)")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _write_all(directory: Path, wanted: Wanted) -> None:

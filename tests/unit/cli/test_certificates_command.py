@@ -155,3 +155,11 @@ def test_certificates_of_servers_and_clients(tmp_path: Path) -> None:
 def test_hosts_are_not_for_raft(tmp_path: Path) -> None:
     told = run("n0", "--host", "localhost", "--output", str(tmp_path), code=1)
     assert "--host is for --role server and client" in told
+
+
+@pytest.mark.parametrize("host", ["bröker", "", "broker a", "broker-a:10911", "https://broker-a"])
+def test_a_host_that_no_certificate_can_be_for(tmp_path: Path, host: str) -> None:
+    output = tmp_path / "certificates"
+    text = run("broker-a", "--role", "server", "--host", host, "--output", str(output), code=1)
+    assert f"--host {host!r} is neither a DNS name nor an IP address" in text
+    assert not output.exists()
