@@ -2,7 +2,9 @@
 
 A session stands for the user's name and password, in memory. The HTTP guard gets them as the header
 Authorization of each request that has the cookie (Sessions in keelmq/remoting/servers/http_access.py), so a
-user who is removed, or has a new password, is out with the next request.
+user who is removed, or has a new password, is out with the next request. Where the port does not know the
+users, servers of the cluster are asked again while a session is used, each CHECK_AGAIN_MS. Open streams are
+checked like requests.
 """
 
 import asyncio
@@ -19,8 +21,8 @@ from fastapi import Request, Response
 from keelmq.client.admin import AdminClient
 from keelmq.console.core.sessions import Session, SessionTable
 from keelmq.console.pages import PAGE, is_built
-from keelmq.remoting.operation import Peer
-from keelmq.remoting.servers.http_access import TooManyFailures
+from keelmq.remoting.operation import Peer, Role
+from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_call import call_of
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tls.contexts import Tls
@@ -34,6 +36,8 @@ NAME_CHARS_MAX: Final = 256
 API: Final = "/v1/console"
 OPEN: Final = frozenset({f"{API}/session", f"{API}/login", f"{API}/logout"})
 LOGINS_AT_ONCE: Final = 4
+CHECK_AGAIN_MS: Final = 10_000
+"""How long a password that servers of the cluster have checked counts, where only they know it."""
 
 
 class Verifier(Protocol):
@@ -41,6 +45,11 @@ class Verifier(Protocol):
 
     async def verify(self, user: str, password: str, peer: Peer) -> None:
         """Raises Unauthenticated, Forbidden or TooManyFailures."""
+        ...
+
+    async def is_still_right(self, user: str, password: str) -> bool:
+        """Returns whether a password that was right has not been refused since. Asked for sessions that do
+        not stand for the password itself."""
         ...
 
     @property
@@ -76,6 +85,8 @@ class ConsoleAccess:
         self.sessions = SessionTable()
         self._throttle = FailureThrottle()
         self._checking = asyncio.Semaphore(LOGINS_AT_ONCE)
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        """Session id -> who asks whether its password is still right."""
 
     @property
     def is_required(self) -> bool:
@@ -102,6 +113,10 @@ class ConsoleAccess:
         session = self.sessions.use(session_id, self._clock())
         if session is None:
             return None
+        self._look_again(session_id, session)
+        return self._authorization(session_id, session)
+
+    def _authorization(self, session_id: str, session: Session) -> str:
         return basic(session.user, session.secret.text) if self._as_password else f"Session {session_id}"
 
     def user_of(self, authorization: str) -> str | None:
@@ -109,6 +124,29 @@ class ConsoleAccess:
         scheme, _, session_id = authorization.partition(" ")
         session = self.sessions.look(session_id, self._clock()) if scheme == "Session" else None
         return None if session is None else session.user
+
+    def _look_again(self, session_id: str, session: Session) -> None:
+        """Asks the cluster about the password of a session, if that is due, in the background."""
+        is_due = self._clock() - session.checked_ms >= CHECK_AGAIN_MS
+        if is_due and not self._as_password and session_id not in self._asking:
+            task = asyncio.get_running_loop().create_task(self._ask_again(session_id, session))
+            self._asking[session_id] = task
+            task.add_done_callback(lambda _: self._asking.pop(session_id, None))
+
+    async def _ask_again(self, session_id: str, session: Session) -> None:
+        async with self._checking:
+            is_right = await self._verifier.is_still_right(session.user, session.secret.text)
+        if is_right:
+            self.sessions.checked(session_id, self._clock())
+        else:
+            self.sessions.end(session_id)
+
+    async def stop(self) -> None:
+        """Ends what runs in the background. Safe to repeat."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     # -- log-in ------------------------------------------------------------------------------------------
 
@@ -154,8 +192,23 @@ class ConsoleAccess:
         return max(0, session.ends_ms - self._clock())
 
     def is_still_in(self, visitor: Visitor, request: Request) -> bool:
-        """Returns whether the session of an open stream has not ended since."""
-        return visitor.session is None or self.visitor(request).session is not None
+        """Returns whether who has opened a stream may still read it."""
+        text = request.headers.get("authorization")
+        if visitor.session is not None:
+            session_id = _id_of(request.headers.get("cookie", ""))
+            session = self.sessions.look(session_id, self._clock())
+            if session is None:
+                return False
+            self._look_again(session_id, session)
+            text = text or self._authorization(session_id, session)
+        call = call_of(request.scope)
+        access = None if call.policy is None else call.policy.access
+        try:
+            if access is not None:
+                access.check_role(access.authenticate(text, call.peer), Role.READ, call.peer)
+        except (Forbidden, TooManyFailures, Unauthenticated):
+            return False
+        return True
 
     @asynccontextmanager
     async def admin_of(

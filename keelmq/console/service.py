@@ -92,6 +92,7 @@ class ConsoleService:
 
     async def stop(self) -> None:
         """Ends all streams, and stops polling. Safe to repeat."""
+        await self.access.stop()
         await self.console.stop()
 
     def add_to(self, app: FastAPI) -> None:

@@ -2,6 +2,7 @@
 ClusterVerifier where only the cluster's servers do.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -15,6 +16,8 @@ from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.open_network import is_loopback
 from keelmq.security.server_access import ip_of
 from keelmq.security.signer import Credentials
+
+logger = logging.getLogger(__name__)
 
 VERIFY_TIMEOUT_MS: Final = 3_000
 ASKED_MAX: Final = 3
@@ -37,6 +40,10 @@ class PortVerifier:
         caller = self._access.authenticate(basic(user, password), peer)
         self._access.check_role(caller, Role.READ, peer)
 
+    async def is_still_right(self, user: str, password: str) -> bool:
+        """The port checks the password with every request."""
+        return True
+
 
 class ClusterVerifier:
     """Asks servers of the cluster with the user's own signature: their settings (26), which need the same
@@ -55,6 +62,25 @@ class ClusterVerifier:
             credentials = Credentials(user, password)
         except ValueError as error:
             raise Unauthenticated(str(error), [SESSION_CHALLENGE]) from None
+        why = await self._asked(credentials)
+        if why is not None:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR,
+                f"nobody can check the password now: {why}; try again when it answers",
+            )
+
+    async def is_still_right(self, user: str, password: str) -> bool:
+        """Nobody is logged out because no broker answers."""
+        try:
+            await self._asked(Credentials(user, password))
+        except Unauthenticated:
+            return False
+        except CommandError as error:
+            logger.info("the password of %s cannot be checked again: %s", user, error.remark)
+        return True
+
+    async def _asked(self, credentials: Credentials) -> str | None:
+        """Returns why nobody can tell; None: the password is right. Raises Unauthenticated: it is not."""
         asked, why = list(await self._brokers())[:ASKED_MAX], "no broker answers"
         async with AdminClient(timeout_ms=VERIFY_TIMEOUT_MS, tls=self._tls, credentials=credentials) as admin:
             for address in asked:
@@ -65,10 +91,8 @@ class ClusterVerifier:
                         raise Unauthenticated(f"refused: {error.remark}", [SESSION_CHALLENGE]) from None
                     why = f"{address}: {error.remark}"
                 else:
-                    return
-        raise CommandError(
-            ResponseCode.SYSTEM_ERROR, f"nobody can check the password now: {why}; try again when it answers"
-        )
+                    return None
+        return why
 
 
 class SessionCaller(Caller):

@@ -102,6 +102,9 @@ class OneUser:
         if (user, password) != self._known:
             raise Unauthenticated("wrong name or password", [])
 
+    async def is_still_right(self, user: str, password: str) -> bool:
+        return (user, password) == self._known
+
     @property
     def is_required(self) -> bool:
         return True

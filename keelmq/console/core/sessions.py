@@ -23,6 +23,8 @@ class Session(msgspec.Struct, frozen=True):
     secret: "Secret"
     began_ms: int
     used_ms: int
+    checked_ms: int
+    """When the password was right last."""
 
     @property
     def ends_ms(self) -> int:
@@ -59,7 +61,7 @@ class SessionTable:
             del self._sessions[each]
         if len(self._sessions) >= self._max:
             del self._sessions[min(self._sessions, key=lambda each: self._sessions[each].used_ms)]
-        self._sessions[session_id] = session = Session(user, Secret(secret), now_ms, now_ms)
+        self._sessions[session_id] = session = Session(user, Secret(secret), now_ms, now_ms, now_ms)
         return session
 
     def use(self, session_id: str, now_ms: int) -> Session | None:
@@ -76,6 +78,12 @@ class SessionTable:
             del self._sessions[session_id]
             return None
         return session
+
+    def checked(self, session_id: str, now_ms: int) -> None:
+        """Notes that the password of a session is still right. One that has ended stays so."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._sessions[session_id] = replace(session, checked_ms=now_ms)
 
     def end(self, session_id: str) -> None:
         """Ends a session. Safe to repeat."""

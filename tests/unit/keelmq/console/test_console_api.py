@@ -31,9 +31,15 @@ class Change(Parameters):
 class OnlyAlice:
     is_required = True
 
+    def __init__(self) -> None:
+        self.password = "right"
+
     async def verify(self, user: str, password: str, peer: Peer) -> None:
-        if (user, password) != ("alice", "right"):
+        if not await self.is_still_right(user, password):
             raise Unauthenticated("wrong", ["Session"])
+
+    async def is_still_right(self, user: str, password: str) -> bool:
+        return (user, password) == ("alice", self.password)
 
 
 class Recorder:
