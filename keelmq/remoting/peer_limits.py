@@ -89,7 +89,8 @@ class PeerLimits:
         self._partial: dict[Reader, None] = {}
         """Connections with an unfinished frame, in the order in which these began."""
         self._unauthenticated: dict[Reader, int] = {}
-        """The part of their bytes that came before the connection was admitted."""
+        """The part of their bytes that came before the connection was admitted, in the order in which the
+        frames began."""
         self._bytes_of: Counter[bytes] = Counter()
         self._requests = _buckets(self.limits)
 
@@ -184,20 +185,28 @@ class PeerLimits:
             oldest.evict(f"{problem}, and its frame is the oldest one")
 
     def _hold_unauthenticated(self, connection: Reader, count: int) -> None:
+        """At the limit of all addresses the oldest frame makes room: a stranger could hold it for long with
+        frames that it does not end, and whose first request is large would be kept out."""
         limits, held = self.limits, self._bytes_of[connection.network] + count
         if 0 < limits.unauthenticated_bytes_per_address < held:
-            whose, maximum = "its address", limits.unauthenticated_bytes_per_address
-        elif self.unauthenticated_bytes + count > limits.unauthenticated_bytes:
-            whose, maximum = "all addresses", limits.unauthenticated_bytes
-        else:
-            self._bytes_of[connection.network] = held
-            self.unauthenticated_bytes += count
-            self._unauthenticated[connection] = self._unauthenticated.get(connection, 0) + count
-            return
-        raise NoRoomError(
-            f"unfinished frames of connections from {whose} that have not authenticated would hold more than "
-            f"{maximum} bytes"
-        )
+            raise NoRoomError(
+                "unfinished frames of connections from its address that have not authenticated would hold "
+                f"more than {limits.unauthenticated_bytes_per_address} bytes"
+            )
+        while self.unauthenticated_bytes + count > limits.unauthenticated_bytes:
+            oldest = next(iter(self._unauthenticated), connection)
+            problem = (
+                "unfinished frames of connections that have not authenticated would hold more than "
+                f"{limits.unauthenticated_bytes} bytes"
+            )
+            if oldest is connection:
+                raise NoRoomError(problem)
+            self.release(oldest)
+            self.closed[FRAME_BYTES] += 1
+            oldest.evict(f"{problem}, and its frame is the oldest one")
+        self._bytes_of[connection.network] += count
+        self.unauthenticated_bytes += count
+        self._unauthenticated[connection] = self._unauthenticated.get(connection, 0) + count
 
     def release(self, connection: Reader) -> None:
         """The frame is complete, or will never be. Safe to repeat."""

@@ -150,8 +150,6 @@ def test_unauthenticated_connections_share_the_room_of_their_address() -> None:
     ):
         limits.hold(second, 41)
     limits.hold(second, 40)
-    with pytest.raises(NoRoomError, match=r"all addresses .* more than 150 bytes"):
-        limits.hold(other, 51)
     limits.hold(other, 50)
     member = FakeConnection(limits, A, is_admitted=True)
     limits.hold(member, 1_000_000)
@@ -160,6 +158,26 @@ def test_unauthenticated_connections_share_the_room_of_their_address() -> None:
         limits.release(each)
     assert (limits.partial_bytes, limits.unauthenticated_bytes) == (0, 0)
     assert limits.remembered == 0, "nothing is kept of addresses that are gone"
+
+
+def test_the_oldest_frames_of_strangers_go_for_new_ones() -> None:
+    """Some strangers could keep others out with frames that they do not end."""
+    limits = PeerLimits(Limits(unauthenticated_bytes=100))
+    slow, slower, honest = connections(limits, 3)
+    limits.hold(slow, 50)
+    limits.hold(slower, 40)
+    limits.hold(slow, 5)
+    limits.hold(honest, 30)
+    assert slow.problem == (
+        "unfinished frames of connections that have not authenticated would hold more than 100 bytes, and "
+        "its frame is the oldest one"
+    )
+    assert slower.problem is honest.problem is None
+    assert limits.unauthenticated_bytes == limits.partial_bytes == 70
+    with pytest.raises(NoRoomError, match="would hold more than 100 bytes"):
+        limits.hold(FakeConnection(limits), 101)
+    assert limits.closed == {FRAME_BYTES: 3}, "its own problem is counted by the connection"
+    limits.hold(FakeConnection(limits, is_admitted=True), 1_000)
 
 
 def test_the_oldest_frames_go_for_new_ones() -> None:
