@@ -27,6 +27,9 @@ RIGHTS: Final = "rights that it does not have"
 USERS: Final = "users and their secrets"
 OPERATOR: Final = Identity("operator", "the-key-of-the-operator")
 REPLICATED_S: Final = 5.0
+DELAYED: Final = "SCHEDULE_TOPIC_XXXX"
+LEVEL: Final = 18
+"""The longest delay, two hours. Its queue is one below."""
 
 
 def acl(user: str, resource: str, *actions: str) -> dict[str, Any]:
@@ -352,6 +355,28 @@ async def denied(attacker: Attacker) -> Outcome:
         await attacker.stage.must("broker", 3001, {"username": who.name}, user(who.name, who.secret))
         await attacker.stage.must("broker", 3006, {"subject": f"User:{who.name}"}, rights)
     answer = await attacker.ask("broker", 11, pull_fields(ORDERS, OWN_GROUP), by=who)
+    return seen(SECRET in answer.body, answer)
+
+
+@attack(
+    "escalate/denied-delayed",
+    "may read all topics but one, which is denied, and reads that one's delayed message where the broker "
+    "keeps it",
+    asset="alice's messages",
+    success="the answer has a message",
+    answer="Cluster:KeelCluster from",
+)
+async def denied_delayed(attacker: Attacker) -> Outcome:
+    who, stage = Identity("reader", "the-key-of-the-reader"), attacker.stage
+    if stage.is_closed:
+        rights = acl(who.name, "Topic:*", "Sub", "Get")
+        entries = rights["policies"][0]["entries"]
+        entries.append({"resource": "Group:*", "actions": ["Sub"], "decision": "Allow"})
+        entries.append({"resource": f"Topic:{ORDERS}", "actions": ["All"], "decision": "Deny"})
+        await stage.must("broker", 3001, {"username": who.name}, user(who.name, who.secret))
+        await stage.must("broker", 3006, {"subject": f"User:{who.name}"}, rights)
+    await stage.send(ORDERS, SECRET, text=f"DELAY\x01{LEVEL}\x02")
+    answer = await attacker.ask("broker", 11, pull_fields(DELAYED, OWN_GROUP, LEVEL - 1), by=who)
     return seen(SECRET in answer.body, answer)
 
 

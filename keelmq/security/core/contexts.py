@@ -29,6 +29,15 @@ from keelmq.security.core.authorize import Context
 from keelmq.security.core.signature import ExtFields
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+WAITING_TOPICS: Final = frozenset(
+    {
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Topics of the broker, where messages of all topics wait for their own one."""
 RECALL_HANDLE: Final = ("recallHandle", "recall_handle")
 
 
@@ -184,6 +193,13 @@ def lookup(kind: LookupKind, name: str, to: tuple[Action, ...], *, optional: boo
 
 def cluster(*to: Action) -> Need:
     return lambda ext_fields, cluster_name: (Context(cluster_resource(cluster_name), to),)
+
+
+def read_waiting(ext_fields: ExtFields, cluster_name: str) -> Iterable[Context]:
+    """What is asked besides the right to read the topic: where messages of all topics wait, nobody knows by
+    its name whose they are, so only who may change the cluster reads there."""
+    if value_of(ext_fields, ("topic",), optional=True) in WAITING_TOPICS:
+        yield Context(cluster_resource(cluster_name), (Action.UPDATE,))
 
 
 def recalled(ext_fields: ExtFields, cluster_name: str) -> Iterable[Context]:

@@ -7,7 +7,9 @@ class (25, 26, 21, 43, 45, 200): here that needs the cluster, or the group. Sour
 RocketMQ 5.3.3 DefaultAuthorizationContextBuilder, and the @RocketMQAction of header classes.
 
 Differences on purpose: 29 to 33 take Sub as well as Get, since a consumer that starts at the last offset
-asks 30. Pulling from a retry topic needs its own group, whatever consumerGroup says."""
+asks 30. Pulling from a retry topic needs its own group, whatever consumerGroup says. Reading where messages
+of all topics wait (delayed ones, half messages) needs the cluster as well: such a name does not say whose
+they are."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -34,6 +36,7 @@ from keelmq.security.core.contexts import (
     heartbeat,
     lock_batch,
     lookup,
+    read_waiting,
     recalled,
     request_mode,
     required_of,
@@ -83,7 +86,7 @@ _MEMBER: Final = _rule(Role.ADMINISTER, cluster(Action.UPDATE), members_only=Tru
 _MEMBER_READ: Final = _rule(Role.READ, cluster(Action.GET), members_only=True)
 
 _SEND_V2: Final = _operate(topic("b", "topic", to=PUB, trace_is_free=True))
-_PULL: Final = _operate(topic("topic", to=SUB), group("consumerGroup", to=SUB))
+_PULL: Final = _operate(topic("topic", to=SUB), group("consumerGroup", to=SUB), read_waiting)
 _POP: Final = _PULL
 _OFFSET: Final = _read(topic("topic", to=SUB_GET))
 _TOPIC_AND_GROUP: Final = _read(topic("topic", to=GET), group("group", to=GET))
@@ -112,7 +115,7 @@ _MESSAGES: Final[Mapping[int, Rule]] = {
     ),
     Code.PULL_MESSAGE: _PULL,
     Code.LITE_PULL_MESSAGE: _PULL,
-    Code.QUERY_MESSAGE: _read(topic("topic", to=SUB_GET)),
+    Code.QUERY_MESSAGE: _read(topic("topic", to=SUB_GET), read_waiting),
     Code.VIEW_MESSAGE_BY_ID: _read(
         topic("topic", to=SUB_GET, optional=True), lookup(LookupKind.LOG_OFFSET, "offset", to=SUB_GET)
     ),

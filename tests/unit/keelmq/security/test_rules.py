@@ -44,6 +44,18 @@ def test_every_rule_asks_for_something() -> None:
     assert [RequestCode(code).name for code, rule in RULES.items() if not rule.needs and not rule.body] == []
 
 
+@pytest.mark.parametrize("code", [11, 361, 200_050, 200_052, 12])
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_where_messages_of_all_topics_wait_only_who_may_change_the_cluster_reads(
+    code: int, topic: str
+) -> None:
+    """Else a right to all topics would overrule that one of them is denied."""
+    wanted = needs(code, {"topic": topic, "consumerGroup": "g"})
+    assert f"Cluster:{CLUSTER} Update" in wanted
+    assert len(wanted) > 1
+    assert f"Cluster:{CLUSTER} Update" not in needs(code, {"topic": "t", "consumerGroup": "g"})
+
+
 HEARTBEAT = {
     "clientID": "c",
     "producerDataSet": [{"groupName": "p"}],
