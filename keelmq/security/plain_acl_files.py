@@ -7,7 +7,6 @@ Source: RocketMQ 4.9.8 PlainPermissionManager."""
 import hashlib
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ def load_yaml(data: bytes, name: str) -> object:
         mark = error.problem_mark
         where = f" in line {mark.line + 1}" if mark is not None else ""
         raise BadPlainAcl(f"{name}: not YAML{where}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         raise BadPlainAcl(f"{name}: not YAML") from None
 
 
@@ -101,22 +100,22 @@ class PlainAclFiles:
                 log.warning("%s", problem)
         return self.current
 
-    def poll(self, changed: Callable[[PlainAcl], None]) -> None:
-        """Reads the files; calls `changed` if their content is another one, and good. Never raises for a
-        file."""
+    def poll(self) -> PlainAcl | None:
+        """Reads the files; returns their rules if the content is another one, and good. For a thread: reading
+        a thousand accounts takes some hundred ms, and a disk may be slow. Never raises for a file."""
         try:
             hashes, contents = self._read()
             if hashes == self._hashes:
-                return
+                return None
             # A bad state is remembered, too: it is told once.
             self._hashes = hashes
             self.current = self._parse(contents)
         except (BadPlainAcl, OSError) as error:
             self._tell(str(error))
-            return
+            return None
         self.problem = None
         log.info("access control files read: %d accounts", len(self.current.accounts))
-        changed(self.current)
+        return self.current
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

@@ -84,7 +84,9 @@ class ProgramSecurity:
         while self._plain_files is not None or self._poll_users is not None:
             await asyncio.sleep(POLL_S)
             if self._plain_files is not None:
-                self._plain_files.poll(self._set_plain)
+                plain = await asyncio.to_thread(self._plain_files.poll)
+                if plain is not None:
+                    self._set_plain(plain)
             if self._poll_users is not None:
                 await self._poll_users()
 

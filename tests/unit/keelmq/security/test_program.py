@@ -1,5 +1,7 @@
 """ProgramSecurity: what each key of the configuration does to the check."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,9 @@ import pytest
 from keelmq.runtime.config import load_config
 from keelmq.security.config import SecurityConfig
 from keelmq.security.core.access_settings import AccessSettings
+from keelmq.security.core.plain_acl import PlainAcl
 from keelmq.security.core.users import UserType
+from keelmq.security.plain_acl_files import PlainAclFiles
 from keelmq.security.private_file import read_private
 from keelmq.security.program import ProgramSecurity, first_users
 from tests.unit.keelmq.security.parts import NOW_MS, tables
@@ -98,3 +102,32 @@ def test_a_file_of_secrets_has_a_limit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has more than 10 bytes"):
         read_private(path, 10)
     assert read_private(path, 11) == b"x" * 11
+
+
+async def test_accounts_are_read_while_requests_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them take some hundred ms; a master that stands still for a second is replaced."""
+    reading, served, both = threading.Event(), threading.Event(), asyncio.Event()
+    found = PlainAcl()
+    in_time: list[bool] = []
+
+    def poll(_files: PlainAclFiles) -> PlainAcl:
+        reading.set()
+        in_time.append(served.wait(3))
+        return found
+
+    monkeypatch.setattr("keelmq.security.program.POLL_S", 0)
+    monkeypatch.setattr(PlainAclFiles, "poll", poll)
+    config = loaded(aclEnable="true", aclPath=str(tmp_path))
+    security = ProgramSecurity(config, tables(), cluster_name="C1")
+    security.when_changed(both.set)
+    following = asyncio.create_task(security.run())
+    try:
+        await asyncio.to_thread(reading.wait, 10)
+        served.set()
+        await asyncio.wait_for(both.wait(), 10)
+    finally:
+        following.cancel()
+    assert all(in_time)
+    assert security.access is not None and security.access.control.plain is found
