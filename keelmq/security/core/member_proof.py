@@ -36,7 +36,7 @@ PROOF: Final = "0KeelMQProof"
 WINDOW_MS: Final = 30_000
 SENDERS_MAX: Final = 20_000
 """Of members; and as many of all users."""
-USER_SENDERS_MAX: Final = 1_000
+USER_SENDERS_MAX: Final = 5_000
 """Of one user: each run of a tool is a sender, for a minute at most."""
 SENDER_BYTES: Final = 8
 NUMBERS: Final = 1_024
