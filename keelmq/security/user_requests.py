@@ -116,11 +116,12 @@ class UserRequests:
     async def delete_user(self, header: UserRequest, call: Call) -> Reply:
         """Deletes a user and its ACL (3003)."""
         self._check_name(header.username)
-        found = self._store.user(header.username)
-        self._refuse_others(header, call, found)
+        self._refuse_others(header, call, self._store.user(header.username))
         if await self._is_forwarded(AUTH_DELETE_USER, header, call):
             return Reply()
         async with self._changing:
+            found = self._store.user(header.username)
+            self._refuse_others(header, call, found)
             if found is not None:
                 call.changes[header.username] = found.info(), None
             await self._store.remove_user(header.username)

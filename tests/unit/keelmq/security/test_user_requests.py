@@ -1,5 +1,6 @@
 """3001 to 3010 on files: what is created, refused, answered and never answered."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,16 @@ async def test_what_a_slave_refuses_is_not_forwarded(desk: Desk, tmp_path: Path)
         with pytest.raises(CommandError, match="User:helper is not a Super user"):
             await slave.ask(code, {"username": "root"}, body, by=As("helper"))
     assert slave.forwarded == 0
+
+
+async def test_who_becomes_a_super_user_meanwhile_is_not_deleted(desk: Desk) -> None:
+    await desk.ask(3001, {"username": "alice"}, NORMAL, by=As("root"))
+    becomes = desk.ask(3002, {"username": "alice"}, {"userType": "Super"}, by=As("root"))
+    deleted = desk.ask(3003, {"username": "alice"}, by=As("helper"))
+    done = await asyncio.gather(becomes, deleted, return_exceptions=True)
+    assert isinstance(done[1], CommandError) and "is not a Super user" in done[1].remark
+    found = desk.store.user("alice")
+    assert found is not None and found.is_super
 
 
 async def test_a_user_says_in_vain_for_whom_a_request_is(desk: Desk) -> None:
