@@ -7,6 +7,7 @@ from pathlib import Path
 
 from broker.admin.repair import RepairError, inspect_store
 from broker.backup.manifest import CONFIG, IDENTITY, LOG, BackupError, Manifest, check_apart
+from broker.backup.offline_check import missing_parts
 from broker.backup.writer import BackupWriter
 from broker.controller_mode.broker_meta_file import META_NAME, decode_meta
 from broker.store.log.checkpoint import read_checkpoint
@@ -20,7 +21,8 @@ def backup_stopped(
     root: Path, target: Path, *, program: str, epoch_path: Path | None = None
 ) -> Iterator[tuple[int, int]]:
     """Writes the backup; yields (bytes copied, bytes of all files) after each step of bounded size. Raises
-    BackupError: the broker runs, or its files are no store; OSError. Nothing is left under `target` then.
+    BackupError: the broker runs, or its files are no whole store; OSError. Nothing is left under `target`
+    then.
 
     The log goes up to its last whole record. What of it is not confirmed is in the manifest.
     """
@@ -32,6 +34,8 @@ def backup_stopped(
             raise BackupError(str(error)) from None
         if found.epoch_fault is not None:
             raise BackupError(f"{found.epoch_fault}")
+        for _, text in missing_parts(found, is_running=False):
+            raise BackupError(f"{text}: see keelmq verify --from-dir {root}; a backup would lack messages")
         writer = BackupWriter(target)
         stack.callback(writer.discard)
         writer.begin()

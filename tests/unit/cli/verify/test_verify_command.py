@@ -2,15 +2,21 @@
 
 import asyncio
 import json
+import os
 import shutil
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from broker.admin.repair import log_files
 from broker.app.broker import Broker
+from broker.backup.manifest import BackupError
+from broker.store.queue.consume_queue import UNIT_BYTES
 from cli.keelmq import app
 from cli.verify.command import lines_of
 from cli.verify.group import GroupComparison, GroupReport
@@ -19,7 +25,7 @@ from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.store_copies import CHECKSUM_BYTES_MAX, PIECE_BYTES_MIN
-from tests.support.store_parts import crash, open_store, put_many
+from tests.support.store_parts import FILE_BYTES, crash, open_store, put_many
 from tests.unit.broker.app.test_broker_app import config, send
 from tests.unit.broker.backup.test_store_backup import backed_up, filled
 
@@ -152,6 +158,56 @@ def test_a_queue_that_points_elsewhere(tmp_path: Path) -> None:
     found = verify("--from-dir", tmp_path / "store")
     assert found.exit_code == 1 and "queue TopicA 1: entry 3 points to" in found.output
     assert "--resync --yes; otherwise restore a backup" in found.output
+
+
+def _lost_file(root: Path) -> None:
+    (root / "commitlog" / f"{FILE_BYTES:020}").unlink()
+
+
+def _empty_file(root: Path) -> None:
+    os.truncate(root / "commitlog" / f"{FILE_BYTES:020}", 0)
+
+
+def _damaged_end(root: Path) -> None:
+    last = max(log_files(root))
+    with last.open("r+b") as file:
+        (size,) = struct.unpack(">i", file.read(4))
+        file.seek(size + 4)  # the magic code of its second record
+        file.write(bytes(4))
+
+
+def _hole_in_a_queue(root: Path) -> None:
+    with (root / "consumequeue" / "TopicA" / "1" / f"{0:020}").open("r+b") as file:
+        file.seek(3 * UNIT_BYTES)
+        file.write(bytes(2 * UNIT_BYTES))
+
+
+def _shorter_queue(root: Path) -> None:
+    max((root / "consumequeue" / "TopicA" / "1").iterdir()).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (_lost_file, f"the file before it ends at {FILE_BYTES}"),
+        (_empty_file, f"has 0 bytes, and the others {FILE_BYTES}"),
+        (_damaged_end, "its next record is damaged or missing"),
+        (_hole_in_a_queue, "queue TopicA 1: entry 3 is missing"),
+        (_shorter_queue, "queue TopicA 1: entry 40 is missing"),
+    ],
+)
+def test_messages_that_no_start_brings_back(
+    tmp_path: Path, damage: Callable[[Path], None], fault: str
+) -> None:
+    root = tmp_path / "store"
+    filled(root)
+    damage(root)
+    found = verify("--from-dir", root)
+    assert found.exit_code == 1 and fault in found.output, found.output
+    assert "otherwise restore a backup" in found.output
+    if "queue" not in fault:
+        with pytest.raises(BackupError, match=fault):
+            backed_up(root, tmp_path / "backup")
 
 
 def test_records_that_are_not_in_a_queue_yet_are_no_fault(tmp_path: Path) -> None:
