@@ -21,6 +21,7 @@ from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.container.member import Member, described, may_lead
 from broker.container.membership_file import MembershipFile
+from broker.container.refusals import one_line, refused
 from broker.container.workers.move import MoveRefused, move
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
@@ -117,7 +118,7 @@ class Container:
         try:
             inner = self._read(path)
         except ConfigError as error:
-            return self._list(Member(path, None, 0, BrokerState.QUARANTINED, _one_line(error)))
+            return self._list(Member(path, None, 0, BrokerState.QUARANTINED, one_line(error)))
         plan = inner.plan()
         problems = problems_of(plan, self._other_plans(path), self._own_ports)
         member = Member(path, plan, self._place(plan, path), BrokerState.STARTING)
@@ -159,21 +160,21 @@ class Container:
         """Adds the broker of a file; returns its name when its ports are open (902). CommandError: nothing
         was added."""
         if not text:
-            raise _refused("addBroker config path is empty")
+            raise refused("addBroker config path is empty")
         path = self._allowed(text)
         if (retry := self._retries.get(path)) is not None:
             await asyncio.wait([retry])  # its outcome decides, not the moment of this request
         before = self._members.get(path)
         if before is not None and before.state is not BrokerState.QUARANTINED:
-            raise _refused(f"{before.name} has already been added to current broker container ({path})")
+            raise refused(f"{before.name} has already been added to current broker container ({path})")
         if len(self._members) >= BROKERS_MAX and before is None:
-            raise _refused(f"this container has {BROKERS_MAX} brokers; that is the limit")
+            raise refused(f"this container has {BROKERS_MAX} brokers; that is the limit")
         member = self._admit(path)
         if member.state is BrokerState.STARTING:
             await self._start(member)
         if member.state is not BrokerState.SERVING:
             self._forget(member, before)
-            raise _refused(f"start broker failed, {member.reason}" if member.plan else member.reason)
+            raise refused(f"start broker failed, {member.reason}" if member.plan else member.reason)
         try:
             await self._keep(lambda kept: kept.with_added(str(path), member.worker))
         except CommandError:
@@ -188,9 +189,14 @@ class Container:
         CommandError."""
         member = await self._find(cluster, name, broker_id)
         if member.state in BUSY:
-            raise _refused(f"{member.name} is {member.state}; try again when it is not")
+            raise refused(f"{member.name} is {member.state}; try again when it is not")
         configured = [str(path) for path in self._configured]
-        await self._keep(lambda kept: kept.with_removed(str(member.path), configured))
+        before, member.state = member.state, BrokerState.STOPPING  # no other request takes it meanwhile
+        try:
+            await self._keep(lambda kept: kept.with_removed(str(member.path), configured))
+        except BaseException:
+            member.state = before
+            raise
         await self._stop(member)
         self._members.pop(member.path, None)
         logger.info("%s was removed; its store stays on disk", member.name)
@@ -201,7 +207,7 @@ class Container:
         member = await self._find(cluster, name, broker_id)
         self._check_worker(worker)
         if member.state is not BrokerState.SERVING:
-            raise _refused(f"{member.name} is {member.state}: only a broker that serves can be moved")
+            raise refused(f"{member.name} is {member.state}: only a broker that serves can be moved")
         if member.worker == worker:
             return
         assert member.plan is not None
@@ -213,7 +219,7 @@ class Container:
             member.state = BrokerState.SERVING
             if not error.is_serving:
                 self._quarantine(member, str(error))
-            raise _refused(str(error)) from error
+            raise refused(str(error)) from error
         member.state, member.worker = BrokerState.SERVING, worker
         try:
             await self._keep(lambda kept: kept.with_added(str(member.path), worker))
@@ -227,7 +233,7 @@ class Container:
         try:
             await self._hosts[worker].restart()
         except BrokerRefused as error:
-            raise _refused(str(error)) from error
+            raise refused(str(error)) from error
 
     def plan(self, texts: Iterable[str]) -> ContainerPlan:
         """Checks files together, as if they were added in this order; adds nothing (29032)."""
@@ -237,7 +243,7 @@ class Container:
             try:
                 inner = self._read(path := self._allowed(text))
             except (CommandError, ConfigError) as error:
-                why = error.remark if isinstance(error, CommandError) else _one_line(error)
+                why = error.remark if isinstance(error, CommandError) else one_line(error)
                 planned.append(PlannedBroker(config_path=text, problems=[why]))
                 continue
             plan = inner.plan()
@@ -287,7 +293,7 @@ class Container:
         last = len(self._hosts) - 1
         if not 0 <= worker <= last:
             has = f"0 to {last}" if last else "one process, 0 (containerProcesses=1)"
-            raise _refused(f"there is no worker {worker}: this container has {has}")
+            raise refused(f"there is no worker {worker}: this container has {has}")
 
     def _read(self, path: Path) -> InnerConfig:
         return load_inner(path, self._config)
@@ -298,10 +304,10 @@ class Container:
         try:
             real = path.resolve()
         except (OSError, ValueError, RuntimeError):
-            raise _refused(f"addBroker: {text[:200]!r} is not a path") from None
+            raise refused(f"addBroker: {text[:200]!r} is not a path") from None
         if not path.is_absolute() or not any(real.is_relative_to(each) for each in self._directories):
             where = ", ".join(map(str, self._directories)) or "none: set brokerConfigDirectories"
-            raise _refused(
+            raise refused(
                 f"addBroker: {text[:200]!r} is not an absolute path below the directories that requests may "
                 f"name files in ({where})"
             )
@@ -338,7 +344,7 @@ class Container:
             await self._hosts[member.worker].stop(member.plan.identity, hand_over=True)
         except BrokerRefused as error:
             self._quarantine(member, str(error))
-            raise _refused(str(error)) from error
+            raise refused(str(error)) from error
 
     def _forget(self, member: Member, before: Member | None) -> None:
         """A request that failed leaves the list as it was."""
@@ -354,7 +360,7 @@ class Container:
                 try:
                     await self._file.save(members)
                 except OSError as error:
-                    raise _refused(
+                    raise refused(
                         f"the change cannot be kept in {self._file.path}: {error.strerror or error}; nothing "
                         "was changed (persistBrokers=false makes changes that end with this process)"
                     ) from error
@@ -390,11 +396,3 @@ class Container:
             hint = f"; of this group there is {names}" if group else ""
             raise CommandError(ResponseCode.BROKER_NOT_EXIST, NOT_EXIST + hint)
         return exact[0]
-
-
-def _refused(remark: str) -> CommandError:
-    return CommandError(ResponseCode.SYSTEM_ERROR, remark)
-
-
-def _one_line(error: Exception) -> str:
-    return "; ".join(str(error).splitlines())
