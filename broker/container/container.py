@@ -351,6 +351,8 @@ class Container:
         if before is None:
             self._members.pop(member.path, None)
             logger.info("%s is not listed: the request to add it was refused", member.name)
+        elif member.state is not BrokerState.QUARANTINED:
+            self._members[member.path] = before
 
     async def _keep(self, change: Callable[[Members], Members]) -> None:
         """CommandError: it cannot be kept; nothing has changed."""

@@ -79,3 +79,19 @@ async def test_a_removal_that_cannot_be_kept_leaves_the_broker(tmp_path: Path) -
     (tmp_path / "state").unlink()
     await container.remove("c1", "a", 0)
     assert container.states() == {}
+
+
+async def test_an_addition_that_cannot_be_kept_may_be_repeated(tmp_path: Path) -> None:
+    host = FakeHost()
+    host.refusal = "its port is in use"
+    container = container_of(tmp_path, path := broker_file(tmp_path, "a"), hosts=[host])
+    await container.start_all()
+    assert container.states() == {"quarantined": 1}
+    host.refusal = ""
+    (tmp_path / "state").write_text("where the directory should be")
+    with pytest.raises(CommandError, match="nothing was changed"):
+        await container.add(str(path))
+    assert host.running == {} and container.states() == {"quarantined": 1}
+    (tmp_path / "state").unlink()
+    await container.add(str(path))
+    assert container.states() == {"serving": 1}
