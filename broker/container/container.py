@@ -74,7 +74,7 @@ class Container:
     async def start_all(self) -> None:
         """Starts the brokers of the configuration and those that requests added. Raises ConfigError: which
         these are cannot be read."""
-        self._kept = await self._file.load()
+        self._kept = await self._file.load() if self._config.persist_brokers else Members()
         configured = [str(path) for path in self._configured]
         for path in sorted(self._kept.removed & set(configured)):
             logger.warning(

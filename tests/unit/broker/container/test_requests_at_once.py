@@ -95,3 +95,14 @@ async def test_an_addition_that_cannot_be_kept_may_be_repeated(tmp_path: Path) -
     (tmp_path / "state").unlink()
     await container.add(str(path))
     assert container.states() == {"serving": 1}
+
+
+async def test_without_persist_brokers_a_start_is_that_of_the_configuration(tmp_path: Path) -> None:
+    a, b = broker_file(tmp_path, "a"), broker_file(tmp_path, "b")
+    first = container_of(tmp_path, a, hosts=[FakeHost()])
+    await first.start_all()
+    await first.add(str(b))
+    await first.remove("c1", "a", 0)
+    host = FakeHost()
+    await container_of(tmp_path, a, hosts=[host], persistBrokers=False).start_all()
+    assert [setup.config_path for setup in host.running.values()] == [a]
