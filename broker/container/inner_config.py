@@ -45,7 +45,7 @@ class InnerConfig(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     def plan(self) -> BrokerPlan:
-        """Returns what the broker is about to use. Reads the links of directories."""
+        """Returns what the broker is about to use. Reads the links of its paths."""
         config = self.config
         ports = {config.listen_port: "listenPort"}
         if config.listen_port:
@@ -65,6 +65,8 @@ class InnerConfig(msgspec.Struct, frozen=True):
         log = config.store_path_root_dir / "commitlog"
         if log.is_symlink():
             directories["commitlog"] = str(log.resolve())
+        if config.store_path_epoch_file is not None:
+            directories["storePathEpochFile"] = str(config.epoch_path.resolve())
         return BrokerPlan(str(self.path), self.identity, ports, directories)
 
 

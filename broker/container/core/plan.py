@@ -11,7 +11,7 @@ from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 
 class BrokerPlan(NamedTuple):
     """What a broker is about to use. ports: {number: key that it comes from}. directories: {key: path} of
-    those that nobody else may write into, absolute and without links."""
+    those that nobody else may write into, or of a file, absolute and without links."""
 
     config_path: str
     identity: BrokerIdentity
@@ -51,8 +51,7 @@ def _clashes(new: BrokerPlan, other: BrokerPlan) -> Iterable[str]:
         for their_key, theirs in other.directories.items():
             if _overlap(directory, theirs):
                 yield (
-                    f"{key} {directory} is the same directory as {their_key} {theirs} of {name}, or one is "
-                    "in the other"
+                    f"{key} {directory} is the same as {their_key} {theirs} of {name}, or one is in the other"
                 )
 
 

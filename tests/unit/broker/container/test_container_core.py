@@ -30,9 +30,9 @@ def plan(name: str, port: int, store: str, *, broker_id: int = 0) -> BrokerPlan:
         (plan("b", 10914, "/s/b"), "port 10912 (fastListenPort) is the haListenPort of c1_a_0"),
         (plan("b", 10915, "/s/b"), ""),
         (plan("b", 10811, "/s/b"), "port 10811 (listenPort) is the container's own (listenPort)"),
-        (plan("b", 20911, "/s/a"), "storePathRootDir /s/a is the same directory as"),
-        (plan("b", 20911, "/s/a/b"), "storePathRootDir /s/a/b is the same directory as"),
-        (plan("b", 20911, "/s"), "storePathRootDir /s is the same directory as"),
+        (plan("b", 20911, "/s/a"), "storePathRootDir /s/a is the same as"),
+        (plan("b", 20911, "/s/a/b"), "storePathRootDir /s/a/b is the same as"),
+        (plan("b", 20911, "/s"), "storePathRootDir /s is the same as"),
         (plan("b", 20911, "/s/ab"), ""),
     ],
 )

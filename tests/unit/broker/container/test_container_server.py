@@ -200,7 +200,7 @@ async def test_a_bad_broker_is_quarantined_and_the_others_serve(
         "typo": ({"listenPrt": "1"}, "did you mean 'listenPort'"),
         "port": ({"listenPort": port}, "Address already in use"),
         "store": ({"storePathRootDir": tmp_path / "file"}, "storePathRootDir"),
-        "twin": ({"storePathRootDir": tmp_path / "store-good"}, "is the same directory as"),
+        "twin": ({"storePathRootDir": tmp_path / "store-good"}, "is the same as"),
     }
     files = [broker_file(tmp_path, "good")]
     files += [broker_file(tmp_path, name, **changes) for name, (changes, _) in bad.items()]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.container.core.identity import NOT_APPLIED
+from broker.container.core.plan import problems_of
 from broker.container.inner_config import load_inner
 from keelmq.runtime.config import ConfigError
 from tests.unit.broker.container.parts import broker_file, container_config
@@ -115,3 +116,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             path.write_bytes(data)
         with pytest.raises(ConfigError, match="addBroker properties empty"):
             load_inner(path, container_config(tmp_path))
+
+
+def test_an_epoch_file_is_of_one_broker(tmp_path: Path) -> None:
+    """Two that write their epochs into one file would truncate their logs by each other's."""
+    container = container_config(tmp_path)
+    shared = str(tmp_path / "epochs")
+    one, other = (
+        load_inner(broker_file(tmp_path, name, storePathEpochFile=shared), container).plan()
+        for name in ("a", "b")
+    )
+    assert problems_of(other, [one], {}) == [
+        f"storePathEpochFile {shared} is the same as storePathEpochFile {shared} of c1_a_0 "
+        f"({tmp_path / 'a.conf'}), or one is in the other"
+    ]
+    assert not problems_of(load_inner(broker_file(tmp_path, "b"), container).plan(), [one], {})

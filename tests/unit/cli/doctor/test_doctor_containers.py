@@ -72,7 +72,7 @@ def test_brokers_that_cannot_be_in_one_container(tmp_path: Path, ports: list[int
     result = doctor(container(tmp_path, ports[2], a, b, bad, tmp_path / "missing.conf"))
     assert result.exit_code == 1
     assert lines(result, "FAILED", "b.conf", f"port {ports[0]} (listenPort) is the listenPort of C_a_0")
-    assert lines(result, "FAILED", "b.conf", "is the same directory as")
+    assert lines(result, "FAILED", "b.conf", "is the same as")
     assert lines(result, "warning", "b.conf", "haListenPort has no effect")
     assert lines(result, "FAILED", "bad.conf", "nosuchKey")
     assert lines(result, "FAILED", "missing.conf", "cannot read")
@@ -116,7 +116,7 @@ def test_what_a_request_added_and_is_gone_or_clashes(tmp_path: Path, ports: list
     assert f"mqadmin removeBroker -c 127.0.0.1:{ports[2]} -b any:{gone}:-1" in line
     assert lines(result, "FAILED", "twin.conf", "C_a_0 has already been added")
     assert lines(result, "FAILED", "twin.conf", f"port {ports[0]} (listenPort) is the listenPort of C_a_0")
-    assert lines(result, "FAILED", "twin.conf", "is the same directory as")
+    assert lines(result, "FAILED", "twin.conf", "is the same as")
     assert lines(result, "warning", "gone.conf was in worker 3, and containerProcesses is 1")
 
 
