@@ -62,7 +62,7 @@ class StoreCopyHandlers:
     async def start_backup(self, header: StartStoreBackupRequest, call: Call) -> Reply:
         """Begins a backup (29041). Raises CommandError: it cannot be begun."""
         try:
-            progress = self._backups.start(header.backup_name, header.bytes_per_second)
+            progress = await self._backups.start(header.backup_name, header.bytes_per_second)
         except BackupError as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         call.changes["backup"] = None, progress.path

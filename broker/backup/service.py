@@ -90,7 +90,7 @@ class StoreBackups:
         self._ending, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
-    def start(self, name: str, bytes_per_second: int) -> Progress:
+    async def start(self, name: str, bytes_per_second: int) -> Progress:
         """Begins a backup at backupPath/name. bytes_per_second: 0: no limit. Raises BackupError: it cannot be
         begun."""
         directory = self._config.backup_path
@@ -103,30 +103,31 @@ class StoreBackups:
                 "a name has letters, digits, '.', '_' and '-', and begins with one of the first two"
             )
         if not self._idle.is_set():
-            raise BackupError(f"backup {self.progress.name} is in progress: wait for it, or cancel it")
+            name = self.progress.name if self.progress.state == "copying" else "that begins"
+            raise BackupError(f"backup {name} is in progress: wait for it, or cancel it")
         if self._store.is_cutting:
             raise BackupError("the log is being truncated: repeat it in a moment")
-        target = directory / name
-        try:
-            exists = target.exists()
-        except OSError as error:
-            raise BackupError(f"backupPath {directory}: {error.strerror}") from None
-        if exists:
-            raise BackupError(f"{target} exists: choose another name; a backup never replaces another one")
-        moment = self._moment()
+        target, moment = directory / name, self._moment()
         total = moment.end_offset - self._first_file(moment) + moment.byte_count
-        try:
-            self._check_room(directory, total)
-        except BackupError:
-            _close(moment)
-            raise
         self._is_cancelled = False
         self._ending.clear()
         self._idle.clear()
         self.held_offset = moment.min_offset
-        self.progress = Progress("copying", name, str(target), 0, total, moment.min_offset, moment.end_offset)
+        try:  # in a thread: backupPath may be on a disk, or a server's, that does not answer
+            await asyncio.to_thread(self._check_target, target, total)
+        except BaseException:
+            self._release(moment)
+            raise
+        self.progress = begun = Progress(
+            "copying", name, str(target), 0, total, moment.min_offset, moment.end_offset
+        )
         self._start_task("store backup", lambda: self._run(BackupWriter(target), moment, bytes_per_second))
-        return self.progress
+        return begun
+
+    def _release(self, moment: _Moment) -> None:
+        _close(moment)
+        self.held_offset = sys.maxsize
+        self._idle.set()
 
     def cancel(self) -> Progress:
         """Ends the backup that is in progress, if there is one; soon."""
@@ -169,9 +170,15 @@ class StoreBackups:
     def _first_file(self, moment: _Moment) -> int:
         return moment.min_offset - moment.min_offset % self._store.commit_log.file_bytes
 
-    def _check_room(self, directory: Path, total: int) -> None:
-        """A backup must not be what fills the disk that the broker writes to."""
+    def _check_target(self, target: Path, total: int) -> None:
+        """Called in a thread. Raises BackupError: the target exists, or the backup would fill the disk that
+        the broker writes to."""
+        directory = target.parent
         try:
+            if target.exists():
+                raise BackupError(
+                    f"{target} exists: choose another name; a backup never replaces another one"
+                )
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             room = self.room(directory)
             shares_disk = directory.stat().st_dev == self._store.commit_log.directory.stat().st_dev

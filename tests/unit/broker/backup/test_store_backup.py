@@ -1,7 +1,9 @@
 """A backup of a store, stopped or serving, and the store that a restore makes of it."""
 
+import asyncio
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -271,6 +273,27 @@ async def test_a_backup_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
     async with AdminClient() as admin, Broker(config(tmp_path, backup_path=path)) as broker:
         with pytest.raises(AdminError, match=f"backupPath {path}: File name too long"):
             await admin.start_store_backup(broker.address, "one")
+
+
+async def test_a_backup_path_that_does_not_answer(tmp_path: Path) -> None:
+    """As a file server's that is gone. The broker goes on, and nothing is held back when it answers."""
+    answers = threading.Event()
+
+    def room(directory: Path) -> DiskRoom:
+        assert answers.wait(10), "the event loop waited, too"
+        return DiskRoom(total=1 << 30, used=1 << 30, available=0)
+
+    async with AdminClient() as admin, Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker:
+        broker.backups.room = room
+        begins = asyncio.create_task(admin.start_store_backup(broker.address, "one"))
+        await until(lambda: (tmp_path / "backups").exists(), "the look at backupPath")
+        with pytest.raises(AdminError, match="backup that begins is in progress"):
+            await admin.start_store_backup(broker.address, "two")
+        answers.set()
+        with pytest.raises(AdminError, match="do not fit"):
+            await begins
+        await broker.backups.stopped()
+        assert broker.backups.held_offset > broker.store.commit_log.max_offset
 
 
 async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
