@@ -100,12 +100,17 @@ class Mover:
         except AdminError as error:
             if error.code is not None and error.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
                 raise MoveFailed(f"{error.code_name}: {error.remark}") from error
-        await self._until("the answer of the election was lost, and", lambda: self._not_elected(move))
-        return move.from_id in {each.broker_id for each in (await self._set_of(move)).in_sync_replicas}
+        members: set[int] = set()
 
-    async def _not_elected(self, move: Move) -> str:
-        master = (await self._set_of(move)).master_broker_id
-        return "" if master == move.to_id else f"its master is broker {master}"
+        async def not_elected() -> str:
+            info = await self._set_of(move)
+            members.clear()
+            members.update(each.broker_id for each in info.in_sync_replicas)
+            is_elected = info.master_broker_id == move.to_id
+            return "" if is_elected else f"its master is broker {info.master_broker_id}"
+
+        await self._until("the answer of the election was lost, and", not_elected)
+        return move.from_id in members
 
     async def _not_whole(self, move: Move, members: set[int]) -> str:
         """Returns what is still missing after an election; "": nothing."""

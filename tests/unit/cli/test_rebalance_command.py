@@ -9,6 +9,8 @@ from typer.testing import CliRunner, Result
 
 from cli.keelmq import app
 from cli.rebalance import moves
+from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.operations.controller import BrokerReplicasInfo
 from tests.support.admin_parts import DEAD, InThread
 from tests.support.fake_container import inner
 from tests.support.fake_groups import FakeGroup, FakeGroups
@@ -120,6 +122,27 @@ def test_a_lost_answer_is_looked_up(world: World) -> None:
     result = world.run("--yes", "--json")
     assert result.exit_code == 0, result.output
     assert [each["state"] for each in json.loads(result.stdout)["moves"]] == ["done", "done"]
+
+
+def test_controllers_that_fall_silent_after_a_lost_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The move was made: what the controllers did not answer is asked again."""
+    for group in world.server.groups.values():
+        group.on_election = "lose"
+    ask, calls_after = AdminClient.sync_state_sets, []
+
+    async def sync_state_sets(admin: AdminClient, controllers: str, names: list[str]) -> BrokerReplicasInfo:
+        if world.server.elected:
+            calls_after.append(names)
+        if len(calls_after) == 2:
+            raise AdminError("getSyncStateSet", controllers, "no answer")
+        return await ask(admin, controllers, names)
+
+    monkeypatch.setattr(AdminClient, "sync_state_sets", sync_state_sets)
+    result = world.run("--yes")
+    assert result.exit_code == 0, result.output
+    assert len(world.server.elected) == 2 and "done: 2 masters moved" in result.stdout
 
 
 def test_a_group_that_is_not_whole_again_ends_it(world: World) -> None:
