@@ -116,10 +116,9 @@ class Container:
     def _admit(self, path: Path) -> Member:
         """Lists a file's broker: about to start, or quarantined."""
         try:
-            inner = self._read(path)
+            plan = (inner := self._read(path)).plan()
         except ConfigError as error:
             return self._list(Member(path, None, 0, BrokerState.QUARANTINED, one_line(error)))
-        plan = inner.plan()
         problems = problems_of(plan, self._other_plans(path), self._own_ports)
         member = Member(path, plan, self._place(plan, path), BrokerState.STARTING)
         if problems:
@@ -241,12 +240,11 @@ class Container:
         accepted: list[BrokerPlan] = []
         for text in texts:
             try:
-                inner = self._read(path := self._allowed(text))
+                plan = (inner := self._read(path := self._allowed(text))).plan()
             except (CommandError, ConfigError) as error:
                 why = error.remark if isinstance(error, CommandError) else one_line(error)
                 planned.append(PlannedBroker(config_path=text, problems=[why]))
                 continue
-            plan = inner.plan()
             problems = problems_of(plan, [*self._other_plans(path), *accepted], self._own_ports)
             accepted.append(plan)
             planned.append(

@@ -45,7 +45,8 @@ class InnerConfig(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     def plan(self) -> BrokerPlan:
-        """Returns what the broker is about to use. Reads the links of its paths."""
+        """Returns what the broker is about to use. Reads the links of its paths. Raises ConfigError: it
+        cannot."""
         config = self.config
         ports = {config.listen_port: "listenPort"}
         if config.listen_port:
@@ -61,13 +62,21 @@ class InnerConfig(msgspec.Struct, frozen=True):
         elif config.http_port == 0 and config.listen_port:
             ports[config.listen_port + 10_000] = "httpPort"
         ports.pop(0, None)
-        directories = {"storePathRootDir": str(config.store_path_root_dir.resolve())}
+        return BrokerPlan(str(self.path), self.identity, ports, self._real_paths())
+
+    def _real_paths(self) -> dict[str, str]:
+        config = self.config
         log = config.store_path_root_dir / "commitlog"
-        if log.is_symlink():
-            directories["commitlog"] = str(log.resolve())
-        if config.store_path_epoch_file is not None:
-            directories["storePathEpochFile"] = str(config.epoch_path.resolve())
-        return BrokerPlan(str(self.path), self.identity, ports, directories)
+        try:
+            found = {"storePathRootDir": str(config.store_path_root_dir.resolve())}
+            if log.is_symlink():
+                found["commitlog"] = str(log.resolve())
+            if config.store_path_epoch_file is not None:
+                found["storePathEpochFile"] = str(config.epoch_path.resolve())
+        except (OSError, RuntimeError) as error:  # the latter: links that lead to each other
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"{self.path}: storePathRootDir or storePathEpochFile: {why}") from error
+        return found
 
 
 def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:

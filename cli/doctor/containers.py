@@ -30,12 +30,11 @@ def inner_files(file: ConfigFile) -> tuple[list[ConfigFile], list[Finding]]:
     for path in paths:
         name = f"{file.name}: {path.name}"
         try:
-            inner = load_inner(path, container)
+            plan = (inner := load_inner(path, container)).plan()
         except ConfigError as error:
             step = _step(container, path, is_kept=path not in configured)
             found += [failed("config.container", name, line, step) for line in str(error).splitlines()]
             continue
-        plan = inner.plan()
         found += _findings(name, inner, problems_of(plan, plans, own_ports))
         plans.append(plan)
         loaded.append(ConfigFile(inner.path, name, Kind.BROKER, broker=inner.config))
@@ -49,6 +48,8 @@ def _members(file: ConfigFile, container: ContainerConfig) -> tuple[list[Path], 
     """Returns the files of the brokers that the container would start, and what requests have changed."""
     configured = [str(path.absolute()) for path in container.config_paths]
     kept, path = Members(), container.state_path
+    if not container.persist_brokers:
+        return [*map(Path, configured)], []
     try:
         kept = parse_members(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

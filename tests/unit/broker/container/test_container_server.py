@@ -201,7 +201,10 @@ async def test_a_bad_broker_is_quarantined_and_the_others_serve(
         "port": ({"listenPort": port}, "Address already in use"),
         "store": ({"storePathRootDir": tmp_path / "file"}, "storePathRootDir"),
         "twin": ({"storePathRootDir": tmp_path / "store-good"}, "is the same as"),
+        "long": ({"storePathRootDir": tmp_path / ("x" * 300)}, "File name too long"),
+        "loop": ({"storePathRootDir": tmp_path / "loop"}, "Symlink loop"),
     }
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     files = [broker_file(tmp_path, "good")]
     files += [broker_file(tmp_path, name, **changes) for name, (changes, _) in bad.items()]
     asker = await start(container_config(tmp_path, *files, tmp_path / "missing.conf"))
@@ -211,7 +214,7 @@ async def test_a_bad_broker_is_quarantined_and_the_others_serve(
         assert brokers[name].state is BrokerState.QUARANTINED
         assert why in brokers[name].reason, brokers[name].reason
     assert "No such file" in brokers["missing"].reason
-    assert asker.server.container.states() == {"serving": 1, "quarantined": 5}
+    assert asker.server.container.states() == {"serving": 1, "quarantined": 7}
     blocked.close()
     assert isinstance(await asker.add(tmp_path / "port.conf"), Ok), "the same request tries it again"
     assert await asker.ready("c1_port_0")

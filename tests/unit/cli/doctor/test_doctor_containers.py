@@ -129,6 +129,20 @@ def test_a_broker_that_a_request_removed(tmp_path: Path, ports: list[int]) -> No
     assert not lines(result, "broker C_b_0")
 
 
+def test_what_requests_did_does_not_count_without_persist_brokers(tmp_path: Path, ports: list[int]) -> None:
+    a, b = (broker(tmp_path, name, port) for name, port in zip("ab", ports, strict=False))
+    state(tmp_path, {b: 0}, a)
+    result = doctor(container(tmp_path, ports[2], a, persistBrokers="false"))
+    assert result.exit_code == 0, result.output
+    assert lines(result, "broker C_a_0") and not lines(result, "broker C_b_0")
+
+
+def test_a_store_that_the_system_refuses_to_look_at(tmp_path: Path, ports: list[int]) -> None:
+    a = broker(tmp_path, "a", ports[0], storePathRootDir=tmp_path / ("x" * 300))
+    result = doctor(container(tmp_path, ports[2], a))
+    assert result.exit_code == 1 and lines(result, "FAILED", "a.conf", "File name too long")
+
+
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"version": 9}', b"\xff"])
 def test_a_damaged_membership_file(tmp_path: Path, ports: list[int], text: bytes) -> None:
     (tmp_path / "state.json").write_bytes(text)
