@@ -203,9 +203,11 @@ class GroupComparison:
         if start >= end:
             return
         said = await self._each(lambda each: self._queues_of(each, start, end))
-        begins = await self._each(self._admin.replica_digest)
-        if len(said) < 2 or max((each.min_offset for each in begins.values()), default=start) > start:
+        after = await self._each(self._admin.replica_digest)
+        if len(said) < 2 or max((each.min_offset for each in after.values()), default=start) > start:
             return  # retention has deleted files meanwhile: the log was compared, and that is what counts
+        if any(each.cut_count != digests[address].cut_count for address, each in after.items()):
+            return  # a log was truncated, so its queues were not read as a whole
         self.report.differences += queue_differences(said, self.report.master)
         self.report.queues = max(len(queues) for queues in said.values())
         self.report.entries = max(sum(each.entries for each in queues.values()) for queues in said.values())

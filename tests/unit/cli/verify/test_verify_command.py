@@ -24,7 +24,12 @@ from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
-from keelmq.remoting.operations.store_copies import CHECKSUM_BYTES_MAX, PIECE_BYTES_MIN
+from keelmq.remoting.operations.store_copies import (
+    CHECKSUM_BYTES_MAX,
+    PIECE_BYTES_MIN,
+    QueueChecksums,
+    QueueChecksumsRequest,
+)
 from tests.support.store_parts import FILE_BYTES, crash, open_store, put_many
 from tests.unit.broker.app.test_broker_app import config, send
 from tests.unit.broker.backup.test_store_backup import backed_up, filled
@@ -62,6 +67,38 @@ async def test_two_brokers_with_the_same_files(tmp_path: Path) -> None:
         assert (report.start, report.end) == (0, one.store.confirm_offset)
         assert report.entries == 300 and report.queues == 1
     await client.close()
+
+
+@pytest.mark.slow
+async def test_a_replica_that_is_truncated_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a fail-over: it had unconfirmed bytes. What is compared was confirmed, and stays."""
+    client = RemotingClient()
+    async with Broker(config(tmp_path / "one")) as one:
+        for number in range(30):
+            assert isinstance(await send(client, one, b"%d" % number), Ok)
+    await client.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    monkeypatch.setattr("broker.backup.checksums.UNITS_AT_ONCE", 1)
+    ask = AdminClient.queue_checksums
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two")) as two:
+
+        async def truncate() -> None:
+            while True:
+                two.store.truncate(two.store.commit_log.max_offset)
+                await asyncio.sleep(0)
+
+        async def queue_checksums(
+            admin: AdminClient, address: str, request: QueueChecksumsRequest
+        ) -> QueueChecksums:
+            cuts = asyncio.create_task(truncate())
+            try:
+                return await ask(admin, address, request)
+            finally:
+                cuts.cancel()
+
+        monkeypatch.setattr(AdminClient, "queue_checksums", queue_checksums)
+        report = await compared(one, two)
+        assert report.differences == [] and report.silent == {}
 
 
 @pytest.mark.slow
