@@ -1,6 +1,7 @@
 """keelmq verify: are the replicas of a group equal? Are the files of a stopped broker, or of a backup, whole?
 
-Exit codes: 0 equal, or whole; 1 a difference, a fault, or nothing to compare; 2 usage; 3 no answer.
+Exit codes: 0 equal, or whole; 1 a difference, a fault, a replica that could not be compared, or nothing to
+compare; 2 usage; 3 no answer.
 """
 
 from pathlib import Path
@@ -68,7 +69,7 @@ async def _replicas(
     show(as_json, {"groups": [each.value() for each in reports]}, text)
     if all(not each.compared and not each.incomparable for each in reports):
         return NO_ANSWER
-    return DONE if all(each.is_equal or each.is_alone for each in reports) else REFUSED
+    return DONE if all(each.is_well for each in reports) else REFUSED
 
 
 async def _group(admin: AdminClient, broker: BrokerData, rate_mib: float, *, as_json: bool) -> GroupReport:

@@ -63,6 +63,12 @@ class GroupReport:
         """Whether the group has one replica, which answers."""
         return len(self.compared) == 1 and not self.silent
 
+    @property
+    def is_well(self) -> bool:
+        """Whether the replicas are equal, or there is one, and none has failed to answer; RocketMQ's, which
+        can never be compared, do not count."""
+        return (self.is_equal or self.is_alone) and self.silent.keys() <= set(self.incomparable)
+
     def value(self) -> dict[str, Any]:
         """Returns the JSON form."""
         return {

@@ -24,6 +24,7 @@ from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 from keelmq.remoting.operations.store_copies import (
     CHECKSUM_BYTES_MAX,
     PIECE_BYTES_MIN,
@@ -150,6 +151,38 @@ async def test_the_limits_of_a_request(tmp_path: Path) -> None:
             with pytest.raises(Exception, match=r"\[\d+, \d+\)"):
                 await admin.log_checksums(broker.address, start, stop, size)
     await client.close()
+
+
+@pytest.mark.slow
+async def test_a_replica_whose_disk_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are equal, and all is not well."""
+    client = RemotingClient()
+    async with Broker(config(tmp_path / "one")) as one:
+        assert isinstance(await send(client, one, b"x"), Ok)
+    await client.close()
+    for name in ("two", "three"):
+        shutil.copytree(tmp_path / "one", tmp_path / name)
+    async with (
+        Broker(config(tmp_path / "one")) as one,
+        Broker(config(tmp_path / "two")) as two,
+        Broker(config(tmp_path / "three")) as three,
+    ):
+        addresses = {number: each.address for number, each in enumerate((one, two, three))}
+        group = BrokerData(cluster="C", broker_name="b", broker_addrs=addresses)
+
+        async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+            return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
+
+        def unreadable(offset: int) -> int:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
+        well = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
+        assert well.exit_code == 0 and "3 replicas are equal" in well.output, well.output
+        monkeypatch.setattr(three.store.commit_log, "open_file", unreadable)
+        found = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
+        assert "2 replicas are equal" in found.output and f"b: {three.address}: " in found.output
+        assert "Input/output error" in found.output and found.exit_code == 1, found.output
 
 
 async def test_one_request_for_checksums_at_a_time(tmp_path: Path) -> None:
