@@ -104,12 +104,15 @@ def _write(config: ControllerConfig, state: bytes) -> Path:
     directory = DataDirectory(config.directory)
     directory.open(cluster_id, self_id)
     try:
-        # first the promise: with the snapshot alone, the member would join others with empty directories
+        # A member with the promise alone would join the others with an empty state, and could lead them; with
+        # the snapshot alone, it would join others with empty directories.
+        directory.begin_restore()
         save(
             directory.vote_eligibility,
             VoteEligibility(promised[self_id], "promised", tuple(promised.items())),
         )
         replace_file(directory.snapshot, encode_snapshot(snapshot), ".snapshot.new")
+        directory.end_restore()
     finally:
         directory.close()
     return config.directory

@@ -23,10 +23,12 @@ class DataDirectory:
         self.path = path
         self.journal, self.snapshot = path / "raft.journal", path / "raft.snapshot"
         self.vote_eligibility = path / "raft.standing"
+        self._restoring = path / "raft.restoring"
         self._lock = -1
 
     def open(self, cluster_id: str, member_id: str) -> None:
-        """Locks the directory. Raises ConfigError: it is in use, or belongs to another member or cluster."""
+        """Locks the directory. Raises ConfigError: it is in use, belongs to another member or cluster, or was
+        not restored to the end."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / "raft.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,6 +37,10 @@ class DataDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._check_owner(_Owner(cluster_id, member_id))
+            if self._restoring.exists():
+                raise ConfigError(
+                    f"{self.path}: a restore into it did not end; move it away, and restore it again"
+                )
         except BlockingIOError:
             self.close()
             raise ConfigError(f"{self.path}: in use by another process") from None
@@ -47,6 +53,16 @@ class DataDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def begin_restore(self) -> None:
+        """From now on nobody opens the directory, whatever becomes of this process. Raises OSError."""
+        self._restoring.touch(mode=0o600)
+        sync_directory(self.path)
+
+    def end_restore(self) -> None:
+        """Everything is written: the member may start. Raises OSError."""
+        self._restoring.unlink()
+        sync_directory(self.path)
 
     def _check_owner(self, expected: _Owner) -> None:
         content = os.pread(self._lock, 4096, 0)

@@ -1,6 +1,7 @@
 """Backup and restore of the controllers' state: real members start from restored directories, and a damaged
 file, a directory in use, or a member that was not restored is noticed."""
 
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.backup_file import BackupFileError, decode_backup, encode_backup
 from namesrv.plugins.controller.config import ControllerConfig
 from namesrv.plugins.controller.core.events import ApplyBrokerId
@@ -235,6 +237,30 @@ async def test_members_of_different_restores_do_not_form_a_group(
         standings = [each.status()["standing"] for each, _ in running]
         assert standings == ["promised", "promised", "new" if other == "empty" else "promised"]
         assert not any(each.is_active for each, _ in running)
+
+
+async def test_a_member_whose_restore_did_not_end_does_not_start(
+    configs: dict[Path, ControllerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would join the others with an empty state, and lose theirs when it leads."""
+    *restored, last = configs.values()
+    state = restored_from(file_of(), configs.values())
+    write_members(restored, state)
+
+    def full(path: Path, data: bytes, suffix: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("namesrv.plugins.controller.restore.replace_file", full)
+    with pytest.raises(OSError, match="No space"):
+        write_members([last], state)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="a restore into it did not end"):
+        async with started(last):
+            pass
+    shutil.rmtree(last.directory)
+    write_members([last], state)
+    async with started(last, restored[0]) as running:
+        await until(lambda: all(machine.state.brokers for _, machine in running), "the state everywhere")
 
 
 def test_a_directory_in_use_and_a_running_controller_are_refused(
