@@ -38,8 +38,11 @@ class LimitedHttp(HttpToolsProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Returns whether no complete request is in progress."""
-        return self.cycle is None or self.cycle.response_complete
+        """Returns whether no complete request is in progress. One whose body is still awaited is none: else
+        256 half requests would leave no room for /livez."""
+        if self.cycle is None or self.cycle.response_complete:
+            return True
+        return not self._in_head and not self.pipeline
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,9 +87,12 @@ class LimitedHttp(HttpToolsProtocol):
         self._request_bytes, self._in_head = 0, True
 
     def on_response_complete(self) -> None:
-        """Notes since when the connection is idle (uvicorn callback)."""
+        """Notes since when the connection is idle (uvicorn callback). A request that came with the one before
+        it starts now, and its body may not have come: its time begins here."""
         self.quiet_since = self.loop.time()
         super().on_response_complete()
+        if not self._in_head and self._request_timer is None:
+            self._start_request_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()

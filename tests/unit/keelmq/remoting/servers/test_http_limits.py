@@ -24,6 +24,10 @@ def app() -> fastapi.FastAPI:
     async def livez() -> dict[str, bool]:
         return {"alive": True}
 
+    @made.post("/echo")
+    async def echo(request: fastapi.Request) -> fastapi.Response:
+        return fastapi.Response(await request.body())
+
     @made.get("/big")
     async def big() -> fastapi.Response:
         return fastapi.Response(BIG)
@@ -162,4 +166,30 @@ async def test_quiet_connections_make_room(server: HttpServer) -> None:
     async with asyncio.timeout(10):
         await asyncio.gather(*(reader.read() for reader, _ in quiet[: http_limits.CONNECTIONS_MAX]))
     for _, writer in quiet:
+        writer.close()
+
+
+HALF = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+"""A request whose body does not come."""
+
+
+async def test_half_a_request_that_came_with_a_whole_one_is_closed(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts when the answer to the first has gone, and gets no byte any more."""
+    monkeypatch.setattr(http_limits, "REQUEST_S", 0.05)
+    answer = await said(
+        server, b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi" + HALF
+    )
+    assert answer.count(b"HTTP/1.1 200 ") == 1
+
+
+async def test_half_requests_make_room(server: HttpServer) -> None:
+    """Who awaits their bodies would otherwise serve nobody else."""
+    halves = [await asyncio.open_connection(*server.address) for _ in range(http_limits.CONNECTIONS_MAX)]
+    for _, writer in halves:
+        writer.write(HALF)
+    assert await is_alive(server)
+    assert await is_alive(server)
+    for _, writer in halves:
         writer.close()
