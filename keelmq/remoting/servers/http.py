@@ -45,10 +45,10 @@ from keelmq.remoting.operation import (
 )
 from keelmq.remoting.operation import Unknown as UnknownReply
 from keelmq.remoting.queue_map import load_standard
-from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, bad_input, problem, refusal
+from keelmq.remoting.servers.http_answers import BODY_REFUSED, JSON, bad_input, refusal
 from keelmq.remoting.servers.http_call import call_of, needs, sessions_of
 from keelmq.remoting.servers.http_guard import HttpGuard
-from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp
+from keelmq.remoting.servers.http_limits import CONNECTIONS_MAX, LimitedHttp, limit_warnings
 from keelmq.remoting.servers.http_port import BACKLOG, listening_socket
 from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.config import ConfigError
@@ -177,8 +177,6 @@ async def _answered(
         return bad_input([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
     except RequestValidationError as error:
         return bad_input(error.errors())
-    except HTTPException as error:
-        return problem(error.status_code, error.detail)
     except Exception as error:  # noqa: BLE001 - answered, and a bug is logged with its traceback
         return refusal(error, operation.name)
 
@@ -358,6 +356,7 @@ class HttpServer:
             limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
         )
+        limit_warnings()
         self._policy.hosts.look_up()
         self._server = _Server(config)
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[sock]))

@@ -25,6 +25,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import BadRequest
@@ -166,6 +167,10 @@ def refusal(error: Exception, name: str) -> JSONResponse:
             return _not_allowed(error)
         case CommandError():
             return problem(409, error.remark, code=error.code)
+        case HTTPException():
+            return problem(error.status_code, error.detail, headers=error.headers)
+        case ClientDisconnect():
+            return problem(400, "the connection was closed before the end of the body")
         case TimeoutError():
             return problem(504, str(error) or "no outcome in time")
     logger.error("http: %s failed", name, exc_info=error)

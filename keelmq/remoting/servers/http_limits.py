@@ -7,6 +7,7 @@ one.
 """
 
 import asyncio
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.servers.http_answers import problem
 from keelmq.remoting.servers.http_call import CERTIFICATE_NAMES
+from keelmq.runtime.rate_limited_log import RateLimitedFilter
 
 CONNECTIONS_MAX = 256
 HEAD_BYTES_MAX = 64 * 1024
@@ -24,6 +26,14 @@ REQUEST_S = 30
 """From the connection, or the first byte after a response, to the end of the request."""
 UNREAD_S = 30
 """How long a response may wait for a client that does not read it."""
+
+_warnings = RateLimitedFilter()
+
+
+def limit_warnings() -> None:
+    """Lets uvicorn write one warning of a kind in a second: strangers cause them, by bytes that are no HTTP.
+    Safe to repeat."""
+    logging.getLogger("uvicorn.error").addFilter(_warnings)
 
 
 class LimitedHttp(HttpToolsProtocol):

@@ -76,6 +76,15 @@ async def test_what_is_no_http_is_refused_as_a_problem(server: HttpServer) -> No
     assert await is_alive(server)
 
 
+async def test_many_lines_that_are_no_http_are_few_lines_of_the_log(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        await said(server, b"hello\r\n\r\n")
+    lines = [each for each in caplog.messages if each.startswith("Invalid HTTP request")]
+    assert len(lines) < 25  # one a second
+
+
 HEADS = {
     "one header": b"GET /livez HTTP/1.1\r\nHost: x\r\nY: " + b"y" * http_limits.HEAD_BYTES_MAX,
     "the path": b"GET /livez?" + b"y" * http_limits.HEAD_BYTES_MAX,
