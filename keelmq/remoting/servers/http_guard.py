@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import Response
+from starlette.exceptions import HTTPException
 
 from keelmq.remoting.codes import VERSION
 from keelmq.remoting.command import RemotingCommand
@@ -53,6 +54,14 @@ BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie", b"accept-language")
 """Browsers send some of these with every request, and no page can prevent all of them; programs send none."""
 
 
+BODIES_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
+"""Of all requests of a port together, until they are answered."""
+SMALL_BODY_BYTES: Final = 64 * 1024
+"""Bodies up to this size are taken also when there is no room for more."""
+NO_ROOM: Final = "other requests have large bodies at the moment: repeat it"
+OPEN_BODY_BYTES_MAX: Final = 16 * 1024
+"""Where no credentials are needed: of a log-in."""
+
 SESSION_CHALLENGE: Final = 'Session realm="keelmq"'
 """Of a page with a log-in of its own."""
 
@@ -64,6 +73,7 @@ class HttpGuard:
         self._app, self._policy = app, policy
         self._operations = operations_of(app)
         self._refused = RateLimitedLogger(logger)
+        self._bodies = _Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,14 +98,18 @@ class HttpGuard:
             call.is_checked = True
             await refused(scope, receive, answer.send)
             return
-        await self._app(scope, _limited(receive), answer.send)
+        body = _Body(receive, answer, self._body_bytes_max(scope["path"]), self._bodies)
+        try:
+            await self._app(scope, body.receive, answer.send)
+        finally:
+            body.end()
 
     def _refusal(self, headers: Headers, scope: Scope, call: HttpCall) -> Response | None:
         """Returns the response to a body that is too large; None: the request may go on. Raises the errors of
         http_access.py."""
-        declared = _one(headers, b"content-length") or b"0"
-        if declared.isdigit() and int(declared) > FRAME_BYTES_MAX:
-            return problem(413, f"body above {FRAME_BYTES_MAX} bytes")
+        declared, most = _one(headers, b"content-length") or b"0", self._body_bytes_max(scope["path"])
+        if declared.isdigit() and int(declared) > most:
+            return problem(413, _too_large(most))
         changes = scope["method"] not in READING
         if changes or (not is_probe(scope["path"]) and _is_from_browser(headers)):
             self._check_host(headers)
@@ -105,6 +119,10 @@ class HttpGuard:
         if access is not None and not is_open(scope["path"], self._policy):
             call.caller = self._authenticated(access, headers, scope["path"], call)
         return None
+
+    def _body_bytes_max(self, path: str) -> int:
+        is_strangers = self._policy.access is not None and is_open(path, self._policy)
+        return OPEN_BODY_BYTES_MAX if is_strangers else FRAME_BYTES_MAX
 
     def _authenticated(self, access: HttpAccess, headers: Headers, path: str, call: HttpCall) -> Caller:
         sent, sessions = _one(headers, b"authorization"), self._policy.sessions
@@ -166,10 +184,11 @@ class _Answer:
 
     def __init__(self, scope: Scope, call: HttpCall, send: Send) -> None:
         self._scope, self._call, self._send = scope, call, send
-        self._is_withheld = False
+        self._is_withheld = self.has_started = False
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            self.has_started = True
             if message["status"] < 300 and self._is_unchecked():
                 self._is_withheld = True
                 logger.error(
@@ -198,17 +217,44 @@ class _Answer:
         await self._send(message)
 
 
-def _limited(receive: Receive) -> Receive:
-    """Ends a body above the frame limit of the TCP server."""
-    left = FRAME_BYTES_MAX
+class _Bodies:
+    """The bodies of a port's requests that are not answered yet."""
 
-    async def counted() -> Any:
-        nonlocal left
-        message = await receive()
-        left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
+    held_bytes = 0
 
-    return counted
+
+class _Body:
+    """The body of one request, with its limit. Call end() when the request is answered."""
+
+    def __init__(self, receive: Receive, answer: _Answer, bytes_max: int, bodies: _Bodies) -> None:
+        self._receive, self._answer, self._bytes_max, self._bodies = receive, answer, bytes_max, bodies
+        self._bytes = 0
+
+    async def receive(self) -> Any:
+        """Returns the next ASGI message. Raises HTTPException if a limit is exceeded and nothing is answered
+        yet."""
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self._bytes += size
+        self._bodies.held_bytes += size
+        is_too_large = self._bytes > self._bytes_max
+        if not is_too_large and not (
+            self._bytes > SMALL_BODY_BYTES and self._bodies.held_bytes > BODIES_BYTES_MAX
+        ):
+            return message
+        if self._answer.has_started:
+            return {"type": "http.disconnect"}
+        if is_too_large:
+            raise HTTPException(413, _too_large(self._bytes_max))
+        raise HTTPException(503, NO_ROOM, headers={"Retry-After": "2"})
+
+    def end(self) -> None:
+        """Gives the room back."""
+        self._bodies.held_bytes -= self._bytes
+
+
+def _too_large(bytes_max: int) -> str:
+    return f"body above {bytes_max} bytes"
 
 
 async def _nothing() -> Any:
