@@ -203,7 +203,7 @@ def elections_router(sources: ControllerSources, table: OperationTable) -> APIRo
         explain: list[str] = []
         try:
             return as_json(await _elected(http, table, brokerName, request, explain))
-        except (UnknownOutcome, Forbidden):
+        except (UnknownOutcome, Forbidden, BadRequest):
             raise
         except CommandError as error:
             return await _not_elected(sources, error, explain)

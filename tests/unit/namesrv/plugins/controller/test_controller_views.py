@@ -135,6 +135,7 @@ async def test_an_unknown_group_is_refused_as_the_request_is(bench: Bench, dry_r
         {"designate": True},
         {"brokerId": 0},
         {"brokerId": "two"},
+        {"brokerId": 10**30},
         {"dryrun": True},
         {"brokerId": 2, "desginate": True},
     ],
