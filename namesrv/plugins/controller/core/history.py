@@ -20,6 +20,16 @@ def append_election(elections: tuple[PastElection, ...], newest: PastElection) -
     return (*elections[-(ELECTIONS_MAX - 1) :], newest)
 
 
+def numbered_elections(state: State) -> Iterator[tuple[int, PastElection]]:
+    """Yields (number, past election), newest first. Numbers fall; each is the event_id, unless an election
+    before it has the same or a larger one, of another log: after a restore or an import."""
+    number, found = 0, []
+    for each in state.elections:
+        number = max(number + 1, each.event_id)
+        found.append((number, each))
+    return reversed(found)
+
+
 def past_elections(state: State, broker_name: str = "") -> Iterator[PastElection]:
     """Yields past elections, newest first. broker_name "": of all groups."""
     return (each for each in reversed(state.elections) if broker_name in ("", each.broker_name))

@@ -33,7 +33,7 @@ from keelmq.remoting.servers.http_answers import (
 from keelmq.remoting.servers.http_call import needs
 from keelmq.runtime.clock import wall_ms
 from namesrv.plugins.controller.core.decide import CONTROLLER_ITSELF
-from namesrv.plugins.controller.core.history import past_elections
+from namesrv.plugins.controller.core.history import numbered_elections, past_elections
 from namesrv.plugins.controller.core.state import State
 from namesrv.plugins.controller.http.group_view import GroupName, no_such_group
 from namesrv.plugins.controller.http.sources import ControllerSources
@@ -153,7 +153,7 @@ _NOT_ELECTED: Answers = {
 Group = Annotated[str, Query(description="only of this group; empty: of all", examples=["broker-a"])]
 Since = Annotated[int, Query(ge=0, description="wall-clock ms: only elections from then on")]
 Before = Annotated[
-    int | None, Query(ge=0, description="only those before this eventId: `nextBefore` of the page before")
+    int | None, Query(ge=0, description="only those before this one: `nextBefore` of the page before")
 ]
 
 
@@ -216,20 +216,20 @@ def _page(
 ) -> ElectionsView:
     now = wall_ms()
     found = (
-        each
-        for each in past_elections(sources.state, group)
-        if each.ts >= since and (before is None or each.event_id < before)
+        (number, each)
+        for number, each in numbered_elections(sources.state)
+        if group in ("", each.broker_name) and each.ts >= since and (before is None or number < before)
     )
     page = list(islice(found, limit + 1))
     records = [
         ElectionRecord(**msgspec.structs.asdict(each), age_ms=now - each.ts if each.ts else None)
-        for each in page[:limit]
+        for _, each in page[:limit]
     ]
     return ElectionsView(
         active=sources.replicator.is_active,
         leader=sources.leader,
         elections=records,
-        next_before=page[limit - 1].event_id if len(page) > limit else None,
+        next_before=page[limit - 1][0] if len(page) > limit else None,
     )
 
 

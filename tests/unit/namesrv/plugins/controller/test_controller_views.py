@@ -241,6 +241,14 @@ async def test_elections_by_group_time_and_page(bench: Bench) -> None:
     assert await ids(bench, "/v1/elections?limit=2&before=4") == ([3, 2], 2)
     assert await ids(bench, "/v1/elections?limit=2&before=2") == ([1], None)
     assert await ids(bench, f"/v1/groups/{GROUP}/elections?limit=3") == ([4, 2, 1], None)
+    # After a restore the events are counted from the beginning, and the elections before it stay.
+    restored = (past(40, 100), past(41, 200, "b"), past(2, 300), past(41, 400))
+    bench.plugin.machine.state = type(state)(brokers=state.brokers, elections=restored)
+    assert await ids(bench, "/v1/elections?limit=1") == ([41], 43)
+    assert await ids(bench, "/v1/elections?limit=1&before=43") == ([2], 42)
+    assert await ids(bench, "/v1/elections?limit=1&before=42") == ([41], 41)
+    assert await ids(bench, "/v1/elections?limit=1&before=41") == ([40], None)
+    bench.plugin.machine.state = type(state)(brokers=state.brokers, elections=history)
     assert await ids(bench, "/v1/groups/b/elections") == ([5, 3], None)  # gone, and not forgotten
     async with client(bench) as http:
         assert (await http.get("/v1/elections")).json()["elections"][-1]["ageMs"] is None
