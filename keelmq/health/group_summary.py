@@ -6,6 +6,7 @@ Groups without controllers: the name servers' routes say who belongs to them, an
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus, LastElection, ReplicaStatus, Verdict
 from keelmq.remoting.codes import MASTER_ID
@@ -157,21 +158,21 @@ def _replica(
 def _numbers(broker: RunningBroker) -> dict[str, Any]:
     info, epochs = broker.info, broker.epochs
     return {
-        "max_offset": _whole(info.get("commitLogMaxOffset")),
-        "confirm_offset": _whole(info.get("confirmOffset")),
+        "max_offset": whole(info.get("commitLogMaxOffset")),
+        "confirm_offset": whole(info.get("confirmOffset")),
         "epoch": epochs.epoch_list[-1].epoch if epochs is not None and epochs.epoch_list else None,
         "messages_in_per_s": _first(info.get("putTps")),
         "messages_out_per_s": _first(info.get("getTransferredTps")),
         "disk_used": _first(info.get("commitLogDiskRatio")),
         "version": info.get("brokerVersionDesc", ""),
-        "started_ms": _whole(info.get("bootTimestamp")),
+        "started_ms": whole(info.get("bootTimestamp")),
     }
 
 
 def _behind(seen: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -> int | None:
     """Returns the difference of two answers, a moment apart; None: the master's end is not known."""
     master = seen.brokers.get(info.master_address or "")
-    end = _whole(master.info.get("commitLogMaxOffset")) if isinstance(master, RunningBroker) else None
+    end = whole(master.info.get("commitLogMaxOffset")) if isinstance(master, RunningBroker) else None
     return None if end is None or max_offset is None else max(end - max_offset, 0)
 
 
@@ -262,8 +263,8 @@ def _min_in_sync(brokers: Mapping[str, RunningBroker], master: str) -> int | Non
     """Returns minInSyncReplicas of the master, else the highest of the brokers that answer; None: none
     does."""
     chosen = [brokers[master]] if master in brokers else list(brokers.values())
-    texts = [broker.settings.get("minInSyncReplicas", "") for broker in chosen]
-    return max((int(text) for text in texts if text.isdigit()), default=None)
+    numbers = [whole(broker.settings.get("minInSyncReplicas")) for broker in chosen]
+    return max((each for each in numbers if each is not None and each >= 0), default=None)
 
 
 def _cluster(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> str:
@@ -271,13 +272,6 @@ def _cluster(seen: ClusterSnapshot, name: str, view: Mapping[str, Any]) -> str:
         if name in server.cluster.broker_addr_table:
             return server.cluster.broker_addr_table[name].cluster
     return str(view.get("cluster", ""))
-
-
-def _whole(text: str | None) -> int | None:
-    try:
-        return int(text or "")
-    except ValueError:
-        return None
 
 
 def _first(text: str | None) -> float | None:

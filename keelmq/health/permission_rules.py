@@ -5,6 +5,7 @@ from shlex import quote
 
 from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, warning
+from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
 from keelmq.remoting.codes import PERM_WRITE
@@ -25,9 +26,9 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     broker = seen.brokers.get(address)
     if not isinstance(broker, RunningBroker):
         return
-    permission = broker.settings.get("brokerPermission", "")
+    permission = whole(broker.settings.get("brokerPermission"))
     reason = broker.info.get("notWritable", "")
-    if permission.isdigit() and not int(permission) & PERM_WRITE:
+    if permission is not None and not permission & PERM_WRITE:
         text = f"brokerPermission={permission} is without write: producers are shown no queue of it"
         step = "give it back when the reason is over"
         line = commands.update_broker(address, "brokerPermission", "6")

@@ -58,7 +58,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         """Returns the body's JSON value; None: it is not JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -195,7 +195,7 @@ async def _connected(
 
 def _reason(remark: str) -> str:
     """Returns the reason alone, such as "connection refused", without the library's context."""
-    if found := re.search(r"\[Errno (\d+)\]", remark):
+    if found := re.search(r"\[Errno (\d{1,4})\]", remark):
         return os.strerror(int(found[1])).lower()
     return remark.rpartition("cannot connect to ")[2].partition(": ")[2].lower() or remark
 
@@ -233,7 +233,7 @@ def _parsed(raw: bytes, middle_ms: int) -> HttpAnswer:
     head, _, body = raw.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split()
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith("HTTP/") or not re.fullmatch(r"[0-9]{3}", words[1]):
         raise Silent("the server there does not speak HTTP")
     headers = {
         name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.group_settings import addresses
 from keelmq.health.memory import Memory
+from keelmq.health.numbers import whole
 from keelmq.health.reach import HttpAnswer, Reach, Silent
 from keelmq.health.users import Rights, rights_of
 from keelmq.remoting.client import split_address
@@ -36,8 +37,7 @@ PROBE_TOPIC = "SELF_TEST_TOPIC"
 """A topic that every broker has."""
 
 T = TypeVar("T")
-
-_RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
+_RUNTIME = re.compile(r"(\d{1,6}) days, (\d{1,2}) hours, (\d{1,2}) minutes, (\d{1,2}) seconds")
 
 
 class NameServer(msgspec.Struct, frozen=True):
@@ -391,9 +391,9 @@ def clock_of(info: Mapping[str, str], asked_ms: int) -> int | None:
     """Returns how many ms a broker's clock is ahead of ours: it started at bootTimestamp and has run for
     `runtime`, which is in whole seconds. None: the answer has no such fields."""
     match = _RUNTIME.search(info.get("runtime", ""))
-    boot = info.get("bootTimestamp", "")
-    if match is None or not boot.isdigit():
+    boot = whole(info.get("bootTimestamp"))
+    if match is None or boot is None or boot < 0:
         return None
     days, hours, minutes, seconds = (int(each) for each in match.groups())
     runtime_ms = 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    return int(boot) + runtime_ms + 500 - asked_ms
+    return boot + runtime_ms + 500 - asked_ms

@@ -36,6 +36,9 @@ GROUP_BYTES: Final = (FINE_STEPS + COARSE_STEPS) * STEP_BYTES
 GROUPS_MAX: Final = 1_100
 """Groups that have a history; more than these have none. About 64 MiB."""
 
+UNKNOWN_FROM: Final = 2**63
+"""No server has such a number, and a larger one may have no float."""
+
 GroupKey = tuple[str, str]
 """Cluster, broker name."""
 
@@ -154,7 +157,9 @@ def values_of(group: GroupStatus) -> dict[str, float]:
         "masterId": group.master_id,
         "masterEpoch": group.master_epoch,
     }
-    return {name: float(each) for name, each in found.items() if each is not None}
+    return {
+        name: float(each) for name, each in found.items() if each is not None and abs(each) < UNKNOWN_FROM
+    }
 
 
 def _known(value: float) -> float | None:
