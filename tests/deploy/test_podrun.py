@@ -101,6 +101,12 @@ class Cluster:
 
         await self.lab.until(f"{more} more acknowledgements", enough, FAILOVER_TIMEOUT_S)
 
+    async def takes_a_setting(self) -> None:
+        """Programs keep changes at run time, although their files are read-only."""
+        await self._admin.update_broker_config(f"{self.brokers[0].address}:10911", "fileReservedTime", "71")
+        name_server = f"{self.servers[0].address}:9876"
+        await self._admin.update_namesrv_config(name_server, "supportActingMaster", "true")
+
     def broker_at(self, address: str | None) -> Pod:
         (found,) = [pod for pod in self.brokers if f"{pod.address}:10911" == address]
         return found
@@ -156,6 +162,7 @@ def test_a_master_that_comes_back_elsewhere_keeps_its_id_and_nothing_is_lost(lab
             await cluster.start()
             shown = [lab.exec(lab.pods[pod], *command) for pod, command in documented_commands()]
             assert len(shown) == 5 and all(shown) and "hello" in shown[-1], shown
+            await cluster.takes_a_setting()
             traffic = Traffic(cluster.name_servers, TOPIC, cluster.ack_log, rate=RATE)
             traffic.start()
             try:

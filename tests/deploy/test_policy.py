@@ -340,10 +340,12 @@ def test_whatever_is_written_is_on_a_writable_volume(objects: Objects, tmp_path:
         data, secret = [config.store_path_root_dir for config in brokers_in(found)], None
         if isinstance(found[0], ContainerConfig):
             data += [found[0].state_path]
-            data += [config.config_store_path for config in (found[0], *brokers_in(found))]
         elif not data:
             data, secret = [found[1].directory], found[1].controller_raft_secret_file
+        # Files of a ConfigMap are read-only: without a path of its own each change at run time is refused.
+        data += [config.config_store_path for config in (found[0], *brokers_in(found))]
         for path in data:
+            assert path is not None
             assert kinds[str(Path(*path.parts[:4]))] == "claim", path
         if secret is not None:
             assert kinds[str(secret.parent)] == "secret"
