@@ -5,9 +5,9 @@ Passwords are SecretStr: they are not in previews, answers, logs or the audit lo
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import ConfigDict, Field, SecretStr, StringConstraints
 
 from keelmq.client.admin import AdminError
 from keelmq.console.actions.action import (
@@ -27,23 +27,29 @@ from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 PASSWORD_FILE: Final = "FILE"
 SUBJECT: Final = r"^User:.+$"
 
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True)]
+
 
 class _OfCluster(Parameters):
     cluster: str = Field(min_length=1, max_length=256)
 
 
 class CreateUser(_OfCluster):
-    """A new user."""
+    """A new user. Blanks around a password belong to it."""
 
-    username: str = Field(min_length=1, max_length=256)
+    model_config = ConfigDict(str_strip_whitespace=False)
+
+    username: UserName
     password: SecretStr = Field(min_length=1, max_length=1_024)
     user_type: Literal["Normal", "Super"] = "Normal"
 
 
 class UpdateUser(_OfCluster):
-    """What is null stays as it is."""
+    """What is null stays as it is. Blanks around a password belong to it."""
 
-    username: str = Field(min_length=1, max_length=256)
+    model_config = ConfigDict(str_strip_whitespace=False)
+
+    username: UserName
     password: SecretStr | None = Field(default=None, min_length=1, max_length=1_024)
     user_type: Literal["Normal", "Super"] | None = None
     user_status: Literal["enable", "disable"] | None = None
