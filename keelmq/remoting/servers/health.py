@@ -13,6 +13,7 @@ Imports FastAPI: see http_late.py.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -28,6 +29,9 @@ from keelmq.remoting.servers.http_answers import Answers, Problem, answer_of, as
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import METRICS, PROM_HEALTHY, needs
 from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
+
+OTHERS_SHARE: Final = 4
+"""After a scrape, the time for everything else is this many times as long as the scrape has taken."""
 
 GetHealth = Callable[[], Health]
 Prepare = Callable[[], Awaitable[None]]
@@ -107,7 +111,7 @@ def add_health(
     """Adds the four routes. `health` and the collectors are called in the event loop, so they may read the
     program's state. example: of what `health` returns. prepare: awaited before they are, where values come
     from other processes."""
-    registry = metrics_registry(health, collectors)
+    scrapes = Scrapes(metrics_registry(health, collectors), prepare)
 
     @app.get(
         "/livez",
@@ -149,29 +153,62 @@ def add_health(
     )
     async def metrics(request: Request) -> Response:
         """All values are from one moment."""
-        return await metrics_of(registry, request, prepare)
+        return await scrapes.answer(request)
 
 
-async def metrics_of(registry: CollectorRegistry, request: Request, prepare: Prepare | None) -> Response:
-    """Returns the present metrics, in the format that the request accepts."""
-    if prepare is not None:
-        await prepare()
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    collected = CollectedFamilies(list(registry.collect()))
-    text = await asyncio.to_thread(encode, collected)  # slower than collecting
-    return Response(text, headers={"content-type": content_type})
+class Scrapes:
+    """The answers of /metrics. Collecting blocks the event loop, half a second for 50,000 series, and
+    strangers may ask. So there is one scrape at a time, requests that come meanwhile share the next one, and
+    that begins only when the loop had some time for others."""
+
+    def __init__(self, registry: CollectorRegistry, prepare: Prepare | None) -> None:
+        self._registry, self._prepare = registry, prepare
+        self._turn = asyncio.Lock()
+        self._begun = self._asking = 0
+        self._not_before_s = 0.0
+        self._collected: CollectedFamilies | None = None
+        self._texts: dict[str, bytes] = {}
+
+    async def answer(self, request: Request) -> Response:
+        """Returns metrics that were collected after the request came, in the format that it accepts."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        before = self._begun
+        self._asking += 1
+        try:
+            async with self._turn:
+                if self._collected is None or self._begun == before:
+                    self._collected, self._texts = await self._collect(), {}
+                if content_type not in self._texts:  # slower than collecting
+                    self._texts[content_type] = await asyncio.to_thread(encode, self._collected)
+                text = self._texts[content_type]
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._collected, self._texts = None, {}
+        return Response(text, headers={"content-type": content_type})
+
+    async def _collect(self) -> CollectedFamilies:
+        self._collected, loop = None, asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._not_before_s - loop.time()))
+        self._begun += 1
+        if self._prepare is not None:
+            await self._prepare()
+        began_s = loop.time()
+        collected = CollectedFamilies(list(self._registry.collect()))
+        self._not_before_s = loop.time() + OTHERS_SHARE * (loop.time() - began_s)
+        return collected
 
 
 def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
     """Returns the application of RocketMQ's exporter port (metricsExporterType=PROM): /, /metrics and
     /-/healthy."""
     app = new_app(title)
-    registry = metrics_registry(health, collectors)
+    scrapes = Scrapes(metrics_registry(health, collectors), prepare)
 
     @app.get("/", summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
     @app.get(METRICS, summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
     async def metrics(request: Request) -> Response:
-        return await metrics_of(registry, request, prepare)
+        return await scrapes.answer(request)
 
     @app.get(PROM_HEALTHY, summary="does the exporter answer?", openapi_extra=needs(None))
     async def healthy() -> PlainTextResponse:

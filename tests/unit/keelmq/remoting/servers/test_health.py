@@ -86,6 +86,61 @@ async def test_metrics_in_both_dialects() -> None:
     assert modern.text.endswith("# EOF\n")
 
 
+class Counted:
+    """An app that shows the number of its scrapes. The first one waits until `others` requests have come.
+    fails: the scrapes that cannot be prepared."""
+
+    def __init__(self, others: int, *fails: int) -> None:
+        self.app, self.scrapes = new_app("counted"), 0
+        self._prepared, self._others, self._fails = 0, others, fails
+        health = Health(ready=True)
+        collector = ScrapeCollector(self._scrape)
+        add_health(
+            self.app, health=lambda: health, example=health, collectors=[collector], prepare=self._prepare
+        )
+        self.scrapes = 0  # the registry looks at the names when it is made
+
+    def _scrape(self) -> list[Scrape]:
+        self.scrapes += 1
+        scrape = Scrape(TABLE, ("n0",))
+        scrape.add("b_total", self.scrapes)
+        return [scrape]
+
+    async def _prepare(self) -> None:
+        self._prepared += 1
+        if self._prepared in self._fails:
+            raise OSError("a process is gone")
+        if self._prepared == 1:
+            self._waiting = asyncio.gather(*(self.count() for _ in range(self._others)))
+            await asyncio.sleep(0)  # they start
+            await asyncio.sleep(0)
+
+    async def count(self) -> float | None:
+        """Asks, and returns the number; None: the answer was an error."""
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://door"
+        ) as http:
+            answer = await http.get("/metrics")
+        return value(samples(answer.text), "b_total") if answer.status_code == 200 else None
+
+    async def counts(self) -> list[float | None]:
+        """Returns the answers to the first request and to the others."""
+        first = await self.count()
+        return [first, *await self._waiting]
+
+
+async def test_scrapes_at_once_are_one_and_the_next() -> None:
+    """Each would block the event loop, and anybody may ask."""
+    counted = Counted(20)
+    assert await counted.counts() == [1, *[2] * 20]
+    assert counted.scrapes == 2
+    assert await counted.count() == 3
+
+
+async def test_nobody_gets_an_old_scrape_after_one_that_failed() -> None:
+    assert await Counted(3, 2).counts() == [1, None, 2, 2]
+
+
 async def test_only_what_is_declared_is_scraped() -> None:
     async with app_client(app(READY)) as http:
         found = shapes((await http.get("/metrics")).text)
