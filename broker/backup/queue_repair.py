@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from broker.admin.repair import QUEUE_FILE_BYTES_DEFAULT, RepairError, StoreReport, log_files
+from broker.backup.offline_check import missing_parts
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.inner_batch import INNER_BATCH, sys_flag_at
 from broker.message.record import parse, property_value
@@ -106,6 +107,8 @@ def repair_queues(
         raise RepairError(f"{error}: stop it first") from None
     try:
         size = file_bytes or known_file_bytes(store.root)
+        for _, text in missing_parts(store, is_running=False):
+            raise RepairError(f"{text}; a log that lacks records cannot tell their entries")
         yield from _Repair(store, found, size, writes=writes).run()
     finally:
         os.close(descriptor)

@@ -262,6 +262,20 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
+def test_a_log_without_one_of_its_files_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 120)
+    store.close()
+    damage_unit(tmp_path, 3)
+    _, second, *more = sorted((tmp_path / "commitlog").iterdir())
+    assert more
+    second.unlink()
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "the file before it ends at" in shown.output
+    assert content(tmp_path) == before
+
+
 def test_files_of_another_size_are_named(tmp_path: Path) -> None:
     filled(tmp_path)
     odd = queue(tmp_path) / f"{30:020d}"
