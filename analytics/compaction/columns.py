@@ -17,6 +17,7 @@ from msgspec.structs import astuple
 
 from analytics.tables import MASTER_SAMPLE, REPLICA_SAMPLE, SLAVE_SAMPLE, TABLES
 from keelmq.remoting.records import RECORDS, HaSample, Record, name_of
+from keelmq.runtime.log_buckets import BUCKETS
 
 HA_SAMPLE = name_of(HaSample)
 KINDS = tuple(name_of(record) for record in RECORDS)
@@ -194,6 +195,7 @@ def _column(field: pa.Field, values: _Values) -> pa.Array:
         fields = list(field.type.value_type)
         numbers = list(zip(*chain.from_iterable(values), strict=True)) or [()] * len(fields)
         columns = [_integers(each, item.type) for each, item in zip(numbers, fields, strict=True)]
+        _check_histogram(*columns)
         return _list_array(values, pa.StructArray.from_arrays(columns, fields=fields))
     if pa.types.is_list(field.type):
         return _list_array(values, _integers(list(chain.from_iterable(values)), field.type.value_type))
@@ -201,6 +203,15 @@ def _column(field: pa.Field, values: _Values) -> pa.Array:
         return pa.array([msgspec.to_builtins(value) for value in values], field.type)
     repeated = _repeated(values, field.type)
     return pa.array(values, field.type) if repeated is None else repeated
+
+
+def _check_histogram(buckets: pa.Array, counts: pa.Array) -> None:
+    """Raises OverflowError if there is no such bucket, or a count is negative: whoever adds histograms up
+    takes buckets as places in a list."""
+    if len(buckets):
+        found, least = pc.min_max(buckets).as_py(), pc.min(counts).as_py()
+        if found["min"] < 0 or found["max"] >= BUCKETS or least < 0:
+            raise OverflowError("a histogram with a bucket or a count that is not possible")
 
 
 def _repeated(values: _Values, type_: pa.DataType) -> pa.Array | None:

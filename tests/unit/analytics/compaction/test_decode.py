@@ -172,6 +172,21 @@ def test_reasons(old: bytes, new: bytes, reason: str) -> None:
     assert len(decoded.rows) == 2
 
 
+@pytest.mark.parametrize(
+    "pairs", [b"[[-1,1]]", b"[[0,1],[504,1]]", b"[[3,-1]]"], ids=["below", "above", "a negative count"]
+)
+@pytest.mark.parametrize("name", [b"lag_us", b"confirm_us"])
+def test_a_histogram_that_is_not_possible(name: bytes, pairs: bytes) -> None:
+    """It would end every later run of the job: buckets are added up by their place."""
+    master = HaSample(
+        ts=1, cluster_name="c", broker_name="b", broker_id=2, role="master", master_epoch=1, max_offset=9,
+        confirm_offset=9,
+    )  # fmt: skip
+    line = encode_record(master)
+    decoded = decode_lines(line + line.replace(b'"%b":[]' % name, b'"%b":%b' % (name, pairs)), "ha_sample")
+    assert decoded.bad == {"number_too_large": 1} and len(decoded.rows) == 1
+
+
 def test_a_record_in_the_wrong_folder() -> None:
     assert decode_lines(encode_record(CLOCK), "send_gap").bad == {"wrong_record": 1}
 
