@@ -14,6 +14,8 @@ from keelmq.web.live_files import MINUTE_MS
 GroupName = tuple[str, str]
 State = tuple[int, int, str, bool, int]
 """(ts, event_id, log_id, it has a master, size of the SyncStateSet), in the order of the log."""
+GONE = True, 1 << 62
+"""Of a group that was cleaned as a whole, which lacks neither a master nor replicas."""
 
 
 class GroupStates:
@@ -29,13 +31,13 @@ class GroupStates:
         changed = set()
         for row in rows:
             after = row["after"]
-            if after is None or row["refused"] is not None:
+            if row["refused"] is not None:
                 continue
             group = row["cluster_name"], row["broker_name"]
-            state = (
-                row["ts"], row["event_id"], row["log_id"] or "",
-                after["master_broker_id"] is not None, len(after["sync_state_set"] or ()),
-            )  # fmt: skip
+            found = GONE
+            if after is not None:
+                found = after["master_broker_id"] is not None, len(after["sync_state_set"] or ())
+            state = (row["ts"], row["event_id"], row["log_id"] or "", *found)
             if state not in self._states[group]:
                 self._states[group].append(state)
                 changed.add(group)
@@ -47,11 +49,12 @@ class GroupStates:
         self._minimum[group] = replicas
 
     def forget(self, before_ts: int) -> None:
-        """Drops what ended before; the newest state of a group stays."""
-        for group, states in self._states.items():
+        """Drops what ended before; the newest state of a group stays, unless the group is gone."""
+        for group, states in list(self._states.items()):
             last = max((i for i, each in enumerate(states) if each[0] < before_ts), default=0)
             del states[:last]
-            self._states[group] = states
+            if len(states) == 1 and states[0][0] < before_ts and states[0][3:] == GONE:
+                del self._states[group]
 
     def minutes(
         self, from_ts: int, count: int, until_ts: int

@@ -122,6 +122,21 @@ def test_states_whatever_order_events_come_in() -> None:
         assert states.minutes(START, 1, START + MINUTE_MS) == {("c", "b"): ([0], [30_000])}
 
 
+def test_a_group_that_was_cleaned_is_without_a_master_no_longer() -> None:
+    rows = [event(0, 1, 1, [1]), event(10_000, 2, None, []), event(40_000, 3, None, [], after=None)]
+    for order in (rows, rows[::-1]):
+        states = GroupStates()
+        states.set_minimum(("c", "b"), 1)
+        for row in order:
+            states.add_events([row])
+        end = START + 2 * MINUTE_MS
+        assert states.minutes(START, 2, end) == {("c", "b"): ([30_000, 0], [30_000, 0])}
+        states.forget(START + MINUTE_MS)
+        assert states.minutes(START, 2, end) == {}
+        states.add_events([event(MINUTE_MS, 4, None, [])])
+        assert states.minutes(START, 2, end) == {("c", "b"): ([0, MINUTE_MS], [0, MINUTE_MS])}
+
+
 def test_a_controllers_clock_behind_does_not_undo_an_event() -> None:
     states = GroupStates()
     states.add_events([event(20_000, 1, None, [1]), event(10_000, 2, 1, [1])])
