@@ -44,15 +44,25 @@ Read = Callable[[str, Sequence[str]], Any]
 
 
 def find_resolutions(out: Path) -> list[Resolution]:
-    """Returns what is rolled up, finest first."""
+    """Returns what is rolled up, finest first. Besides minutes and hours that is one finer or odd width, and
+    only if it has all hours: those of an earlier run, of a short span, keep their fine windows."""
     widths = {int(path.name.removeprefix("window=")) for path in (out / "rollup" / "lag").glob("window=*")}
     names = {step: name for name, step in STEP_MS.items()}
     found: list[Resolution] = []
     for step in sorted(widths):
         files = {name: rollup_files(out, name, step) for name in (*TABLES, CONSUMERS, "replica_state")}
-        if step in names or not found:  # one finer or odd width, and it is the finest
+        if step in names or not found:
             found.append(Resolution(names.get(step, "detail"), step, files))
-    return [each for each in found if each.days]
+    found = [each for each in found if each.days]
+    if len(found) > 1 and found[0].name == "detail" and _hours(found[0]) < _hours(found[1]):
+        del found[0]
+    return found
+
+
+def _hours(resolution: Resolution) -> set[str]:
+    """Returns the hours with samples, as their folders are named."""
+    files = [path for paths in resolution.files["lag"].values() for path in paths]
+    return {f"{path.parent.parent.name}/{path.parent.name}" for path in files}
 
 
 def write_series(

@@ -123,6 +123,23 @@ def test_a_day_is_the_sum_of_its_hours(tmp_path: Path) -> None:
     assert found["state"] == {"below_min_ms": [10, 5], "flaps": [2, 1]}
 
 
+def test_fine_windows_of_the_first_hour_do_not_end_the_pages(tmp_path: Path) -> None:
+    """The first runs see a short span and roll it up in windows of seconds, later ones in minutes only."""
+    for window_ms in (5_000, MINUTE_MS, HOUR_MS):
+        put(tmp_path, "lag", window_ms, [{"window_ts": START, "samples": 5, "ms_p99": 1, "ms_max": 1}])
+    write_pages(tmp_path)
+    assert PageFiles(tmp_path).generation().index.detail_ms == 5_000
+    for window_ms in (MINUTE_MS, HOUR_MS):
+        put(tmp_path, "lag", window_ms, [
+            {"window_ts": START + HOUR_MS, "samples": 60, "ms_p99": 7_000, "ms_max": 7_000}
+        ])  # fmt: skip
+    write_pages(tmp_path)
+    index = PageFiles(tmp_path).generation().index
+    assert (index.detail_ms, index.resolutions) == (None, ["minute", "hour", "day"])
+    assert index.to_ts == START + HOUR_MS + MINUTE_MS - 1
+    assert "lag" in {each.kind for each in index.incidents}
+
+
 @pytest.mark.parametrize(
     ("buckets", "wanted"),
     [
