@@ -38,6 +38,7 @@ from keelmq.web.page_files import (
 from keelmq.web.page_reader import generations
 
 HEAT = {"lag": ("ms_p99", "ms_max"), "group_state": ("below_min_ms", "unknown_ms")}
+HIGHEST = ("logs", "skew_max_ms")
 TOTALS = ("elections", "unclean_elections", "shrinks", "flaps")
 
 
@@ -226,14 +227,16 @@ def _most(values: Sequence[int | None] | None) -> int | None:
 
 
 def _quality(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the counts of all groups together, one row per kind of record."""
+    """Returns the counts of all groups together, and the highest of what cannot be added up (HIGHEST), one
+    row per kind of record."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         kind = str(row.get("record", ""))
         sums = found.setdefault(kind, {"record": kind})
         for name, value in row.items():
             if isinstance(value, int) and not name.endswith("_ts"):
-                sums[name] = sums.get(name, 0) + value
+                known = sums.get(name, 0)
+                sums[name] = max(known, value) if name in HIGHEST else known + value
     return list(found.values())
 
 

@@ -140,6 +140,18 @@ def test_fine_windows_of_the_first_hour_do_not_end_the_pages(tmp_path: Path) -> 
     assert "lag" in {each.kind for each in index.incidents}
 
 
+def test_the_quality_of_all_groups_is_a_sum_or_the_worst(tmp_path: Path) -> None:
+    put(tmp_path, "lag", MINUTE_MS, [{"window_ts": START, "samples": 1}])
+    put_run(tmp_path, "data_quality", [
+        {"cluster_name": "c", "broker_name": name, "record": "controller_event", "logs": n, "epoch_gaps": 2,
+         "skew_max_ms": 40 * n}
+        for name, n in (("a", 1), ("b", 2), ("c", 1))
+    ])  # fmt: skip
+    write_pages(tmp_path)
+    (row,) = PageFiles(tmp_path).generation().index.quality
+    assert row == {"record": "controller_event", "logs": 2, "epoch_gaps": 6, "skew_max_ms": 80}
+
+
 @pytest.mark.parametrize(
     ("buckets", "wanted"),
     [
