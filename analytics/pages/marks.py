@@ -30,7 +30,8 @@ def incidents_of(
     membership: Sequence[Row] = (),
 ) -> list[Incident]:
     """Returns the incidents of all groups, by group and time. `tables`: Arrow tables of one window width.
-    `membership`: a replica that became master is not down, although no master samples it."""
+    `membership`: a replica that became master is not down, although no master samples it, and neither is one
+    that was removed from its group."""
     step = axis.step_ms
     lag, state = tables.get("lag"), tables.get("group_state")
     replicas, replica_state = tables.get("replica_lag"), tables.get("replica_state")
@@ -42,7 +43,7 @@ def incidents_of(
         *find_incidents("below-min", _marks(state, "below_min_ms", step)),
         *find_incidents("unclean", _marks(state, "unclean_elections", step)),
         *find_incidents("flap", flaps),
-        *find_incidents("dead-replica", _not_masters(_unseen(replicas, step), membership)),
+        *find_incidents("dead-replica", _expected(_unseen(replicas, step), membership)),
         *find_incidents("gap", _gaps(lag, axis, groups)),
         *find_incidents("failover", [mark for row in failovers for mark in _failover(row, axis.start_ts)]),
         *find_incidents("skew", _skews(clock_skew, axis.start_ts, end)),
@@ -95,15 +96,26 @@ def _unseen(table: Any, step: int) -> list[Mark]:
     return _listed(table.filter(unseen), "bytes_max", step, "broker_id")
 
 
-def _not_masters(marks: Sequence[Mark], membership: Sequence[Row]) -> list[Mark]:
-    spans: dict[tuple[str, str, int | None], list[tuple[int, int]]] = {}
+def _expected(marks: Sequence[Mark], membership: Sequence[Row]) -> list[Mark]:
+    """Returns the marks of replicas that a master should see: that are not master themselves, and were not
+    removed (`cleanBrokerData`), after which the group is known and goes on without them."""
+    masters: dict[tuple[str, str, int | None], list[tuple[int, int]]] = {}
+    known_to: dict[tuple[str, str, int | None], int] = {}
     for row in membership:
+        name, to_ts = _name(row), row["to_ts"]
         if row["state"] == "master":
-            spans.setdefault((*_name(row), row["broker_id"]), []).append((row["from_ts"], row["to_ts"]))
+            masters.setdefault((*name, row["broker_id"]), []).append((row["from_ts"], to_ts))
+        for key in ((*name, row["broker_id"]), (*name, None)):
+            known_to[key] = max(to_ts, known_to.get(key, to_ts))
+
+    def is_removed(mark: Mark) -> bool:
+        return mark[:3] in known_to and known_to[mark[:3]] <= mark[3] < known_to[mark[0], mark[1], None]
+
     return [
         mark
         for mark in marks
-        if not any(start < mark[4] and mark[3] < end for start, end in spans.get(mark[:3], ()))
+        if not is_removed(mark)
+        and not any(start < mark[4] and mark[3] < end for start, end in masters.get(mark[:3], ()))
     ]
 
 

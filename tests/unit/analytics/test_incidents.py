@@ -92,6 +92,29 @@ def test_a_master_is_not_a_replica_that_is_down() -> None:
     assert [each.replica for each in found if each.kind == "dead-replica"] == [2]
 
 
+def test_a_replica_that_was_removed_is_not_down() -> None:
+    """The roll-up goes on with its lag, as for one that is down."""
+    group = {"cluster_name": "c", "broker_name": "b"}
+    rows = [
+        {**group, "window_ts": START + i * MINUTE_MS, "broker_id": broker, "samples": 0, "bytes_max": 9}
+        for i in range(10)
+        for broker in (2, 3)
+    ]
+    minutes = {1: ("master", 10), 2: ("out", 10), 3: ("out", 4)}
+    members = [
+        {**group, "broker_id": broker, "from_ts": START, "to_ts": START + to * MINUTE_MS, "state": state}
+        for broker, (state, to) in minutes.items()
+    ]
+    tables = {"replica_lag": pa.Table.from_pylist(rows)}
+    axis = Axis(START, MINUTE_MS, 10)
+    found = incidents_of(tables, axis, [("c", "b")], [], [], members)
+    dead = [each for each in found if each.kind == "dead-replica"]
+    assert [each.replica for each in dead] == [2, 3] and spans(dead) == [(0, 10), (0, 4)]
+    unknown = [{**each, "to_ts": START + 4 * MINUTE_MS} for each in members]
+    found = incidents_of(tables, axis, [("c", "b")], [], [], unknown)
+    assert spans([each for each in found if each.replica == 3]) == [(0, 10)], "the group is not known, either"
+
+
 def test_every_kind_has_a_rule_and_a_weight() -> None:
     for kind in KINDS:
         assert kind in RULES and kind in MINUTES
