@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F
 
 from analytics.compaction.compactor import compact
+from analytics.compaction.lock import locked
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
+from analytics.compaction.storage import open_storage
 from analytics.errors import AnalyticsError
 from analytics.events import EventFrames, run_tables
 from analytics.pages.grid import FILLED
@@ -28,7 +30,7 @@ from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
 from analytics.rollup.events import EVENT_TABLES
 from analytics.rollup.run import fill_replicas, paths_of, roll_up
-from analytics.rollup.store import RolledHour, RollupStore
+from analytics.rollup.store import ROLLUP, RolledHour, RollupStore
 from analytics.rollup.tables import TABLES
 from analytics.session import spark_in_one_line, spark_session
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
@@ -78,37 +80,38 @@ def run(
         raise AnalyticsError(f"--keep-days deletes in a local or mounted directory only, not in {output}")
     out = output.rstrip("/") if is_url(output) else str(Path(output.removeprefix("file://")).absolute())
     sources = find_sources([input])
-    compact(sources, out, progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
-    manifests = read_manifests(out)
-    if keep_days is not None:
-        kept_ts = prune(Path(out), manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
-        manifests = [each for each in manifests if each.hour_ts >= kept_ts]
-    span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
-    quick = master is None and span.rows_of(QUERIED) <= QUICK_ROWS_MAX
-    store = RollupStore(out)
-    generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
-    with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
-        roll_up(
-            spark,
-            out,
-            span.hours,
-            base_ms=window_ms or fine_window_ms(span),
-            tables=(*TABLES, *EVENT_TABLES),
-            ends=span.ends,
-            progress=progress,
+    with _only_run(out):
+        compact(sources, out, progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
+        manifests = read_manifests(out)
+        if keep_days is not None:
+            kept_ts = prune(Path(out), manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
+            manifests = [each for each in manifests if each.hour_ts >= kept_ts]
+        span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
+        quick = master is None and span.rows_of(QUERIED) <= QUICK_ROWS_MAX
+        store = RollupStore(out)
+        generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
+        with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
+            roll_up(
+                spark,
+                out,
+                span.hours,
+                base_ms=window_ms or fine_window_ms(span),
+                tables=(*TABLES, *EVENT_TABLES),
+                ends=span.ends,
+                progress=progress,
+            )
+            _Run(spark, store, span, progress).write(generated_ts, sources.not_read)
+        store.delete_runs(RUNS_KEPT)
+        inputs = sources.roots
+        if is_url(out):
+            return publish_pages(
+                out, generated_ts, inputs=inputs, interval_ms=interval_ms, progress=progress,
+                wall_clock=wall_clock,
+            )  # fmt: skip
+        path = write_pages(
+            Path(out), inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
         )
-        _Run(spark, store, span, progress).write(generated_ts, sources.not_read)
-    store.delete_runs(RUNS_KEPT)
-    inputs = sources.roots
-    if is_url(out):
-        return publish_pages(
-            out, generated_ts, inputs=inputs, interval_ms=interval_ms, progress=progress,
-            wall_clock=wall_clock,
-        )  # fmt: skip
-    path = write_pages(
-        Path(out), inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
-    )
-    return str(path)
+        return str(path)
 
 
 class _Run:
@@ -189,6 +192,17 @@ def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ..
         (kind, *(count[name] for name in READ), span.from_ts, span.to_ts)
         for kind, count in sorted(counts.items())
     ]
+
+
+@contextmanager
+def _only_run(out: str) -> Iterator[None]:
+    """Holds the lock of the roll-ups: a second run would delete what this one has staged, and note hours as
+    done without their files. Raises AnalyticsError."""
+    try:
+        with open_storage(out) as storage, locked(storage, ROLLUP, "analytics run"):
+            yield
+    except OSError as error:
+        raise AnalyticsError(f"cannot write {error.filename or out}: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""One compaction at a time per output.
+"""One compaction at a time per output, and one run of the job.
 
 On a local disk: a file that the operating system unlocks when its owner ends. On an object store each
-compaction writes a claim, a file of its own name, and then lists the claims: if there is another one it takes
+process writes a claim, a file of its own name, and then lists the claims: if there is another one it takes
 its own back and refuses. Stores list what was written before (S3, GCS and HDFS do), so of two that begin
 together the one whose claim is written last sees the other's. Both may refuse; both never run.
 """
@@ -12,6 +12,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -20,11 +21,12 @@ from analytics.compaction.storage import LocalStorage, Storage
 from analytics.errors import AnalyticsError
 from keelmq.runtime.clock import wall_ms
 
-LOCK = f"{COMPACTED}/.lock"
 STALE_MS = 6 * 3_600_000
 """On an object store: after this, the owner of a claim counts as dead."""
 CLAIM = ".lock"
-"""How the names of claims begin. Releases before had one of exactly this name."""
+"""How the names of claims begin; on a local disk, the name of the lock. Releases before had one claim, of
+exactly this name."""
+COMPACTION = "compaction"
 
 
 class _Owner(msgspec.Struct):
@@ -34,26 +36,28 @@ class _Owner(msgspec.Struct):
 
 
 @contextlib.contextmanager
-def locked(storage: Storage) -> Iterator[None]:
-    """Holds the lock. Raises AnalyticsError if another process has it, OSError if it cannot be written."""
+def locked(storage: Storage, folder: str = COMPACTED, what: str = COMPACTION) -> Iterator[None]:
+    """Holds the lock of a folder of the output. `what`: who holds it, for messages.
+
+    Raises AnalyticsError if another process has it, OSError if it cannot be written.
+    """
     if isinstance(storage, LocalStorage):
-        with _flock(storage):
+        with _flock(storage.root / folder / CLAIM, what):
             yield
         return
-    _refuse_if_claimed(storage, but="")  # so a long-running one does not see claims come and go
+    _refuse_if_claimed(storage, folder, what, but="")  # so a long-running one does not see claims come and go
     name = f"{CLAIM}-{uuid.uuid4().hex}"
-    path = f"{COMPACTED}/{name}"
+    path = f"{folder}/{name}"
     storage.replace(path, msgspec.json.encode(_Owner(socket.gethostname(), os.getpid(), wall_ms())))
     try:
-        _refuse_if_claimed(storage, but=name)
+        _refuse_if_claimed(storage, folder, what, but=name)
         yield
     finally:
         storage.delete(path)
 
 
 @contextlib.contextmanager
-def _flock(storage: LocalStorage) -> Iterator[None]:
-    path = storage.root / LOCK
+def _flock(path: Path, what: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -62,7 +66,7 @@ def _flock(storage: LocalStorage) -> Iterator[None]:
         except BlockingIOError:
             owner = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
             raise AnalyticsError(
-                f"{path} is locked: another compaction (process {owner}) writes there; wait until it ends"
+                f"{path} is locked: another {what} (process {owner}) writes there; wait until it ends"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -71,12 +75,12 @@ def _flock(storage: LocalStorage) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _refuse_if_claimed(storage: Storage, *, but: str) -> None:
+def _refuse_if_claimed(storage: Storage, folder: str, what: str, *, but: str) -> None:
     """Raises AnalyticsError if there is a claim that is not `but`; deletes those of dead owners."""
-    for each in storage.files(COMPACTED):
+    for each in storage.files(folder):
         if not each.name.startswith(CLAIM) or each.name == but:
             continue
-        path = f"{COMPACTED}/{each.name}"
+        path = f"{folder}/{each.name}"
         try:
             owner = msgspec.json.decode(storage.read(path), type=_Owner)
         except FileNotFoundError:
@@ -86,7 +90,7 @@ def _refuse_if_claimed(storage: Storage, *, but: str) -> None:
         age_ms = wall_ms() - owner.since_ms
         if age_ms < STALE_MS:
             raise AnalyticsError(
-                f"{storage.url}/{path}: another compaction (process {owner.pid} on {owner.host}, for "
+                f"{storage.url}/{path}: another {what} (process {owner.pid} on {owner.host}, for "
                 f"{max(0, age_ms) // 1000} s) writes there or began at the same moment; start this one again "
                 "when it has ended, or delete that file if it is dead"
             )

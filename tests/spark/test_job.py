@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from analytics import job, remote_output, session
 from analytics.compaction import storage
+from analytics.compaction.lock import locked
 from analytics.job import AnalyticsError
 from analytics.rollup import store
 from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of
@@ -167,6 +168,17 @@ def test_only_samples(run: Run, tmp_path: Path) -> None:
     assert sum("before 2015 (wrong clocks)" in each for each in said) == 1
     quality = {row["record"]: row for row in PageFiles(tmp_path / "out").generation().index.quality}
     assert (quality["ha_sample"]["rows"], quality["ha_sample"]["outliers"]) == (3, 1)
+
+
+def test_two_at_once(run: Run, source: Path, out: Path) -> None:
+    before = (out / "current.json").read_bytes()
+    with (
+        storage.open_storage(str(out)) as there,
+        locked(there, store.ROLLUP, "analytics run"),
+        pytest.raises(AnalyticsError, match=r"another analytics run \(process \d+\)"),
+    ):
+        run(source, out)
+    assert (out / "current.json").read_bytes() == before
 
 
 def test_only_damage(run: Run, tmp_path: Path) -> None:

@@ -90,6 +90,15 @@ def test_the_owner_is_named_and_a_dead_one_does_not_count() -> None:
     assert objects == {}
 
 
+def test_two_folders_are_two_locks() -> None:
+    objects: dict[str, bytes] = {}
+    with locked(Bucket(objects)), locked(Bucket(objects), "rollup", "run"):
+        assert sorted(name.partition("/")[0] for name in objects) == [COMPACTED, "rollup"]
+        with pytest.raises(AnalyticsError, match="another run"), locked(Bucket(objects), "rollup", "run"):
+            pass
+    assert objects == {}
+
+
 def test_a_lock_of_a_release_before() -> None:
     owner = {"host": "h", "pid": 1, "since_ms": wall_ms()}
     objects = {f"{COMPACTED}/{CLAIM}": msgspec.json.encode(owner)}
