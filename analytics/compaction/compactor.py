@@ -250,6 +250,7 @@ def _entry(read: _Read, hour_ts: int) -> Source:
         bad=dict(sorted(bad.items())),
         bad_lines=listed,
         error=result.error,
+        failed=result.failed,
         record_version=RECORD_VERSION,
     )
 

@@ -53,7 +53,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     `path` is without ".open". `read_bytes`: of a compressed file, decompressed ones. `head`: a digest of its
     first bytes. `rows`: good lines of this hour. `home`: the file belongs to this hour, so the members below
     are of the whole file: `hours` with good lines, `bad` lines by reason, the first of them, and `error`:
-    why the rest of the file could not be read. `record_version`: the newest that its reader knew.
+    why the rest of the file could not be read, and `failed`: for the system's error, which may pass.
+    `record_version`: the newest that its reader knew.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     bad: dict[str, int] = {}
     bad_lines: list[BadLine] = []
     error: str = ""
+    failed: bool = False
     record_version: int = 1
 
 

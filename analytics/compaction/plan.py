@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from analytics.compaction.decode import NEWER
+from analytics.compaction.decode import INCOMPLETE, NEWER
 from analytics.compaction.kept import kept_from
 from analytics.compaction.manifest import (
     HOUR_MS,
@@ -118,23 +118,27 @@ def by_home(source: SourceFile) -> tuple[bool, int]:
 def _start(source: SourceFile, home: int, entry: Source, manifests: Manifests) -> int | None:
     """Returns the first byte to read; None: nothing has changed.
 
-    A file with lines of a newer version than its reader knew is read again when this program knows it. A file
-    with lines of several hours is read as a whole again, so that the counts of each are replaced.
+    Read again as a whole are: a file with lines of a newer version than its reader knew, when this program
+    knows it; one with lines of several hours, so that the counts of each are replaced; one that could not be
+    read to its end; and one that grew although it seemed complete: somebody was copying it, and the half line
+    at its end is whole now. A file that was only touched or copied again gets its new time into the manifest.
     """
     others = [hour for hour in entry.hours if hour != home and hour >= manifests.kept_from]
     if any(manifests.source(hour, source.name) is None for hour in others):
         return 0  # the manifest of that hour was deleted
-    if entry.bad.get(NEWER) and entry.record_version < RECORD_VERSION:
+    if entry.failed or (entry.bad.get(NEWER) and entry.record_version < RECORD_VERSION):
         return 0
     resumable = not others and not source.compression and source.home_ts is not None
     if source.size_bytes == entry.size_bytes:
-        if source.modified_ns != entry.modified_ns and not _same_head(source, entry):
+        is_touched = source.modified_ns != entry.modified_ns
+        if is_touched and not _same_head(source, entry):
             return 0
         is_whole = source.grows or source.compression or entry.error or entry.read_bytes >= entry.size_bytes
-        if is_whole:
+        if is_whole and not is_touched:
             return None
-        return entry.read_bytes if resumable else 0  # closed, and its last line is incomplete
-    if source.size_bytes > entry.size_bytes and resumable and not entry.error and _same_head(source, entry):
+        return entry.read_bytes if resumable else 0  # at most a last line that is incomplete is left to read
+    resumable = resumable and not entry.error and not entry.bad.get(INCOMPLETE)
+    if source.size_bytes > entry.size_bytes and resumable and _same_head(source, entry):
         return entry.read_bytes
     return 0
 

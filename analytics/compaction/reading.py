@@ -24,13 +24,14 @@ _DAMAGED: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, IsalErro
 @dataclass(slots=True)
 class ReadResult:
     """What was read of a file. `read_bytes`: up to the end of the last line that counts. `error`: why the
-    rest could not be read."""
+    rest could not be read; `failed`: not because it is damaged, as far as one can tell."""
 
     lines: int = 0
     read_bytes: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     bad_lines: list[BadLine] = field(default_factory=list)
     error: str = ""
+    failed: bool = False
     head: str = ""
     """A digest of the first bytes."""
 
@@ -106,6 +107,7 @@ def _blocks(file: Any, source: SourceFile, start: int, result: ReadResult) -> It
                 left -= len(block)
                 yield block
     except _DAMAGED as error:
+        result.failed = isinstance(error, OSError)  # a network's; of zstd, damage is one, too
         result.error = f"readable up to byte {result.read_bytes} only: {error}"
 
 

@@ -1,8 +1,11 @@
 """Compaction against a dict by key, whatever files hold the lines, in whatever order they come."""
 
+import dataclasses
+import errno
 import gzip
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -231,6 +234,57 @@ def test_a_closed_file_with_half_a_line_is_counted_when_it_is_closed(tmp_path: P
     assert run(tmp_path / "in", tmp_path / "out") == []
 
 
+def test_a_closed_file_that_is_still_being_copied(tmp_path: Path) -> None:
+    """By a tool that gives it its name first: half of its last line was bad, and is not when it is whole."""
+    path = file_of(tmp_path / "in", "ha_sample", "n-1.jsonl")
+    lines = [encode_record(sample(HOUR + at)) for at in range(3)]
+    path.write_bytes(lines[0] + lines[1][:20])
+    (manifest,) = run(tmp_path / "in", tmp_path / "out")
+    assert manifest.counts["ha_sample"].bad_lines == {"incomplete": 1}
+    path.write_bytes(b"".join(lines))
+    (manifest,) = run(tmp_path / "in", tmp_path / "out")
+    counts = manifest.counts["ha_sample"]
+    assert (counts.rows, counts.duplicates, counts.bad_lines) == (3, 0, {})
+
+
+class _Failing:
+    """A file whose reading ends with an error of the system, after its head."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._reads = path.open("rb", buffering=0), 0
+
+    def __enter__(self) -> "_Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def seek(self, at: int) -> int:
+        return self._file.seek(at)
+
+    def read(self, size: int) -> bytes:
+        self._reads += 1
+        if self._reads > 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._file.read(min(size, reading.HEAD_BYTES))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_file_that_could_not_be_read_to_its_end_is_read_again(tmp_path: Path, suffix: str) -> None:
+    """The error of a network file system or an object store passes; damage does not."""
+    count = 5_000
+    write(tmp_path / "in", [sample(HOUR + at) for at in range(count)], f"n-1.jsonl{suffix}")
+    sources = find_sources([str(tmp_path / "in")])
+    (source,) = sources.files
+    sources.files = [dataclasses.replace(source, open=lambda: _Failing(Path(source.path)))]
+    (manifest,) = compact(sources, str(tmp_path / "out"))
+    assert "Input/output error" in manifest.sources[0].error and manifest.sources[0].rows < count
+    (manifest,) = run(tmp_path / "in", tmp_path / "out")
+    counts = manifest.counts["ha_sample"]
+    assert (counts.rows, counts.duplicates, manifest.sources[0].error) == (count, 0, "")
+    assert run(tmp_path / "in", tmp_path / "out") == []
+
+
 def test_late_files_and_deleted_sources(tmp_path: Path) -> None:
     write(tmp_path / "in", [sample(HOUR), sample(HOUR + 1)])
     run(tmp_path / "in", tmp_path / "out")
@@ -456,6 +510,20 @@ def test_sources_are_deleted_when_they_are_durable(tmp_path: Path) -> None:
     (part,) = (out / "compacted/master_sample/dt=2026-01-01/hour=01").glob("*.parquet")
     part.write_bytes(b"damaged")
     assert delete_sources(find_sources([str(root)]), str(out), wall_clock=lambda: within * 2) == 0
+
+
+def test_sources_that_were_copied_again_are_deleted(tmp_path: Path) -> None:
+    """`upload` copies a file again when it is closed: with another time, and perhaps not one more line."""
+    root, out = tmp_path / "in", tmp_path / "out"
+    write(root, [sample(HOUR)], "n-1.jsonl.open")
+    path = file_of(root, "ha_sample", "n-1.jsonl")
+    run(root, out)
+    path.with_name("n-1.jsonl.open").unlink()
+    write(root, [sample(HOUR)], path.name)
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_000))
+    run(root, out)
+    assert run(root, out) == []
+    assert delete_sources(find_sources([str(root)]), str(out), wall_clock=lambda: HOUR + 2 * HOUR_MS) == 1
 
 
 def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
