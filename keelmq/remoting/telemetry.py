@@ -100,6 +100,7 @@ class TelemetryWriter:
         self._wake = asyncio.Event()
         self._job: asyncio.Task[None] | None = None  # only its thread may use the members below
         self._files: dict[_Key, tuple[Path, int]] = {}
+        self._begun: dict[str, int | None] = {}  # the hour whose file has its first records, by their name
         self._tidy_at_ms = self._warn_at_ms = self._opened_ms = 0
         self._warned = False
 
@@ -149,15 +150,19 @@ class TelemetryWriter:
 
     def _headers(self, last: bool) -> dict[_Key, Sequence[Record]]:
         """Returns the first records of files that may be opened now: for queued records, and for the hour
-        that began."""
+        that began, again and again until the disk takes them."""
         if self._on_open is None:
             return {}
         hour = self._wall_clock() // HOUR_MS
         with self._lock:
             wanted = set(self._queue)
         if not last:
-            wanted |= {(name, hour) for name, opened in self._files if opened < hour}
-        return {key: self._on_open(key[0]) for key in sorted(wanted) if key not in self._files}
+            wanted |= {(name, hour) for name, begun in self._begun.items() if begun != hour}
+        found = {key: self._on_open(key[0]) for key in sorted(wanted) if key not in self._files}
+        for (name, _), records in found.items():
+            if records:
+                self._begun.setdefault(name, None)
+        return found
 
     # -- in the thread -----------------------------------------------------------------------------------
 
@@ -184,6 +189,8 @@ class TelemetryWriter:
                 return
             path, descriptor = file or self._create(key)
             size = self._append(key, path, descriptor, data)
+            if header:
+                self._begun[key[0]] = key[1]
         except OSError as error:
             self._failed(error, self.directory, dropped=len(records))
             return

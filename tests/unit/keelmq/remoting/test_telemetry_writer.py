@@ -298,6 +298,33 @@ async def test_a_full_disk_costs_records_and_never_leaves_half_a_line(
     assert len(lines) - len(whole) == (1 if taken and not truncates else 0)
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
+async def test_first_records_are_written_when_a_full_disk_has_room_again(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, from_the_start: bool
+) -> None:
+    """Without them a group in which nothing happens would be unknown for hours."""
+    write, full = os.write, from_the_start
+
+    def limited(descriptor: int, data: bytes) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(telemetry.os, "write", limited)  # type: ignore[attr-defined]
+    async with running(writer(tmp_path, clock, on_open=lambda _: [sample(clock.ms, 1_000)])) as made:
+        made.put(sample(max_offset=1))
+        if not from_the_start:
+            await until(lambda: made.written_records == 2, "the first hour")
+            full = True
+            clock.ms = T0 + HOUR_MS + telemetry.LATE_MS
+        await until(lambda: made.fault is not None, "the disk is full")
+        await until(lambda: not list(tmp_path.rglob("*.open")), "the first hour's file is closed")
+        before = made.written_records
+        full = False
+        await until(lambda: made.written_records == before + 1, "what an hour begins with, without an event")
+    assert offsets(tmp_path) == ([1_000] if from_the_start else [1_000, 1, 1_000])
+
+
 async def test_a_directory_that_cannot_be_made_is_waited_for(tmp_path: Path, clock: Clock) -> None:
     place = tmp_path / "telemetry"
     place.write_text("a file, not a directory")
