@@ -30,12 +30,26 @@ _MOST = {
 
 
 def day_rows(out: Path, hours: Resolution, days: Sequence[str]) -> dict[str, Any]:
-    """Returns the tables lag, group_state and replica_lag with one row per day."""
+    """Returns the tables lag, group_state and replica_lag with one row per day.
+
+    One day after another is read: the histograms of a fleet's year do not fit into the memory.
+    """
+    histogram = rollup_files(out, "lag_histogram", HOUR_MS)
+    found: dict[str, list[Any]] = {}
+    for day in days:
+        for name, table in _rows_of_day(hours, day, histogram.get(day, [])).items():
+            found.setdefault(name, []).append(table)
+    return {
+        name: _encoded(pa.concat_tables(each, promote_options="permissive")) for name, each in found.items()
+    }
+
+
+def _rows_of_day(hours: Resolution, day: str, histogram_files: Sequence[Path]) -> dict[str, Any]:
     found = {}
     for name, sums in _SUMS.items():
         keys = [*GROUP, *(["broker_id"] if name == "replica_lag" else [])]
         most = _MOST[name]
-        rows = read_rows(hours.paths(name, days), ("window_ts", *keys, *sums, *most))
+        rows = read_rows(hours.paths(name, [day]), ("window_ts", *keys, *sums, *most))
         if rows is None:
             continue
         wanted = [(each, "sum") for each in sums if each in rows.column_names]
@@ -43,17 +57,12 @@ def day_rows(out: Path, hours: Resolution, days: Sequence[str]) -> dict[str, Any
         added = _by_day(rows).group_by(["window_ts", *keys]).aggregate(wanted)
         names = {f"{each}_{how}": each for each, how in wanted}
         found[name] = added.rename_columns([names.get(each, each) for each in added.column_names])
-    if "lag" in found:
-        files = rollup_files(out, "lag_histogram", HOUR_MS)
-        histogram = read_rows(
-            [path for day in days for path in files.get(day, [])],
-            ("window_ts", *GROUP, "unit", "bucket", "n", "worst"),
+    histogram = read_rows(histogram_files, ("window_ts", *GROUP, "unit", "bucket", "n", "worst"))
+    if "lag" in found and histogram is not None:
+        found["lag"] = found["lag"].join(
+            _percentiles(histogram), ["window_ts", *GROUP], join_type="left outer"
         )
-        if histogram is not None:
-            found["lag"] = found["lag"].join(
-                _percentiles(histogram), ["window_ts", *GROUP], join_type="left outer"
-            )
-    return {name: _encoded(table) for name, table in found.items()}
+    return found
 
 
 def _encoded(rows: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from analytics.fleet.plan import KINDS, plan
 from analytics.fleet.rollup import write_rollups
 from analytics.pages import write_pages
 from analytics.pages.days import percentiles
+from analytics.pages.grid import read_rows
 from keelmq.runtime.log_buckets import bucket_of, bucket_top
 from keelmq.web.page_files import GENERATIONS_KEPT, PAGES, escaped
 from keelmq.web.page_reader import PageFiles, generations
@@ -150,6 +152,24 @@ def test_the_quality_of_all_groups_is_a_sum_or_the_worst(tmp_path: Path) -> None
     write_pages(tmp_path)
     (row,) = PageFiles(tmp_path).generation().index.quality
     assert row == {"record": "controller_event", "logs": 2, "epoch_gaps": 6, "skew_max_ms": 80}
+
+
+def test_one_day_after_another_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a fleet's year of days, whose histograms are gigabytes."""
+    for ts in (START, START + HOUR_MS, START + 2 * HOUR_MS):
+        put(tmp_path, "lag", HOUR_MS, [{"window_ts": ts, "samples": 1}])
+        bucket = {"unit": "ms", "bucket": 3, "n": 1, "worst": 9}
+        put(tmp_path, "lag_histogram", HOUR_MS, [{"window_ts": ts, **bucket}])
+    read: list[set[str]] = []
+
+    def noted(paths: Sequence[Path], columns: Sequence[str]) -> Any:
+        read.append({path.parent.parent.name for path in paths})
+        return read_rows(paths, columns)
+
+    monkeypatch.setattr("analytics.pages.days.read_rows", noted)
+    write_pages(tmp_path)
+    assert max(map(len, read)) == 1
+    assert series(tmp_path, "day")["lag"]["samples"] == [2, 1]
 
 
 @pytest.mark.parametrize(
