@@ -53,8 +53,8 @@ def write_details(
             "broker_name": group[1],
             "members": _members(of["membership"]),
             "totals": _bare(totals),
-            "changes": [_bare(row) for row in _newest(of["sync_state_set_changes"], "event_id")],
-            "failovers": [_bare(row) for row in _newest(of["failovers"], "event_id")],
+            "changes": [_bare(row) for row in _newest(of["sync_state_set_changes"])],
+            "failovers": [_bare(row) for row in _newest(of["failovers"])],
             "clock_skew": [_bare(row) for row in of["clock_skew"]],
             "quality": [_bare(row) for row in of["data_quality"]],
             "incidents": to_builtins(list(incidents.get(group, []))),
@@ -71,8 +71,9 @@ def _members(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [{"broker_id": broker, "spans": each[-ROWS_MAX:]} for broker, each in sorted(spans.items())]
 
 
-def _newest(rows: Sequence[Row], key: str) -> list[Row]:
-    return sorted(rows, key=lambda row: row.get(key) or 0)[-ROWS_MAX:]
+def _newest(rows: Sequence[Row]) -> list[Row]:
+    """Returns the last ROWS_MAX by the group's history: the event ids of another log start again."""
+    return sorted(rows, key=lambda row: (row.get("n") or 0, row.get("event_id") or 0))[-ROWS_MAX:]
 
 
 def _bare(row: Row) -> dict[str, Any]:

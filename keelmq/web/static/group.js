@@ -320,7 +320,7 @@ function changeTable({ changes }) {
     : el("span", { class: `chip ${word(row)}` }, word(row)));
   return tableSection({
     name: "changes", title: "Changes", lead: "What the controllers agreed on, newest first.",
-    rows: [...changes].sort((a, b) => b.event_id - a.event_id),
+    rows: [...changes].reverse(),
     columns: [
       timeColumn("ts", "Time", (row) => row.ts),
       column("change", "Change", word, { node: chip }),

@@ -16,6 +16,7 @@ from analytics.fleet.plan import KINDS, plan
 from analytics.fleet.rollup import write_rollups
 from analytics.pages import write_pages
 from analytics.pages.days import percentiles
+from analytics.pages.details import ROWS_MAX
 from analytics.pages.grid import read_rows
 from keelmq.runtime.log_buckets import bucket_of, bucket_top
 from keelmq.web.page_files import GENERATIONS_KEPT, PAGES, escaped
@@ -152,6 +153,20 @@ def test_the_quality_of_all_groups_is_a_sum_or_the_worst(tmp_path: Path) -> None
     write_pages(tmp_path)
     (row,) = PageFiles(tmp_path).generation().index.quality
     assert row == {"record": "controller_event", "logs": 2, "epoch_gaps": 6, "skew_max_ms": 80}
+
+
+@pytest.mark.parametrize("table", ["sync_state_set_changes", "failovers"])
+def test_details_of_controllers_that_were_built_anew(tmp_path: Path, table: str) -> None:
+    """Event ids start again with another log, so the highest are not the newest."""
+    put(tmp_path, "lag", MINUTE_MS, [{"window_ts": START, "samples": 1}])
+    ids = [*range(5_000, 5_000 + ROWS_MAX), 1, 2]
+    times = {"elected_ts": START, "last_heartbeat_ts": START}
+    put_run(tmp_path, table, [{**G, "n": n, "event_id": event, **times} for n, event in enumerate(ids)][::-1])
+    write_pages(tmp_path)
+    files = PageFiles(tmp_path)
+    answer = json.loads(msgspec.json.encode(files.group(files.generation(), "c", "b")))
+    rows = answer["group"]["changes" if table == "sync_state_set_changes" else table]
+    assert [row["event_id"] for row in rows] == ids[2:]
 
 
 def test_one_day_after_another_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
