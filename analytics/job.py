@@ -91,6 +91,7 @@ def run(
         store = RollupStore(out)
         generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
         with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
+            store.drop(each.hour_ts for each in span.outliers)
             roll_up(
                 spark,
                 out,

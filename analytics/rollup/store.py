@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow.fs as pa_fs
+from msgspec.structs import replace
 
 from analytics.compaction.manifest import HourManifest, folder_of
 from analytics.compaction.storage import file_system, is_object_store
@@ -84,6 +85,17 @@ class RollupStore:
         return (
             found is not None and found.parts == sorted(manifest.paths()) and {*windows} <= {*found.windows}
         )
+
+    def drop(self, hours: Iterable[int]) -> None:
+        """Deletes the roll-ups of these hours, if there are any: pages are made of all that are there."""
+        for hour_ts in hours:
+            found = self.read(hour_ts)
+            if found is None:
+                continue
+            self._write(_manifest(hour_ts), msgspec.json.encode(replace(found, parts=[])))  # not up to date
+            for name in found.files:
+                self._delete_file(name)
+            self._delete_file(_manifest(hour_ts))
 
     def clean(self) -> None:
         """Deletes what a killed run left."""

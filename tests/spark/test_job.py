@@ -1,5 +1,6 @@
 """The whole job on files: compaction, roll-ups, tables, pages, and what a failed run leaves behind."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -168,6 +169,23 @@ def test_only_samples(run: Run, tmp_path: Path) -> None:
     assert sum("before 2015 (wrong clocks)" in each for each in said) == 1
     quality = {row["record"]: row for row in PageFiles(tmp_path / "out").generation().index.quality}
     assert (quality["ha_sample"]["rows"], quality["ha_sample"]["outliers"]) == (3, 1)
+
+
+def test_an_hour_that_turns_out_to_be_of_a_wrong_clock(run: Run, tmp_path: Path) -> None:
+    """Among the few rows of a first run it is too large a share to be left out, and is rolled up."""
+    sample = next(each for each in random_history(3).samples if each.role == "master")
+    stray = msgspec.structs.replace(sample, ts=sample.ts - 30 * 24 * 3_600_000)
+    root, out = write_telemetry(tmp_path / "in", [sample, stray]), tmp_path / "out"
+    run(root, out)
+    assert PageFiles(out).generation().index.from_ts <= stray.ts
+    more = [msgspec.structs.replace(sample, ts=sample.ts + at) for at in range(3_000)]
+    write_telemetry(tmp_path / "in", more)
+    for _ in range(2):
+        run(root, out)
+        index = PageFiles(out).generation().index
+        assert 0 <= sample.ts - index.from_ts < WINDOW_MS
+    left = {path for path in (out / "rollup").rglob("*") if path.is_file()}
+    assert not any(time.strftime("dt=%Y-%m-%d", time.gmtime(stray.ts / 1_000)) in str(path) for path in left)
 
 
 def test_two_at_once(run: Run, source: Path, out: Path) -> None:
