@@ -77,14 +77,23 @@ class RollupStore:
         return [f"{self.url}/{name}" for each in hours for name in each.paths(table, window_ms)]
 
     def stale(self, manifests: Iterable[HourManifest], windows: Sequence[int]) -> list[HourManifest]:
-        """Returns the hours whose roll-ups are missing, or of other parts or fewer windows."""
+        """Returns the hours whose roll-ups are missing, empty after a power cut (on a local disk: nothing is
+        synced), or of other parts or fewer windows."""
         return [each for each in manifests if not self._is_fresh(each, windows)]
 
     def _is_fresh(self, manifest: HourManifest, windows: Sequence[int]) -> bool:
         found = self.read(manifest.hour_ts)
         return (
-            found is not None and found.parts == sorted(manifest.paths()) and {*windows} <= {*found.windows}
+            found is not None
+            and found.parts == sorted(manifest.paths())
+            and {*windows} <= {*found.windows}
+            and self._is_whole(found)
         )
+
+    def _is_whole(self, rolled: RolledHour) -> bool:
+        if not isinstance(self._system, pa_fs.LocalFileSystem):
+            return True
+        return all(info.size for info in self._system.get_file_info([*map(self._path, rolled.files)]))
 
     def drop(self, hours: Iterable[int]) -> None:
         """Deletes the roll-ups of these hours, if there are any: pages are made of all that are there."""
