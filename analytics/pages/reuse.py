@@ -43,7 +43,7 @@ class Reuse:
         try:
             for folder in folders.values():
                 old = self._before / folder.relative_to(self._to) / file
-                if old.exists():
+                if old.exists() and old.stat().st_size:  # a power cut leaves empty files
                     (folder / file).hardlink_to(old)
                     done.append(folder / file)
         except OSError:  # no file system for links, or too many of them

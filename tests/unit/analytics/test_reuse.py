@@ -56,7 +56,7 @@ def test_linked_pages_equal_those_that_are_written(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("fault", ["no links", "a lost file", "damaged"])
+@pytest.mark.parametrize("fault", ["no links", "a lost file", "an empty file", "damaged"])
 def test_what_cannot_be_linked_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -70,6 +70,8 @@ def test_what_cannot_be_linked_is_written(
             raise OSError(95, "Operation not supported")
 
         monkeypatch.setattr(Path, "hardlink_to", refused)
+    elif fault == "an empty file":
+        victim.write_bytes(b"")
     elif fault == "a lost file":
         victim.unlink()
     else:
