@@ -20,9 +20,14 @@ from analytics.compaction.storage import Storage
 from analytics.errors import AnalyticsError
 from analytics.stream.files import CLOSED, last_line_end
 from keelmq.runtime.backoff import Backoff
+from keelmq.runtime.clock import wall_ms
 
 CHUNK_BYTES = 4 << 20
 BACKOFF = Backoff(2_000, 60_000)
+SCRATCH = ".keelmq-upload-"
+"""How the names of folders for copies that are not complete begin."""
+DEAD_MS = 3_600_000
+"""A folder of that age is of a process that was killed."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class Upload:
                 f"{self._source} is not a telemetry directory: it has none of {folders}; give "
                 "<storePathRootDir>/telemetry of a broker or <controllerStorePath>/telemetry of a controller"
             )
+        if not self._sent:
+            self._tidy()
         done = Uploaded()
         there: dict[str, dict[str, int]] = {}
         names = set()
@@ -83,6 +90,13 @@ class Upload:
             del self._sent[gone]
         return done
 
+    def _tidy(self) -> None:
+        """Deletes what processes that were killed have left at the target."""
+        folder = self._target.work_folder()
+        for old in folder.glob(f"{SCRATCH}*") if folder is not None else ():
+            if old.stat().st_mtime * 1_000 < wall_ms() - DEAD_MS:
+                shutil.rmtree(old, ignore_errors=True)
+
     def _forget_open(self, name: str, there: dict[str, int]) -> None:
         still_open = name + OPEN
         if self._sent.pop(still_open, None) is not None or still_open.rpartition("/")[2] in there:
@@ -93,7 +107,7 @@ class Upload:
         folder = self._target.work_folder()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".keelmq-upload-", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
             copy = Path(scratch, path.name)
             with copy.open("w+b") as target:
                 try:

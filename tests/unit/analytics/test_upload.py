@@ -1,5 +1,6 @@
 """Upload: the target follows the source, on a disk and on an object store."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from analytics.compaction.storage import LocalStorage, RemoteStorage, Storage, open_storage
 from analytics.errors import AnalyticsError
-from analytics.upload import Upload, keep_up
+from analytics.upload import SCRATCH, Upload, keep_up
 from tests.unit.analytics.s3 import s3_server
 
 FOLDER = "ha_sample/dt=2026-01-01/hour=00"
@@ -54,6 +55,16 @@ def test_it_follows(source: Path, target: Storage) -> None:
     (folder / "a-1.jsonl").unlink()
     upload.once()
     assert "a-1.jsonl" in there(target), "what the source's retention deletes is kept"
+
+
+def test_what_killed_processes_left_is_deleted(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for name in ("old", "new"):
+        (target / f"{SCRATCH}{name}").mkdir(parents=True)
+        (target / f"{SCRATCH}{name}" / "a-1.jsonl").write_bytes(b"half")
+    os.utime(target / f"{SCRATCH}old", (0, 0))
+    Upload(source, LocalStorage(target)).once()
+    assert [path.name for path in target.iterdir()] == [f"{SCRATCH}new"], "another process may be writing it"
 
 
 def test_a_new_process_knows_what_is_there(source: Path, target: Storage) -> None:
