@@ -100,6 +100,8 @@ class Fetch:
         done.files, done.size_bytes = len(copied), sum(path.stat().st_size for path in copied)
         replace_file(self._target / CURRENT, content, keep_backup=False)
         for old in generations(self._target)[:-GENERATIONS_KEPT]:
+            if old == newest:  # lower than those of an earlier URL, or of a clock that was ahead
+                continue
             pa_fs.LocalFileSystem().delete_dir(str(self._target / PAGES / str(old)))
         return done
 

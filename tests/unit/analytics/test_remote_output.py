@@ -79,6 +79,21 @@ def test_pages_go_there_and_back(bucket: pa_fs.FileSystem, out: str, tmp_path: P
     assert sorted(store.folders(bucket, f"bucket/{tmp_path.name}/pages")) == list(map(str, kept))
 
 
+def test_pages_of_a_url_that_was_begun_anew(bucket: pa_fs.FileSystem, out: str, tmp_path: Path) -> None:
+    """Its generations may be lower than all that are there, and are shown nevertheless."""
+    run_ts, seen = put_rollups(bucket, tmp_path, out), tmp_path / "seen"
+    for at in range(GENERATIONS_KEPT):
+        publish_pages(out, run_ts, wall_clock=lambda at=at: NOW + at)  # type: ignore[misc]
+        Fetch(out, seen).once()
+    root = RollupStore(out).place_of_files[1]
+    bucket.delete_dir(f"{root}/pages")
+    bucket.delete_file(f"{root}/{CURRENT}")
+    publish_pages(out, run_ts, wall_clock=lambda: NOW - 1)
+    for _ in range(2):
+        Fetch(out, seen).once()
+        assert PageFiles(seen).generation().index.generated_ts == NOW - 1
+
+
 @pytest.mark.slow
 def test_a_fetch_that_fails_leaves_the_pages_before(
     bucket: pa_fs.FileSystem, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
