@@ -292,16 +292,30 @@ def report(
     """Write one self-contained HTML page: lag over time, SyncStateSet membership, every fail-over."""
     if not directory.is_dir():
         raise refused(f"{directory} is not a directory; give one that contains telemetry folders")
-    computed = next((each for each in (directory, directory / ANALYTICS) if (each / CURRENT).exists()), None)
-    if computed is None:
+    computed = directory
+    if not (directory / CURRENT).exists():
         computed = directory / ANALYTICS
-        compute(str(directory), str(computed))
+        if _is_older(computed / CURRENT, directory):
+            compute(str(directory), str(computed))
     path = output or directory / REPORT
     try:
         path.write_text(_page(computed, title), encoding="utf-8")
     except OSError as error:
         raise refused(f"cannot write {path}: {error.strerror or error}") from None
     print(path)
+
+
+def _is_older(current: Path, directory: Path) -> bool:
+    """Returns whether there is telemetry below the directory that is newer than these pages."""
+    try:
+        computed_ns = current.stat().st_mtime_ns
+        return any(
+            path.stat().st_mtime_ns > computed_ns
+            for path in directory.rglob("*.jsonl*")
+            if current.parent not in path.parents
+        )
+    except FileNotFoundError:  # there are no pages; or a file was renamed meanwhile, by who writes it
+        return True
 
 
 def _page(directory: Path, title: str) -> str:
