@@ -70,10 +70,14 @@ class _Masters:
             CONTROLLER_EVENT, (*GROUP, "ts", "before.master_epoch", "after.master_epoch")
         ):
             gid, ts = numbers.of(each), ints(each, "ts")
-            for view in ("before", "after"):
-                epochs = pc.struct_field(each.column(view), "master_epoch")
+            before, after = (
+                pc.struct_field(each.column(view), "master_epoch") for view in ("before", "after")
+            )
+            for epochs in (before, after):
                 is_known = bools_of(epochs.is_valid())
                 terms.add(gid[is_known], numbers_of(epochs.drop_null()), ts[is_known])
+            begins = bools_of(pc.less(before, after))  # NULL, of a snapshot, is false
+            terms.add_elections(gid[begins], numbers_of(after)[begins])
         _, self.is_stale = terms.is_stale(self.gid, epoch, self.ts)
 
 

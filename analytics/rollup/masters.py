@@ -3,6 +3,7 @@
 A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and
 wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of
 that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
+An epoch that is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from analytics.rollup.arrays import Bools, Ints, arrow, numbers_of, reduced, run
 from analytics.tables import GROUP
 
 GroupName = tuple[str, str]
+EARLY_MS = 3_000
+"""Each master samples once a second, and controllers write their snapshots as late."""
+_HOUR_MS = 3_600_000
 _NEVER = (1 << 63) - 1
 
 
@@ -52,6 +56,11 @@ class Terms:
     def __init__(self) -> None:
         self._began: dict[int, dict[int, int]] = {}
         """By group and masterEpoch: the first time that it was seen."""
+        self._elected: set[tuple[int, int]] = set()
+
+    def add_elections(self, gid: Ints, epoch: Ints) -> None:
+        """Takes masterEpochs that began in this hour."""
+        self._elected.update(zip(gid.tolist(), epoch.tolist(), strict=True))
 
     def add(self, gid: Ints, epoch: Ints, ts: Ints) -> None:
         """Takes rows that have seen a masterEpoch. Fast if rows of a group and epoch follow one another."""
@@ -81,7 +90,9 @@ class Terms:
             began = _NEVER
             for epoch in sorted(of_group, reverse=True):
                 found[group, epoch] = began
-                began = min(began, of_group[epoch])
+                first = of_group[epoch]
+                is_early = first % _HOUR_MS < EARLY_MS and (group, epoch) not in self._elected
+                began = min(began, first - first % _HOUR_MS if is_early else first)
         return found
 
 

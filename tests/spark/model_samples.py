@@ -16,6 +16,7 @@ Key = tuple[Any, ...]
 HOUR_MS = 3_600_000
 HOUR_TS = 1_767_225_600_000
 MINUTE_MS = 60_000
+EARLY_MS = 3_000
 UNITS = ("bytes", "ms", "lag_us", "confirm_us")
 RANKS = {"p50": 50, "p95": 95, "p99": 99}
 
@@ -96,12 +97,18 @@ class Life:
 
 def mark_stale(rows: Iterable[Row], masters: Sequence[Row], events: Sequence[Row]) -> list[Row]:
     """The rows with `is_stale`."""
+    elected = {(*_of_hour(each), each["after"]["master_epoch"]) for each in events if each["before"]}
     began: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+
+    def seen(row: Row, epoch: int) -> None:
+        is_early = row["ts"] % HOUR_MS < EARLY_MS and (*_of_hour(row), epoch) not in elected
+        began[_of_hour(row)].append((row["ts"] - row["ts"] % HOUR_MS if is_early else row["ts"], epoch))
+
     for row in masters:
-        began[_of_hour(row)].append((row["ts"], row["master_epoch"]))
+        seen(row, row["master_epoch"])
     for event in events:
-        for view in ("before", "after"):
-            began[_of_hour(event)].append((event["ts"], event[view]["master_epoch"]))
+        for view in filter(None, (event["before"], event["after"])):
+            seen(event, view["master_epoch"])
     return [
         row
         | {

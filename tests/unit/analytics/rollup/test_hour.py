@@ -101,6 +101,24 @@ def test_the_minimum_and_its_changes(hour: dict[str, list[Row]], size: int) -> N
     assert len(expected) > len({row[1] for row in expected})
 
 
+@pytest.mark.parametrize(("is_elected", "stale"), [(False, 4), (True, 3)])
+def test_a_master_that_was_cut_off_before_the_hour(is_elected: bool, stale: int) -> None:
+    """Its first sample may come before the first record of the hour that knows of its successor."""
+    group = {"cluster_name": "c", "broker_name": "b"}
+    sample = {**group, "max_offset": 9, "confirm_offset": 9, "lag_ms": 0, "lag_ms_max": 0, "lag_bytes_max": 0}
+    rows: dict[str, list[Row]] = {table.name: [] for table in (REPLICA_SAMPLE, CONSUMER_LAG)}
+    rows[MASTER_SAMPLE.name] = [
+        {**sample, "ts": HOUR_TS + second * 1_000 + 400 * broker, "broker_id": broker, "master_epoch": broker}
+        for second in range(4)
+        for broker in (1, 2)
+    ]
+    before = {"master_epoch": 1} if is_elected else None
+    event = {**group, "ts": HOUR_TS + 500, "event_id": 1, "type": "", "controller_id": "n0", "log_id": ""}
+    rows[CONTROLLER_EVENT.name] = [{**event, "before": before, "after": {"master_epoch": 2}}]
+    (row,) = found(rows, 100, "lag")[model.HOUR_MS]
+    assert (row["samples"], row["stale_master"]) == (8 - stale, stale)
+
+
 def test_an_hour_without_samples(hour: dict[str, list[Row]]) -> None:
     nothing = {name: [] for name in hour}
     assert list(roll_hour(Rows(nothing, 7), HOUR_TS, WINDOWS)) == []
