@@ -65,12 +65,15 @@ class RollupStore:
 
     def read(self, hour_ts: int) -> RolledHour | None:
         """Returns an hour's manifest; None: there is none, or it is damaged or of another version."""
+        found = self._of_any_version(hour_ts)
+        return found if found is not None and found.version == ROLLUP_VERSION else None
+
+    def _of_any_version(self, hour_ts: int) -> RolledHour | None:
         try:
             with self._system.open_input_stream(self._path(_manifest(hour_ts)), compression=None) as file:
-                found = msgspec.json.decode(file.read(), type=RolledHour)
+                return msgspec.json.decode(file.read(), type=RolledHour)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        return found if found.version == ROLLUP_VERSION else None
 
     def paths(self, table: str, window_ms: int, hours: Iterable[RolledHour]) -> list[str]:
         """Returns the URLs of the files of a table's windows, hour by hour."""
@@ -98,7 +101,7 @@ class RollupStore:
     def drop(self, hours: Iterable[int]) -> None:
         """Deletes the roll-ups of these hours, if there are any: pages are made of all that are there."""
         for hour_ts in hours:
-            found = self.read(hour_ts)
+            found = self._of_any_version(hour_ts)
             if found is None:
                 continue
             self._write(_manifest(hour_ts), msgspec.json.encode(replace(found, parts=[])))  # not up to date
@@ -120,7 +123,7 @@ class RollupStore:
         their manifests."""
         staged = self._staged(tables)
         for manifest in manifests:
-            before = self.read(manifest.hour_ts)
+            before = self._of_any_version(manifest.hour_ts)
             files = staged.get(manifest.hour_ts, {})
             for name, path in sorted(files.items()):
                 self._move(path, name)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from analytics.errors import AnalyticsError
 from analytics.rollup.events import EVENT_TABLES
 from analytics.rollup.run import roll_up, windows_of
-from analytics.rollup.store import RollupStore
+from analytics.rollup.store import ROLLUP_VERSION, RollupStore
 from analytics.rollup.tables import TABLES
 from analytics.session import spark_in_one_line
 from analytics.tables import CONTROLLER_EVENT, MASTER_SAMPLE
@@ -18,6 +18,8 @@ from tests.spark.model_samples import HOUR_MS
 from tests.spark.rollup.conftest import BASE_MS, Compacted, contents, write_part
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+VERSION = b'"version":%d' % ROLLUP_VERSION
 
 
 @pytest.fixture
@@ -89,8 +91,9 @@ def test_a_part_that_is_lost(spark: SparkSession, compacted: Compacted, tmp_path
 def test_killed_before_the_manifest(compacted: Compacted, copy: Path) -> None:
     manifest = next((copy / "rollup" / "manifest").iterdir())
     content = manifest.read_bytes()
+    assert VERSION in content
     store, windows = RollupStore(str(copy)), windows_of(BASE_MS)
-    for damage in (None, b"", content[:-5], content.replace(b'"version":1', b'"version":0')):
+    for damage in (None, b"", content[:-5], content.replace(VERSION, b'"version":0')):
         manifest.unlink() if damage is None else manifest.write_bytes(damage)
         assert len(store.stale(compacted.manifests, windows)) == 1
     manifest.write_bytes(content)

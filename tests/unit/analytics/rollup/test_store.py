@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from analytics.compaction.manifest import HOUR_MS, HourManifest, Part
-from analytics.rollup.store import STAGING, RollupStore
+from analytics.rollup.store import ROLLUP_VERSION, STAGING, RollupStore
 from analytics.rollup.tables import MINUTE_MS
 
 PART = Part(
@@ -34,8 +36,12 @@ def test_a_file_that_is_empty_or_gone_is_computed_again(tmp_path: Path) -> None:
     assert store.stale([MANIFEST], [MINUTE_MS]) == []
 
 
-def test_a_dropped_hour_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [ROLLUP_VERSION, ROLLUP_VERSION - 1])
+def test_a_dropped_hour_is_gone(tmp_path: Path, version: int) -> None:
     path, store = placed(tmp_path), RollupStore(str(tmp_path))
+    (manifest,) = (tmp_path / "rollup" / "manifest").iterdir()
+    text = manifest.read_text()
+    manifest.write_text(text.replace(f'"version":{ROLLUP_VERSION}', f'"version":{version}'))
     store.drop([HOUR_MS, 2 * HOUR_MS])
     assert not path.exists() and store.read(HOUR_MS) is None
     assert store.stale([MANIFEST], [MINUTE_MS]) == [MANIFEST]
