@@ -248,9 +248,12 @@ def test_the_size_of_files_must_be_known(tmp_path: Path) -> None:
     assert repair(tmp_path, *size).exit_code == 2
 
 
-def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_damaged_log_is_refused(tmp_path: Path, has_checkpoint: bool) -> None:
     """What is behind the damage is not known to be there, and its entries must not be emptied."""
     filled(tmp_path)
+    if not has_checkpoint:  # a checkpoint says how far the log was confirmed
+        (tmp_path / "checkpoint").unlink()
     damage_unit(tmp_path, 3)
     log = max((tmp_path / "commitlog").iterdir())
     raw = bytearray(log.read_bytes())
@@ -258,7 +261,8 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     log.write_bytes(raw)
     before = content(tmp_path)
     shown = repair(tmp_path, "--queues", "--yes")
-    assert shown.exit_code == 1 and f"no whole record at {int(log.name)}" in shown.output
+    assert shown.exit_code == 1
+    assert f"the log {'ends' if has_checkpoint else 'has no whole record'} at {int(log.name)}" in shown.output
     assert content(tmp_path) == before
 
 

@@ -227,7 +227,7 @@ def test_a_queue_that_points_elsewhere(tmp_path: Path) -> None:
     path.write_bytes(content)
     found = verify("--from-dir", tmp_path / "store")
     assert found.exit_code == 1 and "queue TopicA 1: entry 3 points to" in found.output
-    assert "--resync --yes; otherwise restore a backup" in found.output
+    assert "next: keelmq repair --store DIR --queues" in found.output
 
 
 def _lost_file(root: Path) -> None:
@@ -274,8 +274,9 @@ def test_messages_that_no_start_brings_back(
     damage(root)
     found = verify("--from-dir", root)
     assert found.exit_code == 1 and fault in found.output, found.output
-    assert "otherwise restore a backup" in found.output
-    if "queue" not in fault:
+    of_queue = "queue" in fault
+    assert ("repair --store DIR --queues" if of_queue else "otherwise restore a backup") in found.output
+    if not of_queue:
         with pytest.raises(BackupError, match=fault):
             backed_up(root, tmp_path / "backup")
 
