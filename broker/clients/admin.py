@@ -15,7 +15,7 @@ from broker.config.client_settings import ClientSettings
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import SQL92, parse
 from broker.message.record import tag_code
-from broker.metadata.groups import FORBIDDEN_READ, Group
+from broker.metadata.groups import FORBIDDEN_READ, Group, refuse_position
 from broker.metadata.service import Metadata
 from broker.metadata.topics import Topic
 from broker.store.message_store import MessageStore
@@ -73,6 +73,7 @@ class ClientAdmin:
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
         topic, _ = self._known(header.topic, header.group)
+        refuse_position(header.group)
         if header.queue_id >= topic.queue_count:
             count = topic.queue_count
             remark = f"queueId {header.queue_id} does not exist: topic {header.topic} has {count} queues"

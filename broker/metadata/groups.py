@@ -39,6 +39,17 @@ BUILT_IN: Final = (
     "CID_RMQ_SYS_TRANS",
 )
 
+POSITIONS: Final = frozenset({"CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_REVIVE_SETTLED"})
+"""Groups whose offsets are the broker's own positions in its system topics. A client that moved them would
+make the next master skip half messages, or popped messages that nobody has acknowledged."""
+
+
+def refuse_position(group: str) -> None:
+    """Raises CommandError if the group's offsets are positions of the broker."""
+    if group in POSITIONS:
+        remark = f"the group {group} belongs to the broker, which keeps its own positions as its offsets"
+        raise CommandError(ResponseCode.NO_PERMISSION, remark)
+
 
 def illegal_group(name: str) -> str | None:
     """Returns why a group must not have this name; None: it may."""
@@ -116,7 +127,9 @@ class GroupTable(FileStore[Group]):
 
     def find(self, name: str, peer: Peer | None = None) -> SubscriptionGroupConfig | None:
         """Returns the settings; creates the group if that is allowed. None: there is no such group. Raises
-        OSError: a new one cannot be written; CommandError: clients, or this one, may create no more."""
+        OSError: a new one cannot be written; CommandError: clients, or this one, may create no more, or the
+        group belongs to the broker."""
+        refuse_position(name)
         row = self.table.rows.get(name)
         if row is not None:
             return row.config

@@ -14,7 +14,7 @@ from broker.admission.send_forwarder import ForwardToMaster, answer_of_master, n
 from broker.core.read_counters import ReadCounters
 from broker.metadata.core.attributes import parse_changes
 from broker.metadata.core.topic_names import retry_topics
-from broker.metadata.groups import BUILT_IN, illegal_group
+from broker.metadata.groups import BUILT_IN, POSITIONS, illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
@@ -289,7 +289,7 @@ class MetadataHandlers:
         """Deletes a group, and its offsets if cleanOffset is set (207)."""
         self._must_be_master()
         metadata, name = self._metadata, header.group_name
-        if name in BUILT_IN:
+        if name in BUILT_IN or name in POSITIONS:
             remark = f"the group {name} belongs to the broker and cannot be deleted"
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
         before = metadata.groups.get(name)

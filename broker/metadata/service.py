@@ -17,7 +17,7 @@ from broker.metadata.core.resets import PendingResets
 from broker.metadata.core.table import Version
 from broker.metadata.core.term import Term
 from broker.metadata.file_store import FileStore
-from broker.metadata.groups import Group, GroupTable, illegal_group
+from broker.metadata.groups import Group, GroupTable, illegal_group, refuse_position
 from broker.metadata.notifier import Notifier
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.persistence import Persistence
@@ -226,9 +226,8 @@ class Metadata:
         A master creates a missing group. A replica, whose table is its master's, returns the settings of a
         new one.
         """
-        rows = self.groups.table.rows
-        group = rows.get(name)
-        if group is not None:
+        refuse_position(name)
+        if (group := self.groups.table.rows.get(name)) is not None:
             return group
         if self.gate.writable:
             try:

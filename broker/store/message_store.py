@@ -123,6 +123,7 @@ class MessageStore(DispatchingStore):
         self.commit_log.load()
         self._flusher.load()
         checkpoint = self._flusher.checkpoint
+        confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
         start = scan_start(self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
@@ -146,6 +147,9 @@ class MessageStore(DispatchingStore):
             end = scan_end(self.commit_log, self.dispatch_offset, parser, between)
         else:
             end = scan_end(self.commit_log, start, parser, between)
+        if end < confirmed:
+            text = "the log ends at %d, and was confirmed up to %d: what was behind it is damaged or lost"
+            log.error(text, end, confirmed)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from broker.admission.send_gate import ROLE
+from broker.metadata.groups import POSITIONS
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.topics import Topic
+from broker.pop.records import REVIVE_GROUP, SETTLED_GROUP
+from broker.transactions.messages import GROUP as TRANSACTIONS_GROUP
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand, decode
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.lenient_json import load_lenient
-from keelmq.remoting.operation import Empty, Ok, Operation, OperationTable, Outcome, Wire
+from keelmq.remoting.operation import CommandError, Empty, Ok, Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig, UpdateConsumerOffsetRequest
 from keelmq.remoting.operations.route import TopicConfig
 from tests.support.handler_parts import Broker
@@ -302,6 +305,24 @@ async def test_offsets_of_queues_that_are_not_there(desk: Desk) -> None:
     await desk.create("T", readQueueNums=2, writeQueueNums=2)
     answer = await desk.ask(15, consumerGroup="g", topic="T", queueId=3, commitOffset=1)
     assert answer.code == 0 and offsets.row("g", "T") == {0: 3, 3: 1}
+
+
+@pytest.mark.parametrize("group", sorted(POSITIONS))
+async def test_positions_of_the_broker_are_no_clients(desk: Desk, group: str) -> None:
+    await desk.create("T")
+    desk.metadata.offsets.commit(group, "T", 0, 7)
+    answers = [
+        await desk.ask(15, consumerGroup=group, topic="T", queueId=0, commitOffset=3),
+        await desk.ask(207, groupName=group, cleanOffset="true"),
+    ]
+    assert all(each.code != 0 and "belongs to the broker" in (each.remark or "") for each in answers)
+    with pytest.raises(CommandError, match="belongs to the broker"):
+        desk.metadata.find_group(group)
+    assert desk.metadata.offsets.row(group, "T") == {0: 7}
+
+
+def test_which_groups_have_positions_of_the_broker() -> None:
+    assert {TRANSACTIONS_GROUP, REVIVE_GROUP, SETTLED_GROUP} == POSITIONS
 
 
 async def test_a_pulls_commit_flag_is_a_commit(desk: Desk) -> None:

@@ -215,6 +215,26 @@ def test_a_torn_last_record_is_cut(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_log_that_lacks_confirmed_records_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    put_many(store, 10)
+    end = store.commit_log.max_offset
+    store.close()
+    crash(open_store(tmp_path))
+    assert "confirmed up to" not in caplog.text
+    log = tmp_path / "commitlog" / file_name(0)
+    raw = bytearray(log.read_bytes())
+    size = int.from_bytes(raw[:4], "big")
+    raw[end - size + 4] ^= 1  # the magic code of the last record
+    log.write_bytes(raw)
+    (tmp_path / "abort").unlink()
+    store = open_store(tmp_path)
+    assert f"the log ends at {end - size}, and was confirmed up to {end}" in caplog.text
+    crash(store)
+
+
 @pytest.mark.parametrize("lost", ["queues", "checkpoint", "both"])
 def test_queues_and_checkpoint_can_be_made_again(tmp_path: Path, lost: str) -> None:
     store = open_store(tmp_path)
