@@ -163,10 +163,12 @@ class Consumer(Client):
         header = UpdateConsumerOffsetRequest(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
         )
+        power_cuts = self.world.power_cuts
         outcome = await self.ask(UPDATE_CONSUMER_OFFSET, header)
         key = group, topic, queue_id
         if isinstance(outcome, Ok):
-            self.world.judge.offsets[key] = offset
+            if self.world.power_cuts == power_cuts:  # else the answer may have been under way at the cut
+                self.world.judge.offsets[key] = offset
         elif isinstance(outcome, Unknown):
             self.generation += 1
             self.world.judge.offsets = {

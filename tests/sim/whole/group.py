@@ -82,6 +82,7 @@ class WholeGroup:
             loop, Random(seed), loss=self.conditions.loss, delay_max_s=self.conditions.delay_max_s
         )
         self.judge, self.truth = Judge(), Truth()
+        self.power_cuts = 0
         self.notes: list[str] = []
         self.faults: Counter[str] = Counter()
         self.failed: Violation | None = None
@@ -192,8 +193,9 @@ class WholeGroup:
         run = self.brokers[name]
         if run.process.alive:
             self.note("power cut" if power else "kill", name)
-            if power:  # consumer offsets are journaled, not synced: docs/metadata.md
+            if power:  # consumer offsets are journaled, not synced: docs/durability.md
                 self.judge.offsets.clear()
+                self.power_cuts += 1
             self.disks[name].crash(power=power)
             self._end(run.process, power=power)
 
