@@ -1,4 +1,4 @@
-"""Administration of groups: reset of offsets (222), subscriptions (343, 345), producers (328), forbidden
+"""Administration of groups: reset of offsets (222), subscriptions (300, 343, 345), producers (328), forbidden
 topics (353), and the check of a filter (46).
 
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ClientManageProcessor.
@@ -22,6 +22,7 @@ from broker.store.message_store import MessageStore
 from broker.store.querying import offset_by_time
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
+from keelmq.remoting.operations.broker import QUERY_TOPIC_CONSUME_BY_WHO, GroupList, TopicRequest
 from keelmq.remoting.operations.broker_metadata import GroupRequest
 from keelmq.remoting.operations.clients import (
     CHECK_CLIENT_CONFIG,
@@ -57,8 +58,9 @@ class ClientAdmin:
         self._settings, self._broker_name = settings, name
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 222, 343, 345, 328, 353 and 46."""
+        """Binds 222, 300, 343, 345, 328, 353 and 46."""
         table.bind(INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset)
+        table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self.query_groups)
         table.bind(QUERY_TOPICS_BY_CONSUMER, self.query_topics)
         table.bind(QUERY_SUBSCRIPTION_BY_CONSUMER, self.query_subscription)
         table.bind(GET_ALL_PRODUCER_INFO, self.get_producers)
@@ -122,6 +124,13 @@ class ClientAdmin:
         return dump_queue_map("offsetTable", queues)
 
     # -- groups ------------------------------------------------------------------------------------------
+
+    async def query_groups(self, header: TopicRequest, call: Call) -> Reply:
+        """Returns the groups that have committed offsets of the topic, or subscribe to it now (300):
+        broadcasting groups never commit."""
+        offline = self._metadata.offsets.groups_of(header.topic)
+        online = self._registry.groups_of(header.topic)
+        return Reply(body=GroupList(group_list=sorted({*offline, *online})))
 
     async def query_topics(self, header: GroupRequest, call: Call) -> Reply:
         """Returns the topics in which the group has committed offsets (343)."""

@@ -1,4 +1,4 @@
-"""Handlers of metadata operations: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 300, 351, 352; 29001 for
+"""Handlers of metadata operations: 14, 15, 17, 18, 43, 45, 200, 201, 207, 215, 225, 351, 352; 29001 for
 replicas.
 
 A change is answered when it is on disk here and, if messages wait for replicas, on every member in sync.
@@ -25,8 +25,6 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
-    QUERY_TOPIC_CONSUME_BY_WHO,
-    GroupList,
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_admin import (
@@ -94,7 +92,6 @@ class MetadataHandlers:
         table.bind(UPDATE_AND_CREATE_TOPIC_LIST, self.update_and_create_topics)
         table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
         table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
-        table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self.query_topic_consume_by_who)
         table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
         table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
         table.bind(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_and_create_group)
@@ -241,10 +238,6 @@ class MetadataHandlers:
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}"
             )
         return Reply(body=topic.config)
-
-    async def query_topic_consume_by_who(self, header: TopicRequest, call: Call) -> Reply:
-        """Returns the groups that have committed offsets of the topic (300)."""
-        return Reply(body=GroupList(group_list=self._metadata.offsets.groups_of(header.topic)))
 
     # -- groups ------------------------------------------------------------------------------------------
 

@@ -175,7 +175,6 @@ async def test_a_deleted_topic_takes_its_offsets_along(desk: Desk) -> None:
             await desk.create(name)
         await desk.ask(15, consumerGroup="g", topic=name, queueId=0, commitOffset=1)
     desk.put("T")
-    assert (await desk.ask(300, topic="T")).body == b'{"groupList":["g"]}'
     assert (await desk.ask(215, topic="T")).code == 0
     assert (await desk.ask(215, topic="T")).code == 0  # again: nothing to do
     assert {"T", "%RETRY%g_T"}.isdisjoint(desk.metadata.topics.topics)

@@ -154,10 +154,23 @@ async def test_who_subscribes_to_what(desk: Desk) -> None:
     body = json.loads((await desk.ask(345, group="g", topic="TopicA")).body)
     assert body["subscriptionData"]["tagsSet"] == ["A", "B"]
     assert "subscriptionData" not in json.loads((await desk.ask(345, group="g", topic="Other")).body)
+    assert (await desk.ask(300, topic="TopicA")).body == b'{"groupList":["g"]}'
     await desk.commit(1)
     assert json.loads((await desk.ask(343, group="g")).body) == {"topicList": ["TopicA"]}
     producers = json.loads((await desk.ask(328)).body)
     assert producers["data"]["p"][0]["clientId"] == "c@1"
+
+
+async def test_a_topic_is_consumed_by_those_who_commit_and_those_who_are_connected(desk: Desk) -> None:
+    """A broadcasting group never commits, and a new one has not yet."""
+    desk.metadata.offsets.commit("offline", "TopicA", 0, 1)
+    for connection, (group, model) in enumerate([("b", "BROADCASTING"), ("new", "CLUSTERING")]):
+        wanted = Subscription("TopicA", "*", "TAG", 5, parse("*", "TAG", tag_code))
+        consumer = Consumer(group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", (wanted,))
+        client = Client(connection, f"c@{connection}", "10.0.0.1:1", "JAVA", 479)
+        desk.broker.context.registry.heartbeat(client, [consumer], [], now_ms=0)
+    assert (await desk.ask(300, topic="TopicA")).body == b'{"groupList":["b","new","offline"]}'
+    assert (await desk.ask(300, topic="Other")).body == b'{"groupList":[]}'
 
 
 @pytest.mark.parametrize(
