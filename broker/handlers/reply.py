@@ -13,6 +13,7 @@ from broker.handlers.unusual_sends import stored_suffix
 from broker.message.properties import with_properties
 from broker.message.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, host_text, offset_message_id
 from broker.message.record import property_value as value_of
+from broker.metadata.core.topic_names import reply_topic
 from broker.metadata.topics import Topic, is_for_broker
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
@@ -77,9 +78,9 @@ class ReplyHandlers:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, "the reply is too long, or has a zero byte")
         if len(properties) + len(self._suffix) >= PROPERTIES_BYTES_MAX:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, f"properties of {len(properties)} bytes")
-        if call.caller.user and header.topic != f"{context.cluster_name}_REPLY_TOPIC":
+        if call.caller.user and header.topic != reply_topic(context.cluster_name):
             # Whoever may answer requests may send to that topic; a right to another one is no right to push.
-            remark = f"replies go to {context.cluster_name}_REPLY_TOPIC, not to {header.topic}"
+            remark = f"replies go to {reply_topic(context.cluster_name)}, not to {header.topic}"
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
         topic = context.topics.get(header.topic)
         if topic is None:

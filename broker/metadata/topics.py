@@ -24,6 +24,7 @@ from broker.metadata.core.topic_names import (
     REVIVE_PREFIX,
     REVIVE_QUEUES,
     SYSTEM_PREFIX,
+    reply_topic,
     revive_topic,
 )
 from broker.metadata.file_store import FileStore
@@ -86,7 +87,7 @@ def is_for_broker(name: str) -> bool:
 
 
 def is_system(name: str, *others: str) -> bool:
-    """Returns whether operators must not change this topic. others: names of the cluster and the broker."""
+    """Returns whether operators must not change this topic. others: named after cluster and broker."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX) or name in others
 
 
@@ -170,14 +171,12 @@ class TopicTable(FileStore[TopicConfig]):
         """Returns the system topics of this broker."""
         inherit = PERM_INHERIT | PERM_READ | PERM_WRITE
         found = [
-            _config("SELF_TEST_TOPIC", 1),
-            _config("OFFSET_MOVED_EVENT", 1),
+            *(_config(name, 1) for name in ("SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", TIMER_TOPIC)),
             _config("BenchmarkTest", 1024),
             _config("SCHEDULE_TOPIC_XXXX", 18),
             _config("RMQ_SYS_TRANS_HALF_TOPIC", 1),
             _config("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1),
-            _config("rmq_sys_wheel_timer", 1),
-            _config(f"{self._cluster_name}_REPLY_TOPIC", 1),
+            _config(reply_topic(self._cluster_name), 1),
             _config(revive_topic(self._cluster_name), REVIVE_QUEUES),
             _config(self._cluster_name, 16, inherit),
             _config(self._broker_name, 1, inherit),
@@ -259,7 +258,8 @@ class TopicTable(FileStore[TopicConfig]):
 
     def is_system(self, name: str) -> bool:
         """Like the function is_system(), with the names of this broker."""
-        return is_system(name, self._cluster_name, self._broker_name, self._trace_topic)
+        cluster = self._cluster_name
+        return is_system(name, cluster, self._broker_name, reply_topic(cluster), self._trace_topic)
 
     # -- changing ----------------------------------------------------------------------------------------
 

@@ -14,6 +14,11 @@ NAME_BYTES_MAX: Final = 255
 """A topic has a directory of its name."""
 
 
+def reply_topic(cluster_name: str) -> str:
+    """Returns the topic of replies to requests (324, 325). Clients make its name, too."""
+    return f"{cluster_name}_REPLY_TOPIC"
+
+
 def revive_topic(cluster_name: str) -> str:
     """Returns the topic that holds the checkpoints and acknowledgements of pop in this cluster."""
     return f"{REVIVE_PREFIX}{cluster_name}"
