@@ -18,7 +18,7 @@ from broker.message.property_scan import waits_for_replicas
 from broker.message.record import PROPERTIES_BYTES_MAX, TRANSACTION_BITS, offset_message_id, property_value
 from broker.message.timer_properties import TIMER_PROPERTIES, recall_handle
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
-from broker.metadata.topics import PERM_WRITE, Topic, illegal_name, is_for_broker
+from broker.metadata.topics import Topic, illegal_name, is_for_broker
 from broker.put.after_save import AfterSave
 from broker.put.handler_context import HandlerContext
 from broker.put.message_to_store import MessageToStore, PutMessageResult
@@ -158,8 +158,6 @@ class UnusualSends:
         if topic is None:
             is_possible = self._topics.template_of(ext.topic, ext.default_topic) is not None
             return None if is_possible else _no_topic(ext.topic)
-        if not topic.perm & PERM_WRITE:
-            return PutRefused(ResponseCode.NO_PERMISSION, f"the topic[{ext.topic}] is not writable")
         return _check_queue(command, topic)
 
     def _check_message(self, command: SendCommand, body: bytes, properties: bytes) -> PutRefused | None:

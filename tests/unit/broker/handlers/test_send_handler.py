@@ -196,6 +196,15 @@ def test_without_permission_to_write_ordered_topics_are_closed(broker: Broker) -
     ok(broker.send())
 
 
+@pytest.mark.parametrize("properties", ["", "DELAY\x011\x02"])
+def test_a_topic_that_is_closed_takes_messages_until_clients_know(broker: Broker, properties: str) -> None:
+    """An operator takes a topic's write permission to empty it. Clients read that in their next route, up to
+    30 s later; what they send until then is no error (RocketMQ does not check the bit, either)."""
+    config = broker.topics.topics["TopicA"].config
+    broker.topics.update(config.model_copy(update={"perm": 4}))
+    ok(broker.send(i=properties))
+
+
 def test_the_handle_of_a_popped_message_is_not_stored(broker: Broker) -> None:
     """Whoever popped the copy would acknowledge with the old one, and it would come again for ever."""
     ok(broker.send(i="A\x01b\x02POP_CK\x010 1 2 3 0 b 0\x02UNIQ_KEY\x01AC11"))
