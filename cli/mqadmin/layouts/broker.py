@@ -4,6 +4,7 @@ Source: RocketMQ 5.3.3 BrokerStatusSubCommand, TopicStatusSubCommand, BrokerCons
 UpdateTopicSubCommand, StatsAllSubCommand.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -117,10 +118,16 @@ def _retry_policy(policy: Mapping[str, Any]) -> str:
     )
 
 
-def group_settings(cluster: str, broker_name: str, settings: Mapping[str, object]) -> str:
-    """getConsumerConfig: the settings at one broker."""
+def group_settings(cluster: str, broker_name: str, settings: Mapping[str, Any]) -> str:
+    """getConsumerConfig: the settings at one broker, with values as Java and updateSubGroup write them."""
     line = "=" * 29
-    rows = [f"{key:<40}=  {value}" for key, value in settings.items()]
+    texts = {
+        key: json.dumps(value) if value is None or isinstance(value, (bool, list)) else value
+        for key, value in settings.items()
+    }
+    texts["groupRetryPolicy"] = _retry_policy(settings["groupRetryPolicy"])
+    texts["attributes"] = _map(settings["attributes"])
+    rows = [f"{key:<40}=  {text}" for key, text in texts.items()]
     return "\n".join([f"{line}{cluster}:{broker_name}{line}", *rows])
 
 

@@ -294,7 +294,10 @@ def test_a_group_is_created_shown_and_deleted(world: World) -> None:
     shown = ran("getConsumerConfig", "-g", "made", "-n", world.namesrv).stdout.splitlines()
     line = "=" * 29
     assert shown[0] == f"{line}DefaultCluster:broker-a{line}"
-    assert f"{'retryMaxTimes':<40}=  5" in shown
+    texts = {key.strip(): value for key, _, value in (row.partition("=  ") for row in shown[1:])}
+    assert (texts["retryMaxTimes"], texts["consumeMessageOrderly"]) == ("5", "true")
+    assert (texts["subscriptionDataSet"], texts["attributes"]) == ("null", "{}")
+    assert texts["groupRetryPolicy"].startswith("GroupRetryPolicy{type=CUSTOMIZED, ")
     gone = ran("deleteSubGroup", "-g", "made", "-c", "DefaultCluster", "-n", world.namesrv, "-r", "true")
     assert gone.stdout == (
         f"delete subscription group [made] from broker [{world.address}] "
