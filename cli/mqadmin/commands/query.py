@@ -17,6 +17,7 @@ from cli.mqadmin.targets import route_explained
 from keelmq.client import MessageQueue, Producer, PullConsumer
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.messages import LONG_MAX, QUERY_NUMS
+from keelmq.client.admin.progress import NOBODY, members_of, progress_of
 from keelmq.client.copies import copy_of
 from keelmq.client.message import MessageExt, decode_messages
 from keelmq.client.message_id import decode_offset_message_id
@@ -29,6 +30,7 @@ from keelmq.remoting.operations.broker import (
     QueryMessageResponse,
     ViewMessageRequest,
 )
+from keelmq.remoting.operations.route import TopicRouteData
 
 UNIQUE_KEY_NUMS = 32
 RESEND_GROUP = "ReSendMsgById"
@@ -249,25 +251,63 @@ async def _shown(
     messages: Sequence[MessageExt],
     codec: str | None = None,
 ) -> Output:
-    """Returns the messages in RocketMQ's layout, with the consumer groups of the topic. Writes each body to a
-    file."""
-    groups = await _groups(admin, namesrv_addr, topic)
+    """Returns the messages in RocketMQ's layout, with what the consumer groups of the topic did with each.
+    Writes each body to a file."""
+    route, groups = await _groups(admin, namesrv_addr, topic)
     texts = []
     for message in messages:
         path = _write_body(message)
         body = None if codec is None else message.body.decode(codec, errors="replace")
-        texts.append(layouts_message.details(message, path, groups, body))
+        tracks = await gather_some([_track(admin, route, group, message) for group in groups])
+        texts.append(layouts_message.details(message, path, tracks, body))
     return Output([message_value(message) for message in messages], "\n\n".join(texts))
 
 
-async def _groups(admin: AdminClient, namesrv_addr: str, topic: str) -> list[str]:
-    """Returns the consumer groups of a topic; [] also if no broker answers."""
+async def _groups(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[TopicRouteData, list[str]]:
+    """Returns the route of a topic and its consumer groups; nothing if no broker answers."""
     try:
         route = await admin.topic_route(namesrv_addr, topic)
         broker = route.broker_datas[0].broker_addrs
-        return await admin.topic_consumers(broker[min(broker)], topic)
+        return route, await admin.topic_consumers(broker[min(broker)], topic)
     except (AdminError, IndexError, ValueError):
-        return []
+        return TopicRouteData(), []
+
+
+async def _track(
+    admin: AdminClient, route: TopicRouteData, group: str, message: MessageExt
+) -> layouts_message.Track:
+    """Returns what a group did with a message, by RocketMQ's rules: of a group that is not connected they
+    say just that, although its offset may be beyond the message."""
+    _, members, errors = await members_of(admin, route, group)
+    if members is None:
+        problem = next((error for error in errors if error.code not in NOBODY), None)
+        if problem is not None:
+            return layouts_message.Track(group, "UNKNOWN", explain(problem))
+        return layouts_message.Track(group, "NOT_ONLINE", "no member is connected")
+    if members.message_model == "BROADCASTING":
+        return layouts_message.Track(group, "CONSUME_BROADCASTING")
+    if members.consume_type == "CONSUME_ACTIVELY":
+        return layouts_message.Track(group, "PULL")
+    progress, _ = await progress_of(admin, route, group, message.topic)
+    for queue, row in progress.queues.items():
+        if queue.queue_id == message.queue_id and _has_stored(route, queue.broker_name, message):
+            if row.consumer_offset <= message.queue_offset:
+                return layouts_message.Track(group, "NOT_CONSUME_YET")
+            subscription = members.subscription_table.get(message.topic)
+            tags = [] if subscription is None else subscription.tags_set
+            is_wanted = not tags or "*" in tags or message.tags in tags
+            return layouts_message.Track(group, "CONSUMED" if is_wanted else "CONSUMED_BUT_FILTERED")
+    return layouts_message.Track(group, "UNKNOWN", "the group has no offset in its queue")
+
+
+def _has_stored(route: TopicRouteData, broker_name: str, message: MessageExt) -> bool:
+    """Returns whether the queue of the message is this broker's. The address that stored it may be gone."""
+    names = [
+        broker.broker_name
+        for broker in route.broker_datas
+        if message.store_host in broker.broker_addrs.values()
+    ]
+    return broker_name in names or (not names and len(route.broker_datas) == 1)
 
 
 def _write_body(message: MessageExt) -> Path:

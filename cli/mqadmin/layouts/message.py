@@ -7,7 +7,7 @@ PrintMessageByQueueCommand, QueryMsgTraceByIdSubCommand.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keelmq.client import MessageExt, MessageQueue
 from keelmq.client.core.trace_rows import TraceRow
@@ -29,9 +29,18 @@ def found(messages: Sequence[MessageExt]) -> str:
     return "\n".join(lines)
 
 
-def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | None = None) -> str:
-    """queryMsgById: one message, the file of its body (and the body as text), and its topic's consumer
-    groups."""
+class Track(NamedTuple):
+    """What a consumer group did with a message. kind: one of RocketMQ's TrackType; problem: why it is not
+    known."""
+
+    group: str
+    kind: str
+    problem: str = "null"
+
+
+def details(message: MessageExt, body: Path, tracks: Sequence[Track], text: str | None = None) -> str:
+    """queryMsgById: one message, the file of its body (and the body as text), and what its topic's consumer
+    groups did with it."""
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     lines = [
         _LINE % pair
@@ -54,10 +63,11 @@ def details(message: MessageExt, body: Path, groups: Sequence[str], text: str | 
         )
     ]
     lines += [_LINE % ("Message Body:", text)] if text is not None else []
-    tracks = [
-        f"MessageTrack [consumerGroup={group}, trackType=UNKNOWN, exceptionDesc=null]" for group in groups
+    rows = [
+        f"MessageTrack [consumerGroup={group}, trackType={kind}, exceptionDesc={problem}]"
+        for group, kind, problem in tracks
     ]
-    return "\n".join([*lines, "", *(tracks or ["WARN: No Consumer"])])
+    return "\n".join([*lines, "", *(rows or ["WARN: No Consumer"])])
 
 
 def queue_text(queue: MessageQueue) -> str:

@@ -309,6 +309,19 @@ def test_a_group_is_created_shown_and_deleted(world: World) -> None:
     )
 
 
+def test_what_a_group_did_with_a_message(world: World) -> None:
+    """GROUP has consumed four messages, but subscribes to tags that they do not have."""
+
+    def tracks(offset: int) -> list[str]:
+        here = ("-n", world.namesrv, "-t", TOPIC, "-b", "broker-a", "-i", "0", "-o", str(offset))
+        lines = ran("queryMsgByOffset", *here).stdout.splitlines()
+        return [line for line in lines if line.startswith("MessageTrack")]
+
+    seen, waiting = tracks(3), tracks(9)
+    text = f"MessageTrack [consumerGroup={GROUP}, trackType=%s, exceptionDesc=null]"
+    assert text % "CONSUMED_BUT_FILTERED" in seen and text % "NOT_CONSUME_YET" in waiting
+
+
 def test_progress_of_a_group(world: World) -> None:
     here = ("consumerProgress", "-n", world.namesrv, "-g", GROUP)
     lines = ran(*here).stdout.splitlines()
