@@ -105,7 +105,10 @@ def delete_topic(
             return await _would_delete(admin, brokers, topic)
         await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
         at_brokers, at_servers = await admin.delete_topic(namesrv_addr, topic, cluster_name, brokers)
-        kept = _kept(topic, [each.error for each in at_brokers if each.error is not None])
+        errors = [each.error for each in at_brokers if each.error is not None]
+        if errors and not at_servers:
+            raise errors[0]
+        kept = _kept(topic, errors)
         lines = [] if kept else [f"delete topic [{topic}] from cluster [{cluster_name}] success."]
         lines += [layouts.if_any(at_servers, f"delete topic [{topic}] from NameServer success.")]
         text = "\n".join(filter(None, lines))

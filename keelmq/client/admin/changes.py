@@ -12,8 +12,8 @@ from typing import Final
 from keelmq.client.admin.brokers import BrokerAdmin
 from keelmq.client.admin.name_servers import NameServerAdmin
 from keelmq.client.admin.progress import DLQ_PREFIX, RETRY_PREFIX
-from keelmq.client.admin.transport import ServerResult
-from keelmq.remoting.codes import MASTER_ID
+from keelmq.client.admin.transport import AdminError, ServerResult
+from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.route import BrokerData
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -37,7 +37,8 @@ class ChangeAdmin(NameServerAdmin, BrokerAdmin):
     async def delete_topic(
         self, namesrv_addr: str, topic: str, cluster_name: str, brokers: Sequence[BrokerData]
     ) -> tuple[list[ServerResult[None]], list[ServerResult[None]]]:
-        """Returns the results of the brokers and of the name servers."""
+        """Returns the results of the brokers and of the name servers. If all masters refuse, as they do for a
+        system topic, the others are not asked: the topic stays, and clients need its route."""
         at_brokers: list[ServerResult[None]] = []
         for of_masters in (True, False):  # then slaves have the deletion from their master
             addresses = [
@@ -50,6 +51,8 @@ class ChangeAdmin(NameServerAdmin, BrokerAdmin):
                 at_brokers += await self.each(
                     ";".join(addresses), lambda each: self.delete_topic_in_broker(each, topic)
                 )
+            if at_brokers and all(_refuses(each.error) for each in at_brokers):
+                return at_brokers, []
         at_servers = await self.each(
             namesrv_addr, lambda each: self.delete_topic_in_namesrv(each, topic, cluster_name)
         )
@@ -65,3 +68,10 @@ class ChangeAdmin(NameServerAdmin, BrokerAdmin):
             results += await self.each(";".join(masters), partial(self.delete_topic_in_broker, topic=topic))
             results += await self.each(namesrv_addr, in_server)
         return results
+
+
+def _refuses(error: AdminError | None) -> bool:
+    """Returns whether a broker that can delete topics has said that it did not."""
+    if error is None or error.unknown:
+        return False
+    return error.code not in (None, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)

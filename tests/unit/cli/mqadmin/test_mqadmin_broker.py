@@ -238,6 +238,9 @@ def test_a_topic_is_created_changed_and_deleted(world: World) -> None:
     assert world.broker.topics.topics["made"].config.attributes == {"message.type": "FIFO"}
     ran("deleteTopic", "-t", "made", "-c", "DefaultCluster", "-n", world.namesrv)
     assert "made" not in world.broker.topics.topics
+    whole = ran("deleteTopic", "-t", "TBW102", "-c", "DefaultCluster", "-n", world.namesrv, code=1)
+    assert whole.stdout == "" and "system topic" in whole.stderr
+    ran("topicRoute", "-t", "TBW102", "-n", world.namesrv)  # producers of new topics need it
     refused = ran("updateTopic", "-t", "no such name!", "-b", world.address, code=1)
     assert "INVALID_PARAMETER" in refused.stderr
     assert "true or false" in usage("updateTopic", "-t", "x", "-b", world.address, "-o", "maybe")
