@@ -115,7 +115,7 @@ class ConsumeStats:
                 groups.append(b"{" + key + b":[" + b",".join(stats) + b"]}")
         address = json.dumps(self._address()).encode()
         body = (
-            b'{"brokerAddr":%b,"statsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
+            b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
             % (address, b",".join(groups), total)
         )  # fmt: skip
         return Reply(body=body)

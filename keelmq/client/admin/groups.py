@@ -96,7 +96,7 @@ class GroupAdmin(AdminTransport):
             _, members = load_queue_map(bytes(answer.body or b""), "")
             return {
                 group: [_progress_of(value) for value in values]
-                for groups in members.get("statsList") or []
+                for groups in members.get("consumeStatsList") or []
                 for group, values in groups.items()
             }
         except (ValueError, AttributeError, KeyError, TypeError) as error:

@@ -136,7 +136,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "body": {
                 "brokerAddr": "10.0.0.1:10911",
-                "statsList": [{"orders": [_CONSUME_STATS]}],
+                "consumeStatsList": [{"orders": [_CONSUME_STATS]}],
                 "totalDiff": 20,
                 "totalInflightDiff": 0,
             }

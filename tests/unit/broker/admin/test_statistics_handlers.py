@@ -97,7 +97,7 @@ async def test_every_group_of_the_broker(desk: Desk) -> None:
     row = table[QueueKey("T", "b", 0)]
     assert (row["brokerOffset"], row["consumerOffset"], members["consumeTps"]) == (5, 2, 0.0)
     ordered = await desk.ask(admin.GET_BROKER_CONSUME_STATS, admin.BrokerConsumeStatsRequest(is_order=True))
-    assert b'"statsList":[],"totalDiff":0' in ordered.body
+    assert b'"consumeStatsList":[],"totalDiff":0' in ordered.body
 
 
 async def test_time_spans(desk: Desk) -> None:
