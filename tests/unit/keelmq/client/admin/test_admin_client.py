@@ -3,15 +3,20 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from keelmq.client.admin import ADMIN_TIMEOUT_MS, STAGGER_MS, AdminClient, AdminError, gather_some
-from keelmq.remoting.operation import Call, CommandError, Empty
+from keelmq.remoting.command import decode
+from keelmq.remoting.operation import Call, CommandError, Empty, Reply
+from keelmq.remoting.operations.broker_admin import GET_BROKER_CONSUME_STATS, BrokerConsumeStatsRequest
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
 from keelmq.remoting.operations.namesrv_admin import PUT_KV_CONFIG, PutKVConfigRequest
 from tests.support.admin_parts import DEAD, hanging
 from tests.support.fake_cluster import FakeNameServer, Server
+
+FRAMES = Path(__file__).parents[4] / "fixtures" / "frames"
 
 
 @pytest.fixture
@@ -127,3 +132,18 @@ async def test_only_some_are_asked_at_a_time() -> None:
 
     assert await gather_some((question(number) for number in range(20)), limit=3) == list(range(20))
     assert most == 3
+
+
+async def test_the_groups_of_a_broker_of_rocketmq(admin: AdminClient) -> None:
+    """The answer was captured from one."""
+    frame = (FRAMES / "317-broker-consume-stats-mqadmin.resp.bin").read_bytes()
+
+    async def captured(_: BrokerConsumeStatsRequest, __: Call) -> Reply:
+        return Reply(body=decode(frame[4:]).body)
+
+    async with Server() as broker:
+        broker.table.bind(GET_BROKER_CONSUME_STATS, captured)
+        stats = await admin.broker_consume_stats(broker.address)
+    first = stats["FxGroup"][0].queues
+    assert {queue.topic for queue in first} == {"FxNormal"}
+    assert sum(row.behind for row in first.values()) > 0 and stats["SELF_TEST_C_GROUP"] == []
