@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from broker.admission.auto_creation import AutoCreation
 from broker.message.delay_levels import TIMER_TOPIC
-from broker.message.record import TOPIC_V1_BYTES_MAX, topic_bytes
+from broker.message.record import topic_bytes
 from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
 from broker.metadata.core.table import Update, Version
 from broker.metadata.core.topic_names import (
@@ -24,6 +24,7 @@ from broker.metadata.core.topic_names import (
     REVIVE_PREFIX,
     REVIVE_QUEUES,
     SYSTEM_PREFIX,
+    name_bytes_max,
     reply_topic,
     revive_topic,
 )
@@ -75,10 +76,8 @@ class Topic:
         self.open()
 
     def open(self) -> None:
-        """Sends may take the fast path, if clients may send at all. The write bit is for routes: clients then
-        leave the topic one by one, and those with an older route lose no message."""
-        is_open = not self.is_retry and not is_for_broker(self.name)
-        self.open_queue_count = self.queue_count if is_open else 0
+        """Sends may take the fast path, if clients may send at all. The write bit is for routes only."""
+        self.open_queue_count = 0 if self.is_retry or is_for_broker(self.name) else self.queue_count
 
 
 def is_for_broker(name: str) -> bool:
@@ -96,8 +95,9 @@ def illegal_name(name: str) -> str | None:
     """Returns why a topic must not have this name; None: it may."""
     if not name:
         return "the specified topic is blank"
-    if len(name.encode()) > TOPIC_V1_BYTES_MAX:
-        return f"the specified topic is longer than topic max length {TOPIC_V1_BYTES_MAX}"
+    limit = name_bytes_max(name)
+    if len(name.encode()) > limit:
+        return f"the specified topic is longer than topic max length {limit}"
     if not _LEGAL_NAME.match(name):
         return "the specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None

@@ -1,4 +1,4 @@
-"""Names of the topics that a broker derives from other names: retry topics and the revive topic of pop. Pure.
+"""Names of the topics that a broker derives from other names, and how long a name may be. Pure.
 
 Source: RocketMQ 5.3.3 KeyBuilder, PopAckConstants.
 """
@@ -12,6 +12,13 @@ REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_QUEUES: Final = 8
 NAME_BYTES_MAX: Final = 255
 """A topic has a directory of its name."""
+PLAIN_NAME_BYTES_MAX: Final = 127
+"""Records with a longer topic have version 2, which old clients cannot read."""
+
+
+def name_bytes_max(topic: str) -> int:
+    """Returns how long the name of this topic may be: long ones are left to groups with long names."""
+    return NAME_BYTES_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else PLAIN_NAME_BYTES_MAX
 
 
 def reply_topic(cluster_name: str) -> str:

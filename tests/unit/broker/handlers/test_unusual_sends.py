@@ -409,6 +409,20 @@ async def test_when_a_message_is_dead(
         assert (topic.perm, topic.queue_count) == (6, 1)  # broker-ops pitfall 25: it can be consumed
 
 
+async def test_retries_of_a_group_with_a_long_name(broker: Broker, later: Later) -> None:
+    """Its retry topic has more than 127 bytes, which other topics must not have."""
+    name = "g" * 248
+    ok(broker.send(b"body"))
+    broker.tick()
+    assert (await send_back(broker, 0, group=name)).code == 0
+    later.run(11_000)
+    (retry,) = stored(broker, "%RETRY%" + name)
+    assert (retry.body, retry.topic) == (b"body", "%RETRY%" + name)
+    assert (await send_back(broker, 0, group=name, delayLevel=-1)).code == 0
+    assert [letter.body for letter in stored(broker, "%DLQ%" + name)] == [b"body"]
+    assert (await send_back(broker, 0, group=name + "g")).code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_properties_without_room_for_those_of_a_retry(broker: Broker) -> None:
     """A consumer that could not send it back would get it again for ever."""
     properties = "p\x01" + "v" * 32_600
