@@ -256,7 +256,10 @@ class PlainReplication:
 
     def runtime_info(self) -> Mapping[str, str]:
         """Returns the keys of the runtime information (28) that describe the role."""
-        return {"brokerRole": self._config.broker_role, "haStatus": str(status_of(self.ha))}
+        return {
+            "brokerRole": self._config.broker_role,
+            "haStatus": msgspec.json.encode(status_of(self.ha)).decode(),
+        }
 
 
 async def _nothing_to_refresh() -> None:

@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from broker.admission.send_forwarder import SendForwarder
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_id_registration import Identity
@@ -345,7 +347,7 @@ class ControllerMode:
             "brokerRole": "SYNC_MASTER" if role.is_master else "SLAVE",
             "masterEpoch": str(role.epoch),
             "brokerControllerId": str(role.broker_id),
-            "haStatus": str(status_of(self.ha)),
+            "haStatus": msgspec.json.encode(status_of(self.ha)).decode(),
         }
 
     # -- callbacks of the parts --------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Master and slaves without controllers, whole brokers in this process with one name server."""
 
 import asyncio
+import json
 import shutil
 import struct
 import time
@@ -21,6 +22,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Failed, Ok
 from keelmq.remoting.operations.broker import (
     GET_BROKER_HA_STATUS,
+    GET_BROKER_RUNTIME_INFO,
     PULL_MESSAGE,
     SEND_MESSAGE_V2,
     HaRuntimeInfo,
@@ -167,6 +169,8 @@ async def test_a_slave_has_the_masters_log_and_metadata(group: Group) -> None:
     assert told.ha_connection_info[0].slave_ack_offset == end_of(master)
     told = await group.ha_status(slave)
     assert not told.master and told.ha_client_runtime_info.activated and told.fault is None
+    status = await group.client.call(slave.address, GET_BROKER_RUNTIME_INFO, Empty())
+    assert isinstance(status, Ok) and json.loads(status.body.table["haStatus"])["connected"] is True
     assert slave.role_name == "slave" and slave.status.registered_id == 1
     health = health_of(slave.readiness, broker_name="group", broker_id=1, master_epoch=0)
     await until(lambda: slave.readiness.registered, "registered")
