@@ -51,12 +51,19 @@ _check = MemberProofs.check
 
 
 def _for_anybody(
-    proofs: MemberProofs, code: int, ext_fields: Any, body: bytes, now_ms: int, own_address: str = ""
+    proofs: MemberProofs,
+    code: int,
+    ext_fields: Any,
+    body: bytes,
+    now_ms: int,
+    own_address: str = "",
+    *,
+    user: str = "",
 ) -> str | None:
     why: str | None = OTHER_RECIPIENT
     for address in (own_address, *EVERYBODY):
         if why == OTHER_RECIPIENT:
-            why = _check(proofs, code, ext_fields, body, now_ms, address)
+            why = _check(proofs, code, ext_fields, body, now_ms, address, user=user)
     return why
 
 
