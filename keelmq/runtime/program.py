@@ -24,6 +24,7 @@ TEXT, JSON = "text", "json"
 """Of --log-format."""
 OPEN_FILES_WANTED = 65_536
 SWITCH_S = 0.0005
+STDERR = 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -111,11 +112,21 @@ def refuse_visible_secrets(overrides: Mapping[str, str], *models: type[Config]) 
 
 def runner() -> asyncio.Runner:
     """Returns a runner on uvloop where it is installed."""
+    hold_standard_descriptors()
     try:
         import uvloop
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def hold_standard_descriptors() -> None:
+    """Opens /dev/null as what is closed of standard input, output and error. A socket or a file would get
+    the number instead, and whoever writes to standard error write into it; libuv aborts the process when it
+    closes one."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)  # as the real ones
+    os.close(descriptor)
 
 
 def log_to_stderr(level: str, log_format: str = TEXT) -> None:
