@@ -53,11 +53,17 @@ def write_out(text: str) -> None:
             sys.stdout.flush()
         except OSError as error:
             why = str(error.strerror)
-            # Python writes at its end what is left in the stream, and would report the error again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _give_up_stdout()
         else:
             return
     raise ConfigError(f"standard output cannot be written: {why}")
+
+
+def _give_up_stdout() -> None:
+    """Python writes at its end what is left in the stream, and would report the error again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 class _Version(argparse.Action):
@@ -184,11 +190,17 @@ def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
 
 
 def say_ready(line: str) -> None:
-    """Prints the ready line, for which scripts and tests wait."""
+    """Prints the ready line, for which scripts and tests wait. If it cannot be written, the server serves
+    all the same."""
     settle_collector()
-    if sys.stdout is not None:  # closed: nobody waits
+    if sys.stdout is None:  # closed: nobody waits
+        return
+    try:
         sys.stdout.write(f"ready: {line}\n")
         sys.stdout.flush()
+    except OSError as error:
+        logging.getLogger(__name__).warning("the ready line cannot be written: %s", error.strerror)
+        _give_up_stdout()
 
 
 def refuse(program: str, error: Exception) -> int:

@@ -1,10 +1,11 @@
-"""Around the event loop of a server: what it was started with, and what ends it. In processes of their own."""
+"""Around the event loop of a server: what it is started with, and what ends it. In processes of their own."""
 
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from keelmq.runtime import program
 async def serve():
     stop = program.stop_event()
     program.say_ready("test")
+    print("serving", file=sys.stderr, flush=True)
     await stop.wait()
 
 with program.runner() as runner:
@@ -40,3 +42,15 @@ def test_a_closed_standard_stream_does_not_abort_the_end(closed: str) -> None:
         assert server.stdout.readline() == "ready: test\n"
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_ready_line_that_cannot_be_written_does_not_end_the_server() -> None:
+    """A log file on a full disk, or a pipe whose reader has gone."""
+    with started(">/dev/full") as server:
+        assert server.stderr is not None
+        assert "No space left on device" in server.stderr.readline()
+        assert server.stderr.readline() == "serving\n"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) == 0
+        assert server.stderr.read() == ""
