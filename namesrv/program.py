@@ -88,7 +88,7 @@ def build(
 
 
 async def serve(server: Namesrv, program: str) -> None:
-    """Runs until SIGTERM or SIGINT."""
+    """Runs until SIGTERM, SIGINT or SIGHUP."""
     stop = stop_event()
     async with server:
         warn_of_open_ports(logging.getLogger("namesrv"), program, server.config, _addresses(server))

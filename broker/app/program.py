@@ -60,7 +60,7 @@ def _load(given: Given) -> BrokerConfig:
 
 
 async def serve(broker: Broker) -> None:
-    """Runs until SIGTERM or SIGINT. A second signal ends the wait for the hand-over."""
+    """Runs until SIGTERM, SIGINT or SIGHUP. A second one ends the wait for the hand-over."""
     stop, stop_now = program.stop_events(2)
     async with broker:
         bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"

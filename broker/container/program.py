@@ -82,7 +82,7 @@ def _load(given: Given) -> ContainerConfig:
 
 
 async def serve(server: ContainerServer) -> None:
-    """Runs until SIGTERM or SIGINT, which also ends a start. A second signal ends the wait for the
+    """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start. A second one ends the wait for the
     hand-overs."""
     stop, stop_now = program.stop_events(2)
     async with AsyncExitStack() as life:

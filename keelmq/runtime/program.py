@@ -159,12 +159,14 @@ def raise_open_files_limit() -> None:
 
 
 def stop_event() -> asyncio.Event:
-    """Returns an event that SIGTERM and SIGINT set."""
+    """Returns an event that SIGTERM, SIGINT and SIGHUP set."""
     return stop_events(1)[0]
 
 
 def stop_events(count: int) -> list[asyncio.Event]:
-    """Returns events: the first SIGTERM or SIGINT sets the first one, the second the second, and so on."""
+    """Returns events: the first SIGTERM or SIGINT sets the first one, the second the second, and so on. A
+    SIGHUP sets only the first one, because a terminal that is closed sends several, and none where it is
+    ignored (nohup); as in Java."""
     events = [asyncio.Event() for _ in range(count)]
 
     def stop() -> None:
@@ -173,6 +175,8 @@ def stop_events(count: int) -> list[asyncio.Event]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, events[0].set)
     return events
 
 

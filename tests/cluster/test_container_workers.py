@@ -193,11 +193,12 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
             workers = [int(pid) for pid in supervisor.stdout.readline().split()]
             assert len(workers) == 2
             for pid in workers:
-                for number in (signal.SIGINT, signal.SIGTERM):
+                for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
                     os.kill(pid, number)
             supervisor.stdin.write(b"\n")
             supervisor.stdin.flush()
             assert [int(pid) for pid in supervisor.stdout.readline().split()] == workers
+            assert all(map(is_alive, workers))
         finally:
             supervisor.kill()
 

@@ -55,7 +55,8 @@ async def serve(number: int, end: socket.socket, make_host: MakeHost) -> None:
 def run(argv: list[str], make_host: MakeHost) -> int:
     """Returns the exit code."""
     # Until serve() has handlers: a signal to the group must not end what the supervisor is about to stop.
-    for each in (signal.SIGTERM, signal.SIGINT):
+    # A closed terminal never does: the supervisor has its SIGHUP, too, unless it was started with nohup.
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     arguments = make_parser().parse_args(argv)
     program.log_to_stderr(arguments.log_level, arguments.log_format)

@@ -23,6 +23,25 @@ with program.runner() as runner:
     runner.run(serve())
 """
 
+HANG_UP = """
+import asyncio, os, signal, sys
+from keelmq.runtime import program
+
+async def hang_up():
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
+    events = program.stop_events(2)
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(os.getpid(), number)
+    await told.wait()
+    print([event.is_set() for event in events])
+
+if "nohup" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with program.runner() as runner:
+    runner.run(hang_up())
+"""
+
 
 @contextmanager
 def started(redirections: str) -> Iterator[subprocess.Popen[str]]:
@@ -54,3 +73,11 @@ def test_a_ready_line_that_cannot_be_written_does_not_end_the_server() -> None:
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) == 0
         assert server.stderr.read() == ""
+
+
+@pytest.mark.parametrize(("arguments", "stops"), [([], "[True, False]"), (["nohup"], "[False, False]")])
+def test_a_terminal_that_is_closed_stops_a_server(arguments: list[str], stops: str) -> None:
+    """As Ctrl-C once, however many SIGHUPs come; without a handler they kill the process."""
+    command = [sys.executable, "-c", HANG_UP, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{stops}\n", "")
