@@ -21,6 +21,8 @@ has() {
 # Two set-ups of one checkout would write the same files: the second one waits, and then finds everything made.
 # flock's lock ends with its process. Where there is no flock (macOS), a directory is the lock.
 prepare() {
+  # Of somebody else, who has set it up.
+  if [ -x "$ROOT/.venv/bin/python" ] && [ ! -w "$ROOT/.tools" ]; then return; fi
   mkdir -p "$ROOT/.tools"
   lock="$ROOT/.tools/.lock"
   if command -v flock > /dev/null; then
@@ -50,7 +52,14 @@ make_all() {
     python3 -m pip install --quiet --disable-pip-version-check --target "$ROOT/.tools" "uv==0.13.8" >&2 ||
       { say "python3 with pip is needed, and a package index that pip can reach"; exit 1; }
   fi
-  [ -d "$ROOT/.venv" ] || "$UV" venv --quiet --python ">=3.11" "$ROOT/.venv"
+  # The paths of this directory are in it: a checkout that was moved or copied would start the programs of the other
+  # place. Nor is one whose set-up was interrupted, or whose Python is gone, of any use.
+  here=$(cd "$ROOT" && pwd -P)
+  if [ ! -x "$ROOT/.venv/bin/python" ] || [ ! -e "$ROOT/.venv/pyvenv.cfg" ] ||
+    { [ -e "$ROOT/.venv/.place" ] && [ "$(cat "$ROOT/.venv/.place")" != "$here" ]; }; then
+    "$UV" venv --quiet --clear --python ">=3.11" "$ROOT/.venv"
+  fi
+  [ -e "$ROOT/.venv/.place" ] || printf '%s\n' "$here" > "$ROOT/.venv/.place"
   for group in "$@"; do
     lock="$ROOT/requirements/$group.txt"
     stamp="$ROOT/.venv/.$group.$(cksum < "$lock" | tr ' ' -)"
@@ -68,10 +77,9 @@ make_all() {
     touch "$stamp"
   fi
   # With a C compiler some modules are compiled. Without one they are interpreted; the set-up says so once.
-  leaves="$(find "$ROOT/keelmq" "$ROOT/broker" -name '*.pxd' | sort)"
   stamp="$ROOT/.venv/.leaves.$({
     command -v cc gcc clang || :
-    for types in $leaves; do cat "$types" "${types%.pxd}.py"; done
+    find "$ROOT/keelmq" "$ROOT/broker" -name '*.pxd' | sort | while read -r types; do cat "$types" "${types%.pxd}.py"; done
   } | cksum | tr ' ' -)"
   if [ ! -e "$stamp" ]; then
     say "compiling some modules, if a C compiler is here"

@@ -1,0 +1,92 @@
+"""tools/env.sh: what ./run makes before it starts a program, wherever the checkout is."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+UV = """#!/bin/sh
+[ "$1" = venv ] || exit 0
+for place; do :; done
+echo "made $place"
+rm -rf "$place"
+mkdir -p "$place/bin"
+: > "$place/pyvenv.cfg"
+ln -sf /bin/true "$place/bin/python"
+ln -sf /bin/echo "$place/bin/keelmq"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """With a space in its path. Nothing is installed: uv and Python are others."""
+    root = tmp_path / "a checkout"
+    for name in ("run", "tools/env.sh"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    for name in (
+        "requirements/run.txt",
+        "pyproject.toml",
+        "keelmq/leaf.pxd",
+        "keelmq/leaf.py",
+        "broker/a.py",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "keelmq/console/frontend").mkdir(parents=True)
+    uv = root / ".tools" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    return root
+
+
+def ran(command: str | Path, **options: object) -> tuple[list[str], str]:
+    """Returns the lines of standard output of ./run keelmq hello, and standard error."""
+    done = subprocess.run(
+        ["sh", str(command), "keelmq", "hello"], capture_output=True, text=True, timeout=60, **options
+    )  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_a_second_start_makes_nothing_until_a_source_changes(checkout: Path) -> None:
+    assert ran(checkout / "run")[0] == [f"made {checkout}/.venv", "hello"]
+    assert ran(checkout / "run") == (["hello"], "")
+    (checkout / "keelmq" / "leaf.py").write_text("pass\n")
+    out, err = ran(checkout / "run")
+    assert out == ["hello"] and "compiling" in err and "cat:" not in err
+
+
+def test_a_checkout_that_was_moved_gets_programs_of_its_own(checkout: Path) -> None:
+    ran(checkout / "run")
+    there = checkout.rename(checkout.with_name("there"))
+    assert ran(there / "run")[0] == [f"made {there}/.venv", "hello"]
+    assert ran(there / "run") == (["hello"], "")
+
+
+@pytest.mark.parametrize("gone", ["bin/python", "pyvenv.cfg"])
+def test_half_a_venv_is_made_again(checkout: Path, gone: str) -> None:
+    ran(checkout / "run")
+    (checkout / ".venv" / gone).unlink()
+    assert ran(checkout / "run")[0] == [f"made {checkout}/.venv", "hello"]
+
+
+def test_a_checkout_of_somebody_else_is_used_as_it_is(checkout: Path) -> None:
+    ran(checkout / "run")
+    (checkout / ".tools" / ".lock").chmod(0o444)
+    (checkout / ".tools").chmod(0o555)
+    try:
+        if os.access(checkout / ".tools", os.W_OK):
+            pytest.skip("root may write everywhere")
+        assert ran(checkout / "run") == (["hello"], "")
+    finally:
+        (checkout / ".tools").chmod(0o755)
+
+
+def test_cdpath_does_not_get_into_the_paths(checkout: Path) -> None:
+    options = {"cwd": checkout.parent, "env": {**os.environ, "CDPATH": str(checkout.parent)}}
+    assert ran("a checkout/run", **options)[0] == [f"made {checkout}/.venv", "hello"]
