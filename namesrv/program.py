@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keelmq.remoting.config_store import with_stored
-from keelmq.runtime.config import ConfigError, load_config, secret_keys, setting_sources, to_properties
+from keelmq.runtime.config import (
+    ConfigError,
+    load_config,
+    secret_keys,
+    setting_sources,
+    to_properties,
+    value_of,
+)
 from keelmq.runtime.program import (
     Parser,
     add_common_arguments,
@@ -30,7 +37,8 @@ from namesrv.plugins import load_plugin
 
 CONTROLLER_PLUGIN = "controller"
 CONTROLLER_KEY = "enableControllerInNamesrv"
-TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
+TRUE_TEXTS = frozenset({"true", "t", "1", "yes", "y", "on"})
+"""As pydantic reads them."""
 
 
 def make_parser(program: str) -> Parser:
@@ -42,14 +50,9 @@ def make_parser(program: str) -> Parser:
 
 
 def _wants_controller(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> bool:
-    """Returns whether the controller plugin is enabled. Its keys must be known before the file is checked."""
-    wanted = environ.get(f"KEELMQ_{CONTROLLER_KEY}")
-    if wanted is None and path is not None and path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition("=")
-            if key.strip() == CONTROLLER_KEY:
-                wanted = value
-    wanted = overrides.get(CONTROLLER_KEY, wanted or "")
+    """Returns whether the controller plugin is enabled. Its keys must be known before the file is checked.
+    Raises ConfigError."""
+    wanted = value_of(CONTROLLER_KEY, path=path, environ=environ, overrides=overrides) or ""
     return wanted.strip().lower() in TRUE_TEXTS
 
 

@@ -6,6 +6,7 @@ default.
 """
 
 import difflib
+import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -157,6 +158,15 @@ def _foreign(models: Iterable[type[Config]], key: str, setting: _Setting) -> For
     return next((foreign for foreign in each if foreign is not None), None)
 
 
+def value_of(
+    key: str, *, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
+) -> str | None:
+    """Returns the value of one key by load_config's rules, for what must be known before the models are.
+    None: it is not set. Raises ConfigError."""
+    setting = dict(_settings(path, environ, overrides)).get(key)
+    return None if setting is None else setting.value
+
+
 def setting_sources(
     *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, str]:
@@ -260,7 +270,7 @@ def _defaults_below(
 
 def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _pipe_text(path) if path.is_fifo() else path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {str(path)[:SHOWN_CHARACTERS]}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -268,6 +278,12 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     except ValueError as error:  # a NUL in the path
         raise ConfigError(f"cannot read {_short(str(path))}: {error}") from error
     yield from _text_settings(text, str(path))
+
+
+@functools.cache
+def _pipe_text(path: Path) -> str:
+    """A pipe, as of `-c <(...)`, can be read only once, and settings are read several times."""
+    return path.read_text(encoding="utf-8")
 
 
 def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Iterator[tuple[str, _Setting]]:

@@ -63,6 +63,23 @@ def test_an_embedded_controller_without_a_file_says_what_it_needs(capsys: pytest
     assert "controllerDLegerGroup is required and not set" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["\ufeffenableControllerInNamesrv=true\n", "enableControllerInNamesrv=y\n"])
+def test_an_embedded_controller_is_never_left_out_silently(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text(text, encoding="utf-8")
+    assert "controllerDLegerGroup is required and not set" in one_line_error(capsys, "-p", "-c", str(path))
+
+
+def test_a_file_that_must_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.touch(mode=0)
+    if os.access(path, os.R_OK):
+        pytest.skip("root may read everything")
+    assert f"cannot read {path}: Permission denied" in one_line_error(capsys, "-c", str(path))
+
+
 def test_a_damaged_kv_file_stops_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":')

@@ -1,5 +1,7 @@
 """key=value configuration: sources, their order, and errors that an operator can act on."""
 
+import os
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -95,6 +97,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refused(bad) == f"cannot read {bad}: not UTF-8 text"
     bad.write_text("listenPort\n")
     assert refused(bad) == f"{bad} line 1: 'listenPort' is not key=value"
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """As of `-c <(...)`. At the second reading it was empty: a broker with defaults."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for text in ("brokerName=a\n", "brokerName=b\n"):
+        writing = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+        writing.start()
+        assert load(pipe) == load(brokerName="a")
+    assert pipe.read_text() == "brokerName=b\n"
+    writing.join()
 
 
 def test_properties_round_trip_and_hide_secrets(tmp_path: Path) -> None:
