@@ -199,8 +199,12 @@ def bench(
     ] = None,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
+    from cli.lab.ctrl_c import ends_like_ctrl_c
+
     run = _from_source("bench").run
-    raise typer.Exit(int(run(suite, as_json=as_json, size_mib=size_mib, secure=secure, rows=rows) or 0))
+    with ends_like_ctrl_c():
+        code = run(suite, as_json=as_json, size_mib=size_mib, secure=secure, rows=rows)
+    raise typer.Exit(int(code or 0))
 
 
 @app.command()

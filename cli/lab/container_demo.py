@@ -8,6 +8,7 @@ end everything is read back and compared with the ack log.
 """
 
 import asyncio
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Final
 from cli.lab.ack_log import Report
 from cli.lab.cluster import ClusterError
 from cli.lab.container_cluster import ContainerCluster, ContainerProgram
+from cli.lab.ctrl_c import ends_like_ctrl_c
 from cli.lab.demo_end import keep_telemetry_only, print_report
 from cli.lab.secure import secured
 from cli.lab.two_machines import MACHINES, TwoMachines
@@ -97,6 +99,7 @@ class ContainerDemo:
         print(f"[{(now_ms() - self._began_ms) / 1_000:6.2f} s] {text}", flush=True)
 
 
+@ends_like_ctrl_c()
 def run_container_demo(options: ContainerDemoOptions) -> int:
     """Returns the exit code: 0 nothing lost; 1 something lost, or no recovery in time; 130 Ctrl-C."""
     directory = Path(tempfile.mkdtemp(prefix="keelmq-demo-"))
@@ -119,6 +122,7 @@ def run_container_demo(options: ContainerDemoOptions) -> int:
         print(f"keelmq demo: {error}\nLogs stay in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
         print("keelmq demo: stopped by Ctrl-C, every program was ended", file=sys.stderr)
         return 130
     for name, report in reports.items():

@@ -8,7 +8,6 @@ compared with the ack log.
 
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from cli.lab.ack_log import AckLog, Report
 from cli.lab.cluster import Cluster, ClusterError, Program
+from cli.lab.ctrl_c import ends_like_ctrl_c
 from cli.lab.demo_end import (
     ANALYTICS,
     TELEMETRY,
@@ -234,6 +234,7 @@ class Demo:
         await self._cluster.until(what, asked, timeout_s=timeout_s)
 
 
+@ends_like_ctrl_c()
 def run_demo(options: DemoOptions) -> int:
     """Returns the exit code: 0 nothing lost; 1 something lost, or no recovery in time; 130 Ctrl-C."""
     directory = Path(tempfile.mkdtemp(prefix="keelmq-demo-"))
@@ -277,14 +278,5 @@ def run_demo(options: DemoOptions) -> int:
 def _play(options: DemoOptions, cluster: Cluster) -> Report:
     import uvloop
 
-    async def main(view: View) -> Report:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await Demo(options, cluster, view).run()
-
     with make_view(plain=options.plain) as view, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            return runner.run(main(view))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None  # SIGTERM ends like Ctrl-C
+        return runner.run(Demo(options, cluster, view).run())

@@ -83,13 +83,24 @@ def check_what_it_left(tmp_path: Path, output: str) -> None:
     assert f"keelmq report {directory}\n" in output
 
 
-def test_sigterm_ends_everything(tmp_path: Path) -> None:
-    with demo(tmp_path) as process:
+@pytest.mark.parametrize(
+    ("options", "moment", "number"),
+    [
+        ((), "the producer starts", signal.SIGTERM),
+        (("--keep",), "starting", signal.SIGHUP),  # a closed terminal; the programs would outlive the demo
+        (("--container",), "", signal.SIGTERM),
+    ],
+    ids=["sigterm", "sighup", "container"],
+)
+def test_a_signal_ends_everything(
+    tmp_path: Path, options: tuple[str, ...], moment: str, number: signal.Signals
+) -> None:
+    with demo(tmp_path, *options) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "the producer starts" in line:
+            if moment in line:
                 break
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130 and "Traceback" not in errors, errors
     assert processes_below(tmp_path) == [] and left_in(tmp_path) == []

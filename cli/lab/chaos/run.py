@@ -3,7 +3,6 @@ history."""
 
 import asyncio
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
 from cli.lab.container_cluster import ContainerCluster
+from cli.lab.ctrl_c import ends_like_ctrl_c
 from cli.lab.demo_view import View, make_view
 from cli.lab.secure import secured
 from keelmq.client import MessageQueue, PullConsumer, PullError
@@ -210,6 +210,7 @@ class Chaos:
                     break
 
 
+@ends_like_ctrl_c()
 def run_chaos(options: ChaosOptions) -> int:
     """Returns the exit code: 0 nothing found; 1 a checker found something; 2 usage; 130 Ctrl-C."""
     try:
@@ -289,12 +290,10 @@ def _play_at(
                 make_view(plain=options.plain) as view,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
-                runner.run(_until_sigterm(Chaos(options, seed, stage, view), steps))
+                runner.run(Chaos(options, seed, stage, view).run(steps))
             if (confirmed := stage.confirmed_bytes()) is not None:
                 for log in stage.logs(confirmed):
                     recorder.put(log)
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None  # SIGTERM ends like Ctrl-C
         finally:
             if net is not None:
                 net.give_back("*")
@@ -331,13 +330,6 @@ def _cluster(
         namesrv_settings=keys,
         place=place,
     )
-
-
-async def _until_sigterm(chaos: "Chaos", steps: list[Step]) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await chaos.run(steps)
 
 
 def broker_settings(options: ChaosOptions) -> dict[str, str]:
