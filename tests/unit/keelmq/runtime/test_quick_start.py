@@ -28,3 +28,16 @@ print("done")
 def test_imports_are_never_looked_at_and_what_follows_is() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+CTRL_C = """
+from keelmq.runtime.quick_start import quick_imports
+
+with quick_imports():
+    raise KeyboardInterrupt
+"""
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
