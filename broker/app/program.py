@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
@@ -29,6 +29,8 @@ from keelmq.security.open_network import warn_of_open_ports
 from keelmq.security.private_file import exposed_settings, exposed_tls_file
 
 PROGRAM = "mqbroker"
+START_GIVEN_UP_S_MAX = 40.0
+"""From the signal to the end of a start."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -60,9 +62,12 @@ def _load(given: Given) -> BrokerConfig:
 
 
 async def serve(broker: Broker) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. A second one ends the wait for the hand-over."""
+    """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start: after a crash it can be long. A second
+    one ends the wait for the hand-over."""
     stop, stop_now = program.stop_events(2)
-    async with broker:
+    async with AsyncExitStack() as life:
+        if not await program.started(life.enter_async_context(broker), stop, START_GIVEN_UP_S_MAX):
+            return
         bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
         warn_of_open_ports(logging.getLogger(__name__), PROGRAM, broker.config, [bound])
         program.say_ready(f"{PROGRAM} {broker.status.describe()}")

@@ -86,7 +86,7 @@ async def serve(server: ContainerServer) -> None:
     hand-overs."""
     stop, stop_now = program.stop_events(2)
     async with AsyncExitStack() as life:
-        if not await _started(asyncio.create_task(life.enter_async_context(server)), stop):
+        if not await program.started(life.enter_async_context(server), stop, CLOSE_S_MAX):
             return
         bound = f"{server.config.bind_address}:{server.port}"
         warn_of_open_ports(logger, PROGRAM, server.config, [bound])
@@ -98,24 +98,6 @@ async def serve(server: ContainerServer) -> None:
         for task in (leaving, told):
             task.cancel()
         await asyncio.gather(leaving, told, return_exceptions=True)
-
-
-async def _started(starting: asyncio.Task[ContainerServer], stop: asyncio.Event) -> bool:
-    """Waits for the start. Returns False: there was a signal, and what had started is stopped. Raises what
-    the start raises, and StopError if it hangs."""
-    told = asyncio.create_task(stop.wait())
-    await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    if not starting.done():
-        logger.info("stopping, before all brokers have started")
-        starting.cancel()
-        await asyncio.wait([starting], timeout=CLOSE_S_MAX)
-        if not starting.done():
-            raise StopError("the start of a broker hangs; it is left as it is")
-    if starting.cancelled():
-        return False
-    starting.result()
-    return True
 
 
 def run(argv: list[str]) -> int:

@@ -11,13 +11,14 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
 from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, is_log_json
 from keelmq.runtime.quick_start import settle_collector
+from keelmq.runtime.stop_steps import StopError
 
 DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"
@@ -178,6 +179,24 @@ def stop_events(count: int) -> list[asyncio.Event]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, events[0].set)
     return events
+
+
+async def started(start: Coroutine[object, object, object], stop: asyncio.Event, seconds: float) -> bool:
+    """Waits for a start, or for `stop`. Returns False: it was told to stop, and what had started is stopped.
+    Raises what the start raises, and StopError if it does not end within `seconds` of `stop`."""
+    starting, told = asyncio.create_task(start), asyncio.create_task(stop.wait())
+    await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not starting.done():
+        logging.getLogger(__name__).info("stopping, before the start has ended")
+        starting.cancel()
+        await asyncio.wait([starting], timeout=seconds)
+        if not starting.done():
+            raise StopError("the start hangs; it is left as it is")
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 @contextlib.contextmanager

@@ -207,17 +207,21 @@ async def test_a_failing_start_undoes_what_was_started(
 
 def stops_at_once(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     """The program gets its SIGTERM right after its start."""
+    made: list[asyncio.Event] = []
 
     def events(count: int = 1) -> list[asyncio.Event]:
-        made = [asyncio.Event() for _ in range(count)]
-        made[0].set()
+        made[:] = [asyncio.Event() for _ in range(count)]
         return made
 
+    def ready(_: str) -> None:
+        made[0].set()
+
     monkeypatch.setattr(program, "stop_events", events)
-    monkeypatch.setattr(program, "settle_collector", lambda: None)
+    monkeypatch.setattr(program, "say_ready", ready)
     monkeypatch.setattr(program, "raise_open_files_limit", lambda: None)
     if module is namesrv.program:
         monkeypatch.setattr(namesrv.program, "stop_event", lambda: events()[0])
+        monkeypatch.setattr(namesrv.program, "say_ready", ready)
         monkeypatch.setattr(namesrv.program, "raise_open_files_limit", lambda: None)
 
 
