@@ -52,6 +52,11 @@ make_all() {
     python3 -m pip install --quiet --disable-pip-version-check --target "$ROOT/.tools" "uv==0.13.8" >&2 ||
       { say "python3 with pip is needed, and a package index that pip can reach"; exit 1; }
   fi
+  # uv's cache is in the home directory. Without one that can be written it is here.
+  caches="${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}"
+  if [ -z "${UV_CACHE_DIR-}" ] && ! { [ -n "$caches" ] && mkdir -p "$caches/uv" && [ -w "$caches/uv" ]; } 2> /dev/null; then
+    export UV_CACHE_DIR="$ROOT/.tools/cache"
+  fi
   # The paths of this directory are in it: a checkout that was moved or copied would start the programs of the other
   # place. Nor is one whose set-up was interrupted, or whose Python is gone, of any use.
   here=$(cd "$ROOT" && pwd -P)

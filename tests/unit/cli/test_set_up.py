@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 UV = """#!/bin/sh
-[ "$1" = venv ] || exit 0
+if [ "$1" = pip ]; then echo "cache ${UV_CACHE_DIR-of the user}" >&2; exit 0; fi
 for place; do :; done
 echo "made $place"
 rm -rf "$place"
@@ -90,3 +90,14 @@ def test_a_checkout_of_somebody_else_is_used_as_it_is(checkout: Path) -> None:
 def test_cdpath_does_not_get_into_the_paths(checkout: Path) -> None:
     options = {"cwd": checkout.parent, "env": {**os.environ, "CDPATH": str(checkout.parent)}}
     assert ran("a checkout/run", **options)[0] == [f"made {checkout}/.venv", "hello"]
+
+
+@pytest.mark.parametrize(
+    ("home", "cache"), [("home", "of the user"), ("a file", "{}/.tools/cache"), ("", "{}/.tools/cache")]
+)
+def test_without_a_home_directory_the_cache_is_in_the_checkout(checkout: Path, home: str, cache: str) -> None:
+    (checkout.parent / "home").mkdir()
+    (checkout.parent / "a file").touch()
+    own = {key: value for key, value in os.environ.items() if key not in ("UV_CACHE_DIR", "XDG_CACHE_HOME")}
+    own["HOME"] = str(checkout.parent / home) if home else ""
+    assert f"cache {cache.format(checkout)}\n" in ran(checkout / "run", env=own)[1]
