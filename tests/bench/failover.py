@@ -32,23 +32,26 @@ def run(*, secure: bool = False) -> Results:
     """secure: with everything on that `keelmq init-security` switches on."""
     command = [sys.executable, "-m", "cli.keelmq", "demo", "--kills", str(KILLS), "--plain"]
     command += ["--secure"] if secure else []
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"the demo with {KILLS} kills did not end within {RUN_SECONDS_MAX} s") from None
-    lines = done.stdout.strip().splitlines()
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            output, errors = demo.communicate(timeout=RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"the demo with {KILLS} kills did not end within {RUN_SECONDS_MAX} s") from None
+        finally:
+            demo.terminate()  # after Ctrl-C; it deletes its data, which a kill leaves
+    lines = output.strip().splitlines()
     result = RESULT.match(lines[-1]) if lines else None
     if result is None:
-        raise BenchError(f"the demo failed: {(done.stderr.strip() or done.stdout.strip())[-500:]}")
+        raise BenchError(f"the demo failed: {(errors.strip() or output.strip())[-500:]}")
     if result["lost"] != "0":
         raise BenchError(f"messages were lost: {lines[-1]}")
     return {
         "kill_gap_ms": _gap(float(result["p50"]), MEDIAN_PROMISED_MS),
         "kill_gap_p95_ms": _gap(float(result["p95"])),
         "kill_gap_max_ms": _gap(float(result["max"])),
-        **_timeline(done.stdout),
+        **_timeline(output),
         **_switches(secure),
     }
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,12 @@ RESULT = re.compile(
 
 
 def demo(tmp_path: Path, *args: str) -> "subprocess.Popen[str]":
+    return keelmq(tmp_path, "demo", "--plain", *args)
+
+
+def keelmq(tmp_path: Path, *args: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "cli.keelmq", "demo", "--plain", *args],
+        [sys.executable, "-m", "cli.keelmq", *args],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -103,4 +108,16 @@ def test_a_signal_ends_everything(
         process.send_signal(number)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert processes_below(tmp_path) == [] and left_in(tmp_path) == []
+
+
+def test_a_signal_ends_the_demo_of_a_benchmark(tmp_path: Path) -> None:
+    with keelmq(tmp_path, "bench", "failover") as process:
+        deadline = time.monotonic() + 30
+        while not any(tmp_path.glob("keelmq-demo-*/broker-2.log")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert "Traceback" not in errors, errors
     assert processes_below(tmp_path) == [] and left_in(tmp_path) == []
