@@ -290,7 +290,8 @@ def check_secrets(files: Sequence[ConfigFile]) -> list[Finding]:
         try:
             secret = controller.read_secret() or b""
         except ConfigError as error:
-            step = "create one file for all controllers: head -c 32 /dev/urandom | base64 > controller.secret"
+            make = "(umask 077; head -c 32 /dev/urandom | base64 > controller.secret)"
+            step = f"create one file for all controllers: {make}"
             found.append(failed("config.secret", file.name, str(error), step))
             continue
         digests[hashlib.sha256(secret).digest()].append(file.name)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 RAFT_PORT_OFFSET = 1_000
 SECRET_BYTES_MIN = 32
 SECRET_HELP = (
-    "set controllerRaftSecretFile to a file with the same random bytes at every controller "
-    "(for example: head -c 32 /dev/urandom | base64 > controller.secret)"
+    "set controllerRaftSecretFile to a file with the same random bytes at every controller, for example of "
+    "(umask 077; head -c 32 /dev/urandom | base64 > controller.secret)"
 )
 
 LEASE_GRACE_MS = 3_000

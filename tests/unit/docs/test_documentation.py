@@ -150,3 +150,12 @@ def test_the_links_between_the_pages_lead_somewhere() -> None:
                 if heading not in anchors:
                     wrong.append(f"{page.name}: {target}")
     assert wrong == []
+
+
+def test_a_key_is_never_made_where_others_can_read_it() -> None:
+    """By a command that a page or an error gives to an operator."""
+    told = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    told += [path for package in ("namesrv", "broker", "cli") for path in (ROOT / package).rglob("*.py")]
+    lines = [line for path in told for line in path.read_text().splitlines() if "head -c 32" in line]
+    assert len(lines) > 4
+    assert [line for line in lines if "(umask 077; head -c 32" not in line] == []
