@@ -19,13 +19,15 @@ hypothesis.settings.register_profile(
 
 
 def pytest_configure() -> None:
-    """A background shell ignores SIGINT, and every program that a test starts would, too. Without
-    TESTS_RANDOM=1 (./test --all sets it), property tests try the same examples every time: a landing must not
-    be refused for a fault that it did not make."""
+    """A background shell ignores SIGINT, nohup SIGHUP, and every program that a test starts would, too.
+    Without TESTS_RANDOM=1 (./test --all sets it), property tests try the same examples every time: a landing
+    must not be refused for a fault that it did not make."""
     if os.environ.get("TESTS_RANDOM") != "1":
         hypothesis.settings.load_profile("same every time")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # it goes on doing nothing here
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 @pytest.fixture(scope="session", autouse=True)
