@@ -1,6 +1,7 @@
 """keelmq repair --queues: damaged queues are read again as before, and nothing else is changed."""
 
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 
 from broker.admin.repair import RepairError, inspect_store
 from broker.backup.queue_repair import Place, Repaired, repair_queues
+from broker.ha.core.epochs import Epochs
+from broker.ha.epoch_file import EpochFile
 from broker.message.record import tags_code
+from broker.store.log.checkpoint import read_checkpoint, write_checkpoint
 from broker.store.log.disk_jobs import run
 from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
@@ -196,6 +200,22 @@ def test_a_topic_that_was_made_again_gets_no_old_messages(tmp_path: Path, lost: 
     crash(store)
 
 
+def test_a_queue_whose_numbers_go_back_is_left_alone(tmp_path: Path) -> None:
+    """Newer records have lower numbers, and the entries of the older ones are there: who is right?"""
+    made = twice(tmp_path, 45, 25)
+    shutil.rmtree(queue(tmp_path))
+    store = open_store(tmp_path, master=False)
+    store.dispatch_offset = 0  # gives the old records their entries again
+    while store.dispatch(1_000):
+        pass
+    store.close()
+    damage_unit(tmp_path, 7)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "newest record has number 24, an older one 44" in shown.output
+    assert content(tmp_path) == before and made
+
+
 def test_what_is_not_dispatched_yet_is_left_to_the_start(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_many(store, 10)
@@ -218,7 +238,7 @@ def test_a_queue_without_files_stays_without(tmp_path: Path) -> None:
 def test_an_entry_of_several_queues_stays(tmp_path: Path) -> None:
     """RocketMQ's LMQ: the record is of another queue."""
     store = open_store(tmp_path)
-    multi = b"INNER_MULTI_DISPATCH\x01%LMQ%x\x02INNER_MULTI_QUEUE_OFFSET\x010"
+    multi = b"INNER_MULTI_DISPATCH\x01%LMQ%x,TopicA\x02INNER_MULTI_QUEUE_OFFSET\x010,3"
     offset, size, _ = store.put(NamedTopic("Parent"), 0, b"m", multi, 0, 0, 1, BORN_HOST, 0, 0)
     put_many(store, 10, queues=1)
     store.close()
@@ -264,6 +284,82 @@ def test_a_damaged_log_is_refused(tmp_path: Path, has_checkpoint: bool) -> None:
     assert shown.exit_code == 1
     assert f"the log {'ends' if has_checkpoint else 'has no whole record'} at {int(log.name)}" in shown.output
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("confirmed", [0, 4])
+def test_an_old_confirm_offset_drops_nothing(tmp_path: Path, confirmed: int) -> None:
+    """RocketMQ's brokers leave one: what has its entry counts, whatever the checkpoint says."""
+    store = open_store(tmp_path)
+    ends = [put(store, b"%d" % index, queue_id=index % 2)[1] for index in range(18)]
+    store.set_confirm_offset(ends[-1])
+    store.close()
+    checkpoint = read_checkpoint(tmp_path / "checkpoint")
+    checkpoint.confirm_offset = ends[confirmed - 1] if confirmed else 0
+    write_checkpoint(tmp_path / "checkpoint", checkpoint)
+    before = content(tmp_path / "consumequeue")
+    damage_unit(tmp_path, 5)
+    assert repaired(tmp_path).count == 1
+    assert content(tmp_path / "consumequeue") == before
+    assert {queue_id: len(found) for queue_id, found in read(tmp_path).items()} == {0: 9, 1: 9}
+
+
+def test_a_lost_page_at_the_beginning_of_the_last_file_is_refused(tmp_path: Path) -> None:
+    """It looks like a file that RocketMQ has created ahead."""
+    filled(tmp_path)
+    (tmp_path / "checkpoint").unlink()
+    log = max((tmp_path / "commitlog").iterdir())
+    with log.open("r+b") as raw:
+        raw.write(bytes(8))
+    damage_unit(tmp_path, 3)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "no whole record at" in shown.output
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_store_without_a_record_is_one_line(tmp_path: Path, has_file: bool) -> None:
+    EpochFile(tmp_path / "epochFileCheckpoint").save(Epochs.of([(1, 0)]))
+    (tmp_path / "commitlog").mkdir()
+    if has_file:
+        (tmp_path / "commitlog" / f"{0:020d}").touch()
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 1 and "has no record" in shown.output, shown.output
+
+
+def test_empty_entries_that_no_record_has_do_not_end_the_queue(tmp_path: Path) -> None:
+    """They are in front of the log's first record, and a start looks for the first empty one in halves."""
+    store = open_store(tmp_path, consume_queue_file_bytes=2_000)
+    put_many(store, 100)
+    store.close()
+    min((tmp_path / "commitlog").iterdir()).unlink()
+    store = open_store(tmp_path, consume_queue_file_bytes=2_000)
+    start = store.min_queue_offset("TopicA", 0)
+    store.close()
+    assert start > 2
+    with file(tmp_path, 0).open("r+b") as raw:
+        raw.write(bytes(start * UNIT_BYTES))
+    for _ in repair_queues(inspect_store(tmp_path), found := Repaired(), writes=True, file_bytes=2_000):
+        pass
+    assert found.count == start
+    store = open_store(tmp_path, consume_queue_file_bytes=2_000)
+    assert store.min_queue_offset("TopicA", 0) == start
+    assert len(bodies(store, 0, start)) == 50 - start
+    crash(store)
+
+
+def test_a_topic_that_is_not_the_queues_takes_no_entry_away(tmp_path: Path) -> None:
+    """No checksum covers the topic's name, and consumers get the message as it is."""
+    filled(tmp_path)
+    before = {queue_id: len(found) for queue_id, found in read(tmp_path).items()}
+    log = max((tmp_path / "commitlog").iterdir())
+    raw = log.read_bytes()
+    at = raw.rindex(b"TopicA")
+    log.write_bytes(raw[:at] + b"TopicB" + raw[at + 6 :])
+    entries = content(tmp_path / "consumequeue")
+    assert repaired(tmp_path).count == 0
+    assert content(tmp_path / "consumequeue") == entries
+    assert sum(before.values()) == 60
 
 
 def test_a_log_without_one_of_its_files_is_refused(tmp_path: Path) -> None:
@@ -315,7 +411,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch:
         patch.setattr(Path, "rename", full)
         shown = repair(tmp_path, "--queues", "--yes")
     assert shown.exit_code == 1 and "No space left on device" in shown.output
-    assert not (tmp_path / "consumequeue.repair").exists()
+    assert not list((tmp_path / "consumequeue").glob(".repair"))
     repaired(tmp_path)
     assert read(tmp_path) == BODIES
 

@@ -1,0 +1,172 @@
+"""The files of a stopped broker's ConsumeQueues, as their repair reads and writes them."""
+
+import errno
+import mmap
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from broker.admin.repair import QUEUE_FILE_BYTES_DEFAULT, RepairError
+from broker.store.log.mapped_file import file_name, listed_files, sync_directory
+from broker.store.log.sync_fault import sync_file
+from broker.store.queue.consume_queue import FILLER, UNIT, UNIT_BYTES
+
+NEW_FILE: Final = ".repair"
+"""In the directory of all queues."""
+Unit: TypeAlias = tuple[int, int, int]
+"""(log offset, size, tags code)"""
+NOTHING: Final[Unit] = (0, 0, 0)
+Mapped: TypeAlias = Callable[[Path], mmap.mmap]
+CHUNK_BYTES: Final = 1 << 20
+
+
+def known_file_bytes(root: Path) -> int:
+    """Returns the size of the files of ConsumeQueues: the default, or a size that two files or the name of
+    one show, because any file may have been shortened. RepairError: nothing shows it."""
+    files = [path for path in (root / "consumequeue").glob("*/*/*") if path.is_file()]
+    sizes = Counter(path.stat().st_size for path in files)
+    largest = max(sizes, default=0)
+    if largest in (0, QUEUE_FILE_BYTES_DEFAULT):
+        return QUEUE_FILE_BYTES_DEFAULT
+    starts = [int(path.name) for path in files if path.name.isdigit()]
+    if largest % UNIT_BYTES == 0 and (
+        sizes[largest] > 1 or any(each and not each % largest for each in starts)
+    ):
+        return largest
+    raise RepairError(
+        f"the largest file of a ConsumeQueue has {largest} bytes, and may have lost some: "
+        "give the broker's mappedFileSizeConsumeQueue with --queue-file-bytes"
+    )
+
+
+class QueueFiles:
+    """The files of one queue. False: there is none."""
+
+    def __init__(self, queues: Path, topic: str, queue_id: int, file_bytes: int, mapped: Mapped) -> None:
+        """queues: the directory of all queues."""
+        self.file_bytes, self._mapped, self._new = file_bytes, mapped, queues / NEW_FILE
+        self._directory = queues / topic / str(queue_id)
+        self._sizes = {int(path.name): path.stat().st_size for path in listed_files(self._directory)}
+
+    def __bool__(self) -> bool:
+        return bool(self._sizes)
+
+    def where(self, number: int) -> tuple[Path, int]:
+        """Returns the file of an entry, which may be missing, and the index of the entry in it."""
+        start, position = self._start(number), number * UNIT_BYTES
+        return self._directory / file_name(start), (position - start) // UNIT_BYTES
+
+    def _start(self, number: int) -> int:
+        return number * UNIT_BYTES // self.file_bytes * self.file_bytes
+
+    def read(self, number: int) -> Unit:
+        """Returns the entry; NOTHING if its file is missing or too short. A start fills a short file with
+        zeros, so that the first bytes of an entry may pass for one."""
+        path, at = self.where(number)
+        if at * UNIT_BYTES >= self._sizes.get(self._start(number), 0):
+            return NOTHING
+        raw = self._mapped(path)[at * UNIT_BYTES : (at + 1) * UNIT_BYTES]
+        unit: Unit = UNIT.unpack(raw.ljust(UNIT_BYTES, b"\0"))
+        return unit
+
+    def behind(self, last: int) -> Iterator[tuple[int, Unit]]:
+        """Yields each entry behind number `last` that is not empty."""
+        for start in sorted(self._sizes):
+            first = max(last + 1 - start // UNIT_BYTES, 0)
+            if first * UNIT_BYTES >= self._sizes[start]:
+                continue
+            path = self._directory / file_name(start)
+            with memoryview(self._mapped(path)) as view:
+                rest = bytes(view[first * UNIT_BYTES :]).rstrip(b"\0")
+            for at in range(-(-len(rest) // UNIT_BYTES)):
+                number = start // UNIT_BYTES + first + at
+                if (unit := self.read(number))[1]:
+                    yield number, unit
+
+    def gaps(self, last: int) -> Iterator[tuple[int, Unit]]:
+        """Yields each entry of the file with `last` that a start would take for the end of the queue: in
+        front of `last`, and empty or negative."""
+        path, at = self.where(last)
+        if not at:
+            return
+        raw = self._mapped(path)[: at * UNIT_BYTES]
+        for number, unit in enumerate(UNIT.iter_unpack(raw), last - at):
+            if not (unit[0] >= 0 and unit[1] > 0):
+                yield number, unit
+
+    def fault(self) -> str | None:
+        """Returns why the files are not those of a queue; None: they are."""
+        for start, size in self._sizes.items():
+            if start % self.file_bytes or size > self.file_bytes:
+                path = self._directory / file_name(start)
+                return f"{path} has {size} bytes, and the files of other queues {self.file_bytes}"
+        return None
+
+    def incomplete(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yields (start, number of entries) of each file that lacks one of the entries first..end - 1, or is
+        in front of these and too short."""
+        for start, size in sorted(self._sizes.items()):
+            if start < self._start(first) and size < self.file_bytes:
+                yield start, self.file_bytes // UNIT_BYTES
+        for start in range(self._start(first), end * UNIT_BYTES, self.file_bytes):
+            entries = min(self.file_bytes, end * UNIT_BYTES - start) // UNIT_BYTES
+            if self._sizes.get(start, 0) < entries * UNIT_BYTES:
+                yield start, entries
+
+    def replace(self, start: int, entries: int) -> None:
+        """Writes a file with fillers for the entries that are missing. Durable when it returns."""
+        path = self._directory / file_name(start)
+        kept = path.read_bytes() if start in self._sizes else b""
+        kept = kept[: len(kept) // UNIT_BYTES * UNIT_BYTES]
+        try:
+            with self._new.open("wb") as file:
+                file.write(kept + FILLER * (entries - len(kept) // UNIT_BYTES))
+                file.truncate(self.file_bytes)
+                file.flush()
+                owner = self._directory.stat()
+                if os.geteuid() == 0:  # the broker must be able to open what root has repaired
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+                sync_file(file.fileno(), self._new)
+            self._new.rename(path)
+        finally:
+            self._new.unlink(missing_ok=True)
+        sync_directory(self._directory)
+        self._sizes[start] = self.file_bytes
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """The file, until nobody refers to the map any more."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def is_zero(path: Path, position: int) -> bool:
+    """Returns whether all bytes from `position` on are zero."""
+    with path.open("rb") as file:
+        file.seek(position)
+        while piece := file.read(CHUNK_BYTES):
+            if piece.strip(b"\0"):
+                return False
+    return True
+
+
+def write(path: Path, position: int, data: bytes) -> None:
+    """Writes in the middle of a file. Raises OSError: it is not written, or only in part."""
+    # Not through a map: to write to a hole of a sparse file on a full disk would be a SIGBUS.
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        if os.pwrite(descriptor, data, position) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Makes the file durable. Raises SyncError."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        sync_file(descriptor, path)
+    finally:
+        os.close(descriptor)
