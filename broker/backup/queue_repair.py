@@ -10,7 +10,8 @@ is lost, and no number is given anew.
 - Records that are not confirmed are left to the next start, unless they or later ones have their entries.
 - Entries behind the end of a queue, which no record explains, are emptied: a start would count them.
 - The log must be whole, since the records tell everything. A log with a damaged record is refused.
-- A queue without any file may have been deleted: it stays so.
+- A queue without any file may have been deleted: it stays so. One whose numbers go back, with right entries
+  of both, is left alone.
 - Files that are missing or too short are replaced. Where no record of the log says what they had, they get
   fillers, over which consumers pass.
 
