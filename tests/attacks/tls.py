@@ -251,7 +251,7 @@ async def _handshake(attacker: Attacker, ciphers: str, *, version: ssl.TLSVersio
     asset=MEMBERSHIP,
     success="it is registered",
     answer="username cannot be null.",
-    ruins=True,
+    open=False,  # while the owner of the id works
 )
 async def stolen_id(attacker: Attacker) -> Outcome:
     files = attacker.stage.authority.issue("thief.example", stem="thief")
