@@ -89,8 +89,8 @@ class QueueFiles:
         """Yields each entry of the file with `last` that a start would take for the end of the queue: in
         front of `last`, and empty or negative."""
         path, at = self.where(last)
-        if not at:
-            return
+        if not at or self._sizes.get(self._start(last), 0) < at * UNIT_BYTES:
+            return  # nothing in front of it, or a file that is to be replaced
         raw = self._mapped(path)[: at * UNIT_BYTES]
         for number, unit in enumerate(UNIT.iter_unpack(raw), last - at):
             if not (unit[0] >= 0 and unit[1] > 0):

@@ -104,6 +104,20 @@ def test_it_changes_nothing_unasked(tmp_path: Path) -> None:
         assert repair(tmp_path, "--queues", *other).exit_code == 2
 
 
+@pytest.mark.parametrize("size", [None, 27])
+def test_to_look_at_a_lost_or_short_last_file_changes_nothing(tmp_path: Path, size: int | None) -> None:
+    filled(tmp_path)
+    if size is None:
+        file(tmp_path, 2).unlink()
+    else:
+        os.truncate(file(tmp_path, 2), size)
+    before = content(tmp_path)
+    shown = repair(tmp_path, "--queues")
+    assert shown.exit_code == 0, shown.output
+    assert "1 file are damaged or missing" in shown.output
+    assert content(tmp_path) == before
+
+
 def test_a_broker_that_works_is_left_alone(tmp_path: Path) -> None:
     filled(tmp_path)
     store = open_store(tmp_path)
@@ -469,6 +483,7 @@ def test_any_damage_of_queues_is_undone(tmp_path: Path, seed: int) -> None:
         paths = sorted(each for each in (tmp_path / "consumequeue").glob("*/*/*") if each.is_file())
         if paths:
             random.choice(DAMAGES)(random.choice(paths), random)
+    repaired(tmp_path, writes=False)
     repaired(tmp_path)
     assert read(tmp_path) == sent
     assert read(tmp_path) == sent, "also after the next start"
