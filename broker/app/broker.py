@@ -140,8 +140,10 @@ class Broker(BrokerParts):
             self.metadata.load()
             self._load_store()
         except OSError as error:
-            where = error.filename or root
-            raise ConfigError(f"storePathRootDir: cannot use {where}: {error.strerror or error}") from error
+            where, why = error.filename or root, error.strerror or str(error)
+            if isinstance(error, FileExistsError):
+                why = "not a directory"
+            raise ConfigError(f"storePathRootDir: cannot use {where}: {why}") from error
         self._loaded = True
 
     def _load_store(self) -> None:

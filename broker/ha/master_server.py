@@ -24,6 +24,7 @@ from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLo
 from broker.ha.held_connections import PRODUCERS_FIRST_MS, HeldConnections
 from broker.ha.ports import Clock, ReplicatedLog
 from broker.ha.security import HaSecurity
+from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -31,8 +32,7 @@ from keelmq.runtime.tls.port import HANDSHAKES, TlsPort
 
 logger = logging.getLogger(__name__)
 
-LINKS_MAX = 256
-"""Limit of the open connections; a broker group has only a few slaves."""
+LINKS_MAX = 256  # open connections; a broker group has only a few slaves
 
 
 class MasterProtocol(asyncio.Protocol):
@@ -158,7 +158,7 @@ class MasterProtocol(asyncio.Protocol):
         if effect.body_bytes:
             body = self._server.log.view(effect.offset, effect.body_bytes)
             assert len(body) == effect.body_bytes, "the log ends before its max offset"
-            transport.writelines((effect.header, body))
+            WriteBuffers.write_pieces(transport, (effect.header, body))
         else:
             transport.write(effect.header)
         if self.link.has_more or effect.body_bytes == 0:

@@ -103,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_batch()  # earlier responses leave first
         if self._paused and not self._write_buffers.has_room(self, sum(map(len, parts))):
             return False
-        transport.writelines(parts)
+        self._write_buffers.write_pieces(transport, parts)
         self.activity += 1
         return True
 

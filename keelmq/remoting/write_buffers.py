@@ -7,9 +7,10 @@ the connections with the largest buffers are closed until three quarters are lef
 furthest behind, and lose the least by connecting again. Nothing here runs for a message to a peer that reads.
 """
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -63,6 +64,16 @@ class WriteBuffers:
         self.given_up: Counter[str] = Counter()
         """Aborted connections by reason: STALLED, OVER_LIMIT, SLOW_CLOSE."""
         self._marks: dict[Buffered, _Mark] = {}
+
+    @staticmethod
+    def write_pieces(transport: asyncio.WriteTransport, pieces: Sequence[bytes | memoryview]) -> None:
+        """Queues one message given in pieces, which uvloop does not join. asyncio's own writelines() does not
+        call pause_writing() before Python 3.12.9 and 3.13.2, and not all releases expect a lost
+        connection."""
+        if isinstance(transport, asyncio.WriteTransport):  # uvloop's is none by class
+            transport.write(b"".join(pieces))
+        else:
+            transport.writelines(pieces)
 
     def paused(self, connection: Buffered) -> None:
         """Registers a connection whose buffer is above the pause mark."""

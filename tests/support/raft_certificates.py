@@ -69,4 +69,9 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + days[0] * DAY)
             .not_valid_after(now + days[1] * DAY)
+            # Since Python 3.13 a client that is not told otherwise refuses a certificate without them.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
         )

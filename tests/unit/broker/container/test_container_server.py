@@ -202,7 +202,10 @@ async def test_a_bad_broker_is_quarantined_and_the_others_serve(
         "store": ({"storePathRootDir": tmp_path / "file"}, "storePathRootDir"),
         "twin": ({"storePathRootDir": tmp_path / "store-good"}, "is the same as"),
         "long": ({"storePathRootDir": tmp_path / ("x" * 300)}, "File name too long"),
-        "loop": ({"storePathRootDir": tmp_path / "loop"}, "Symlink loop"),
+        "loop": (
+            {"storePathRootDir": tmp_path / "loop"},
+            "Symlink loop" if sys.version_info < (3, 13) else "not a directory",
+        ),
     }
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     files = [broker_file(tmp_path, "good")]
