@@ -14,6 +14,17 @@ from namesrv.plugins.controller.raft.api import TlsFiles
 
 BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 DAY = timedelta(days=1)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -32,6 +43,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"CA {name or directory.name}")])
         builder = self._builder(self._name, self._key.public_key(), days)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(SIGNS_CERTIFICATES, critical=True)
         self.pem = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
         self.path = directory / "ca.crt"
         self.path.write_bytes(self.pem)
