@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -9,6 +9,9 @@ test-ci:
 	./test --ci
 test-all:
 	./test --all
+# ./test with every Python from 3.11 on that is here; make test-pythons ARGS=--ci
+test-pythons:
+	tools/test_pythons.sh $(ARGS)
 # A thousand brokers come and go in a container: nothing of them stays (three minutes)
 leaks:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'

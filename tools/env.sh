@@ -62,7 +62,7 @@ make_all() {
   here=$(cd "$ROOT" && pwd -P)
   if [ ! -x "$ROOT/.venv/bin/python" ] || [ ! -e "$ROOT/.venv/pyvenv.cfg" ] ||
     { [ -e "$ROOT/.venv/.place" ] && [ "$(cat "$ROOT/.venv/.place")" != "$here" ]; }; then
-    "$UV" venv --quiet --clear --python ">=3.11" "$ROOT/.venv"
+    "$UV" venv --quiet --clear --python "${UV_PYTHON:->=3.11}" "$ROOT/.venv"
   fi
   [ -e "$ROOT/.venv/.place" ] || printf '%s\n' "$here" > "$ROOT/.venv/.place"
   for group in "$@"; do
