@@ -34,10 +34,10 @@ MESSAGE_TYPE, FIFO = "message.type", "FIFO"
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_BARE_ID_MAP = re.compile(rb'"currIdMap":\{(?:-?[0-9]+:-?[0-9]+,?)+\}')
-"""The ids of a mapping as Java writes them. It cannot match inside a string, where quotes are escaped."""
+_BARE_ID_MAP = re.compile(rb'("currIdMap":\{)([-0-9:,]+)\}')
+"""The ids of a mapping as Java writes them. It cannot match inside a string, where quotes are escaped. It has
+one repetition of one character, so it needs no backtracking."""
 _FIFO = re.compile(r'"message\.type":"FIFO"')
-_BARE_KEY = re.compile(rb"(-?[0-9]+):")
 
 
 T = TypeVar("T")
@@ -134,7 +134,11 @@ def _quoted_ids(raw: bytes) -> bytes:
     """Quotes the bare number keys of currIdMap, so that the body needs no lenient decoding."""
     if b'"currIdMap":{' not in raw:
         return raw
-    return _BARE_ID_MAP.sub(lambda match: _BARE_KEY.sub(rb'"\1":', match[0]), raw)
+    return _BARE_ID_MAP.sub(_quoted, raw)
+
+
+def _quoted(match: re.Match[bytes]) -> bytes:
+    return match[1] + b'"' + match[2].replace(b":", b'":').replace(b",", b',"') + b"}"
 
 
 def _body(wrapper: _Wrapper, filter_servers: tuple[str, ...] | None) -> RegisterBody:

@@ -125,3 +125,15 @@ def test_ids_of_mappings_with_bare_keys(lenient: str) -> None:
     raw = f'{{{lenient}"topicConfigSerializeWrapper":{{"topicQueueMappingInfoMap":{mapping}}}}}'
     body = read_body(raw.encode(), compressed=False, version=479)
     assert body.mappings == {"S": {"currIdMap": {"0": 3, "-1": 4}, "topic": 'a,1:2 "currIdMap":{0:1}'}}
+
+
+@pytest.mark.parametrize(
+    "ids", ["1" + ":111" * 100_000, "1:1," * 100_000, "1:", ":1", ",", "-", "1:2:3", "1,2"]
+)
+def test_ids_that_are_no_map_are_refused_at_once(ids: str) -> None:
+    """An expression that tries every division of the digits would need years."""
+    raw = (
+        f'{{"topicConfigSerializeWrapper":{{"topicQueueMappingInfoMap":{{"S":{{"currIdMap":{{{ids}x}}}}}}}}}}'
+    )
+    with pytest.raises(BadBody):
+        read_body(raw.encode(), compressed=False, version=479)
