@@ -14,12 +14,6 @@ ALL_ERRORS_BYTES_MAX: Final = 65_536
 _SEQUENCES: Final = ("list", "tuple", "set", "frozenset")
 
 
-def is_too_dense(raw: bytes) -> bool:
-    """Returns whether a JSON text has more lists and objects than one for eight bytes. An error repeats the
-    wrong value as Python has it, and an empty list of three bytes takes a hundred there."""
-    return raw.count(b"[") + raw.count(b"{") > len(raw) // 8
-
-
 class Validator(Protocol):
     """Of one type. Both raise ValidationError."""
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from keelmq.remoting.body import ALL_ERRORS_BYTES_MAX, body_bytes, is_too_dense, validator_of
+from keelmq.remoting.body import ALL_ERRORS_BYTES_MAX, body_bytes, validator_of
 from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
 from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
-from keelmq.remoting.lenient_json import load_lenient, without_nulls
+from keelmq.remoting.lenient_json import is_too_dense, load_lenient, without_nulls
 from keelmq.remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
 
 FLAG_RESPONSE = 1

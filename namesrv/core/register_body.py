@@ -5,6 +5,9 @@ recognized by `compressed` or, because Java brokers do not set that flag, by its
 
 Every broker sends its whole topic table every 30 s, so JSON is decoded directly into small structs with only
 the fields that a name server keeps. JSON that the strict decoder refuses is decoded leniently.
+
+A value takes up to thirty times the bytes of its text. So each member is located first and decoded only if it
+is within its limit, and members that a name server does not keep are never decoded.
 """
 
 import re
@@ -15,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from keelmq.remoting.lenient_json import load_lenient, without_nulls
+from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, is_too_dense, load_lenient, without_nulls
 from keelmq.remoting.operations.route import DataVersion
 from namesrv.core.topics import TOPICS_PER_BROKER_MAX
 from namesrv.core.values import RegisterBody
@@ -26,8 +29,10 @@ MAPPINGS_SINCE = 413
 """Release ordinal of 5.0.0: since then the compressed form ends with topic queue mappings."""
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 JSON_CHARACTERS_MAX = 4 * 1024 * 1024
-"""Of all JSON parts of a compressed body; the topics are none of them. Mappings of 10,000 static topics fit.
-Without a limit 64 KiB of zeros and ones could become gigabytes of Python objects."""
+"""Of the mappings and the filter servers together, and of a body that is decoded leniently. Mappings of
+10,000 static topics fit."""
+OBJECTS_OF_TOPICS_MAX = 1 + 2 * TOPICS_PER_BROKER_MAX
+"""The table, and each topic with its attributes."""
 ZLIB_FIRST_BYTE = 0x78
 MESSAGE_TYPE, FIFO = "message.type", "FIFO"
 """The attribute of a topic whose messages are sent in order."""
@@ -39,8 +44,13 @@ _BARE_ID_MAP = re.compile(rb'("currIdMap":\{)([-0-9:,]+)\}')
 one repetition of one character, so it needs no backtracking."""
 _FIFO = re.compile(r'"message\.type":"FIFO"')
 
-
 T = TypeVar("T")
+
+
+class _Attributes(msgspec.Struct, frozen=True, gc=False):
+    """The attribute of a topic that routes need."""
+
+    message_type: str | None = msgspec.field(default=None, name=MESSAGE_TYPE)
 
 
 class _Topic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -51,11 +61,11 @@ class _Topic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     perm: _Int32 = 6
     topic_sys_flag: _Int32 = 0
     order: bool = False
-    attributes: dict[str, str] | None = None
+    attributes: _Attributes | None = None
 
     @property
     def is_ordered(self) -> bool:
-        return self.order or (self.attributes or {}).get(MESSAGE_TYPE) == FIFO
+        return self.order or (self.attributes is not None and self.attributes.message_type == FIFO)
 
 
 class _Version(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -64,19 +74,28 @@ class _Version(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     timestamp: _Int64 = 0
 
 
+_Topics = dict[str, _Topic]
+_Mappings = dict[str, dict[str, Any]]
+_Servers = list[str] | None
+_NO_MEMBERS = msgspec.Raw(b"{}")
+
+
 class _Wrapper(msgspec.Struct, gc=False, rename="camel"):
-    topic_config_table: dict[str, _Topic] = {}
+    topic_config_table: msgspec.Raw = _NO_MEMBERS
     data_version: _Version = _Version()
-    topic_queue_mapping_info_map: dict[str, dict[str, Any]] = {}
+    topic_queue_mapping_info_map: msgspec.Raw = _NO_MEMBERS
 
 
 class _Body(msgspec.Struct, gc=False, rename="camel"):
     topic_config_serialize_wrapper: _Wrapper = msgspec.field(default_factory=_Wrapper)
-    filter_server_list: list[str] | None = []
+    filter_server_list: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 _decode_body = msgspec.json.Decoder(_Body, strict=False).decode
 _decode_wrapper = msgspec.json.Decoder(_Wrapper, strict=False).decode
+_decode_topics = msgspec.json.Decoder(_Topics, strict=False).decode
+_decode_mappings = msgspec.json.Decoder(_Mappings, strict=False).decode
+_decode_servers = msgspec.json.Decoder(_Servers, strict=False).decode
 
 
 class BadBody(Exception):
@@ -99,11 +118,9 @@ def read_body(raw: bytes, *, compressed: bool, version: int) -> RegisterBody:
         return RegisterBody()
     if is_deflated(raw, compressed=compressed):
         return inflate_body(raw, version)
-    if version < BARE_WRAPPER_BELOW:
-        return _body(_json(raw, _decode_wrapper, _Wrapper), None)
-    body = _json(raw, _decode_body, _Body)
-    servers = body.filter_server_list
-    return _body(body.topic_config_serialize_wrapper, None if servers is None else tuple(servers))
+    if len(raw) > REWRITTEN_BYTES_MAX and is_too_dense(raw):
+        raise BadBody(f"{len(raw)} bytes with more lists and objects than one for eight bytes")
+    return _json(raw, _bare_wrapper if version < BARE_WRAPPER_BELOW else _whole_body)
 
 
 def inflate_body(body: bytes, version: int) -> RegisterBody:
@@ -114,18 +131,19 @@ def inflate_body(body: bytes, version: int) -> RegisterBody:
         raise BadBody(f"compressed body: {error}") from None
 
 
-def _json(raw: bytes, decode: Callable[[bytes], T], type_: type[T]) -> T:
+def _json(raw: bytes, decode: Callable[[bytes], RegisterBody]) -> RegisterBody:
     try:
         return decode(_quoted_ids(raw))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if len(raw) > JSON_CHARACTERS_MAX:
+            raise BadBody(f"{error} (more than {JSON_CHARACTERS_MAX} bytes are read strictly)") from None
     try:
         value = load_lenient(raw)
         no_filter_list = isinstance(value, dict) and value.get("filterServerList", ()) is None
         value = without_nulls(value)
         if no_filter_list:
             value["filterServerList"] = None
-        return msgspec.convert(value, type_, strict=False)
+        return decode(msgspec.json.encode(value))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadBody(str(error).splitlines()[0]) from None
 
@@ -141,30 +159,60 @@ def _quoted(match: re.Match[bytes]) -> bytes:
     return match[1] + b'"' + match[2].replace(b":", b'":').replace(b",", b',"') + b"}"
 
 
-def _body(wrapper: _Wrapper, filter_servers: tuple[str, ...] | None) -> RegisterBody:
-    version = wrapper.data_version
+def _bare_wrapper(raw: bytes) -> RegisterBody:
+    return _body(_decode_wrapper(raw), b"null")
+
+
+def _whole_body(raw: bytes) -> RegisterBody:
+    body = _decode_body(raw)
+    return _body(body.topic_config_serialize_wrapper, bytes(body.filter_server_list))
+
+
+def _body(wrapper: _Wrapper, servers: bytes) -> RegisterBody:
+    topics, mappings = bytes(wrapper.topic_config_table), bytes(wrapper.topic_queue_mapping_info_map)
+    if topics.count(b"{") > OBJECTS_OF_TOPICS_MAX:
+        raise BadBody(f"more than {TOPICS_PER_BROKER_MAX} topics")
+    if len(mappings) + len(servers) > JSON_CHARACTERS_MAX:
+        raise BadBody(f"more than {JSON_CHARACTERS_MAX} bytes of mappings and filter servers")
+    return _made(
+        wrapper.data_version,
+        _member("topicConfigSerializeWrapper.topicConfigTable", _decode_topics, topics),
+        _member("topicConfigSerializeWrapper.topicQueueMappingInfoMap", _decode_mappings, mappings),
+        _member("filterServerList", _decode_servers, servers),
+    )
+
+
+def _member(name: str, decode: Callable[[bytes], T], raw: bytes) -> T:
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"$.{name}: {error}") from None
+
+
+def _made(version: _Version, topics: _Topics, mappings: _Mappings, servers: _Servers) -> RegisterBody:
     return RegisterBody(
-        wrapper.topic_config_table,
+        topics,
         DataVersion(
             counter=version.counter, state_version=version.state_version, timestamp=version.timestamp
         ),
-        wrapper.topic_queue_mapping_info_map,
-        filter_servers,
-        frozenset(name for name, topic in wrapper.topic_config_table.items() if topic.is_ordered),
+        mappings,
+        None if servers is None else tuple(servers),
+        frozenset(name for name, topic in topics.items() if topic.is_ordered),
     )
 
 
 def _parse(reader: "_Parts", version: int) -> RegisterBody:
-    wrapper = _Wrapper(data_version=reader.json(_Version))
+    data_version = reader.json(_Version)
     count = reader.number()
     if not 0 <= count <= TOPICS_PER_BROKER_MAX:
         raise BadBody(f"compressed body: {count} topics")
-    wrapper.topic_config_table = dict(_topic(reader.text()) for _ in range(count))
-    servers = reader.json(list[str] | None)
+    topics = dict(_topic(reader.text()) for _ in range(count))
+    servers = reader.json(_Servers)
+    mappings = {}
     if version >= MAPPINGS_SINCE and not reader.at_end():  # old brokers' bodies end here (#5536)
-        mappings = [reader.json(dict[str, Any]) for _ in range(reader.number())]
-        wrapper.topic_queue_mapping_info_map = {str(each.get("topic")): each for each in mappings}
-    return _body(wrapper, None if servers is None else tuple(servers))
+        each = (reader.json(dict[str, Any]) for _ in range(reader.number()))
+        mappings = {str(mapping.get("topic")): mapping for mapping in each}
+    return _made(data_version, topics, mappings, servers)
 
 
 def _inflate(body: bytes) -> bytes:
@@ -190,7 +238,7 @@ def _topic(text: str) -> tuple[str, _Topic]:
     except msgspec.ValidationError:
         raise BadBody(f"compressed body: topic {text!r}") from None
     fifo = len(fields) > 5 and _FIFO.search(fields[5]) is not None
-    return fields[0], _Topic(*nums, attributes={MESSAGE_TYPE: FIFO} if fifo else None)
+    return fields[0], _Topic(*nums, attributes=_Attributes(FIFO) if fifo else None)
 
 
 class _Parts(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -137,3 +138,39 @@ def test_ids_that_are_no_map_are_refused_at_once(ids: str) -> None:
     )
     with pytest.raises(BadBody):
         read_body(raw.encode(), compressed=False, version=479)
+
+
+@pytest.mark.parametrize(
+    ("members", "remark"),
+    [
+        ('"topicConfigTable":{"1":{},"2":{},"3":{},"4":{},"5":{},"6":{}}', "more than 2 topics"),
+        ('"topicQueueMappingInfoMap":{"S":{"x":[%s1]}}' % ("1234567," * 600_000), "more than 4194304 bytes"),
+        ('"topicQueueMappingInfoMap":{"S":{"x":[%s1]}}' % ("[]," * 400_000), "lists and objects"),
+        ('"x":[%s1],"topicConfigTable":7' % ("1234567," * 600_000), "are read strictly"),
+    ],
+)
+def test_plain_json_that_would_become_gigabytes_of_objects_is_refused(
+    members: str, remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("namesrv.core.register_body.OBJECTS_OF_TOPICS_MAX", 5)
+    monkeypatch.setattr("namesrv.core.register_body.TOPICS_PER_BROKER_MAX", 2)
+    raw = f'{{"topicConfigSerializeWrapper":{{{members}}}}}'.encode()
+    with pytest.raises(BadBody, match=remark):
+        read_body(raw, compressed=False, version=479)
+
+
+def test_members_that_are_not_kept_are_not_decoded() -> None:
+    """A value takes up to thirty times the bytes of its text."""
+    other = '"x":[%s1]' % ("1234567," * 1_000_000)
+    topic = f'{{"attributes":{{"message.type":"FIFO",{other}}},"perm":"6"}}'
+    raw = (
+        f'{{{other},"topicConfigSerializeWrapper":{{{other},"topicConfigTable":{{"T1":{topic}}}}}}}'.encode()
+    )
+    tracemalloc.start()
+    try:
+        body = read_body(raw, compressed=False, version=479)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert body.ordered == {"T1"} and body.topics["T1"].perm == 6
+    assert held < 2 * len(raw)
