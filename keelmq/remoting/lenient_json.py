@@ -14,8 +14,9 @@ REWRITTEN_BYTES_MAX = 1_048_576
 
 _TOKEN = re.compile(
     rb"""
-    "(?:[^"\\]|\\.)*(?:"|\Z)             # an unterminated string runs to the end: linear
-    | '(?P<single>(?:[^'\\]|\\.)*)(?:'|\Z)
+    "(?:[^"\\]|\\.)*(?:"|\\?\Z)          # an unterminated string runs to the end, else each quote
+                                          # in it would begin another search of the whole rest
+    | '(?P<single>(?:[^'\\]|\\.)*)(?:'|\\?\Z)
     | (?P<before>[{,]\s*)(?P<key>-?[A-Za-z0-9_$]+)(?=\s*:)
     | \b(?:Tree)?Set\s*(?=\[)
     """,

@@ -13,9 +13,9 @@ from keelmq.remoting.lenient_json import load_lenient
 _TOKEN: Final = re.compile(
     r"""
     (?P<before>[{,]\s*) (?P<key>\{ (?:[^{}"] | "(?:[^"\\]|\\.)*")* \}) (?=\s*:)   # an object as a key
-    | "(?:[^"\\]|\\.)*"
+    | "(?:[^"\\]|\\.)*(?:"|\\?\Z)   # an unterminated string runs to the end, as in lenient_json
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
 
 

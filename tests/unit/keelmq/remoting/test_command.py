@@ -240,9 +240,15 @@ def test_lenient_rewrite_leaves_text_alone() -> None:
     assert decode_body(SyncStateSet, b'{"syncStateSet":Set[1,2]}').sync_state_set == [1, 2]
 
 
-def test_lenient_rewrite_is_linear() -> None:
+@pytest.mark.parametrize("quote", [b'"', b"'"])
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_lenient_rewrite_is_linear(quote: bytes, end: bytes) -> None:
+    """As the square of the length it would be an hour, for a header of a stranger as well."""
+    text = b"{" + quote + (b"\\" + quote) * 500_000 + end
     with pytest.raises(BadRequest):
-        decode_body(Body, b'{"' + b'\\"' * 1_000_000)
+        decode_body(Body, text)
+    with pytest.raises(RemoteProtocolError):
+        decode(struct.pack(">I", len(text)) + text)
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"nonsense", b'{"count":"x"}', b"\xff", b"[" * 100_000])

@@ -25,6 +25,13 @@ def test_blanks_other_orders_and_nothing_at_all() -> None:
     assert dump_queue_map("offsetTable", []) == b'{"offsetTable":{}}'
 
 
+@pytest.mark.parametrize("end", [b"", b"\\", b"\\\n"])
+@pytest.mark.parametrize("start", [b'"', b'{{"'])
+def test_a_string_that_does_not_end_is_read_in_linear_time(start: bytes, end: bytes) -> None:
+    with pytest.raises(ValueError):
+        load_queue_map(start + b'\\"' * 500_000 + end, "offsetTable")
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b'{"offsetTable":{{"a":1}:2}}', b'{"offsetTable":[1]}', b"\xff"]
 )
