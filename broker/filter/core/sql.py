@@ -254,7 +254,7 @@ def _as_number(value: str | Number | bool | None) -> Number | None:
     """Returns the number of a text or a constant; None (unknown): it is none."""
     if not isinstance(value, str):
         return None if isinstance(value, bool) else value
-    if not _NUMBER.fullmatch(value) or len(value) > INTEGER_DIGITS_MAX:
+    if len(value) > INTEGER_DIGITS_MAX or not _NUMBER.fullmatch(value):  # it tries each division of digits
         return None
     try:
         return int(value)
