@@ -37,6 +37,8 @@ STATUS_MS_MAX: Final = 3_000  # for all members in parallel: the sender of 223 w
 VERSION_MIN: Final = 62  # V3_1_8_SNAPSHOT: older clients do not know these requests
 STATUS_VERSION_MIN: Final = 28  # V3_0_7_SNAPSHOT, for 221
 WAITING_MAX: Final = 256
+STATUS_BYTES_MAX: Final = 1_048_576
+"""Of an answer to 221: some 15,000 queues. The event loop waits while it is decoded: 16 MiB take seconds."""
 MESSAGE_ID_DIGITS: Final = 32  # of IPv4: address, port, offset
 
 
@@ -117,6 +119,8 @@ class ConsumerCalls:
             answer = await self._status.ask(peer, question)
             if answer.code != ResponseCode.SUCCESS:
                 return None
+            if len(answer.body) > STATUS_BYTES_MAX:
+                raise ValueError(f"{len(answer.body)} bytes of offsets; {STATUS_BYTES_MAX} is the limit")
             return load_queue_map(answer.body or b"{}", "messageQueueTable")[0]
         except (CommandError, ValueError) as error:
             logger.info("consumer %s of %s: %s", member.client_id, header.group, error)

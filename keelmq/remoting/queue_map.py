@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from keelmq.remoting.lenient_json import load_lenient
+from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, load_lenient
 
 _TOKEN: Final = re.compile(
     r"""
@@ -64,7 +64,9 @@ def load_queue_map(raw: bytes, name: str) -> tuple[dict[QueueKey, Any], dict[str
 
 def load_standard(raw: bytes) -> Any:
     """Returns the value of JSON in fastjson's notation; a queue that is a key becomes its JSON text.
-    ValueError: `raw` is no JSON."""
+    ValueError: `raw` is no JSON, or too large to be rewritten."""
+    if len(raw) > REWRITTEN_BYTES_MAX:
+        raise ValueError(f"more than {REWRITTEN_BYTES_MAX} bytes")
     return load_lenient(_TOKEN.sub(_quoted, raw.decode()).encode())
 
 

@@ -38,7 +38,7 @@ class Consumer:
         self.seen: list[bytes] = []
         self.asked: list[ConsumerStatusRequest] = []
         self.told = asyncio.Event()
-        self.silent = False
+        self.silent, self.padding = False, ""
         table = OperationTable()
         table.bind(GET_CONSUMER_STATUS_FROM_CLIENT, self.status)
         table.bind(GET_CONSUMER_RUNNING_INFO, self.running_info)
@@ -52,7 +52,7 @@ class Consumer:
     async def status(self, header: ConsumerStatusRequest, call: Call) -> Reply | None:
         self.asked.append(header)
         queue = QueueKey(header.topic, "b", 0)
-        body = dump_queue_map("messageQueueTable", [(queue, self.offset)], consumerTable={})
+        body = dump_queue_map("messageQueueTable", [(queue, self.offset)], consumerTable={}, x=self.padding)
         return None if self.silent else Reply(body=body)
 
     async def consume(self, header: ConsumerCallRequest, call: Call) -> Reply:
@@ -139,7 +139,9 @@ async def test_how_far_each_consumer_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_members_that_are_silent_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_that_are_silent_or_answer_too_much_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defaults = {"answer_ms_max": 100, "status_ms_max": 100}
     monkeypatch.setattr("broker.clients.calls.ConsumerCalls.__init__.__kwdefaults__", defaults)
     one, two, tool = Consumer(), Consumer("c@2"), RemotingClient()
@@ -150,7 +152,10 @@ async def test_members_that_are_silent_are_left_out(tmp_path: Path, monkeypatch:
         outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
         assert isinstance(outcome, Ok) and b"c@1" in outcome.body and b"c@2" not in outcome.body
         assert outcome.remark == "1 of 2 consumers have not answered"
-        one.silent = True
+        two.silent, two.padding = False, "x" * 1_048_576  # 16 MiB would stop the broker for seconds
+        outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+        assert isinstance(outcome, Ok) and b"c@1" in outcome.body and b"c@2" not in outcome.body
+        one.silent = two.silent = True
         outcome = await tool.call(broker.address, INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
         assert isinstance(outcome, Failed) and outcome.code == ResponseCode.CONSUME_MSG_TIMEOUT
         for client in (one.client, two.client, tool):

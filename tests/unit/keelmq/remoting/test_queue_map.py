@@ -2,7 +2,7 @@
 
 import pytest
 
-from keelmq.remoting.queue_map import QueueKey, dump_queue_map, load_queue_map
+from keelmq.remoting.queue_map import QueueKey, dump_queue_map, load_queue_map, load_standard
 
 WRITTEN = (
     b'{"consumeTps":0.5,"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":7},'
@@ -38,3 +38,10 @@ def test_a_string_that_does_not_end_is_read_in_linear_time(start: bytes, end: by
 def test_anything_else_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError):
         load_queue_map(text, "offsetTable")
+
+
+def test_what_becomes_standard_json_has_a_limit() -> None:
+    """A consumer makes such answers, and the event loop waits while they are rewritten."""
+    assert load_standard(b'{"a":{{"b":1}:2}}') == {"a": {'{"b":1}': 2}}
+    with pytest.raises(ValueError, match="more than 1048576 bytes"):
+        load_standard(b'{"a":"%s"}' % (b"x" * 1_048_576))
