@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from broker.clients.bodies import subscription_body
 from broker.clients.core.registry import ClientRegistry
-from broker.clients.service import subscription_body
 from broker.config.client_settings import ClientSettings
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import SQL92, parse

@@ -10,12 +10,21 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from broker.admission.send_forwarder import ForwardToMaster, answer_of_master
+from broker.clients.bodies import (
+    connection_bodies,
+    consumer_of,
+    queue_body,
+    queue_of,
+    subscription_body,
+)
 from broker.clients.core.locks import Queue, QueueLocks
-from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
+from broker.clients.core.registry import (
+    REGISTRATIONS_MAX,
+    Client,
+    ClientRegistry,
+    Consumer,
+)
 from broker.config.client_settings import ClientSettings
-from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse, tags_of
-from broker.message.record import tag_code
 from broker.metadata.core.topic_names import RETRY_PREFIX
 from broker.metadata.service import Metadata
 from broker.metadata.topics import illegal_name
@@ -43,7 +52,6 @@ from keelmq.remoting.operations.clients import (
     NOTIFY_CONSUMER_IDS_CHANGED,
     UNLOCK_BATCH_MQ,
     UNREGISTER_CLIENT,
-    ConnectionBody,
     ConsumerConnectionBody,
     ConsumerData,
     ConsumerGroupRequest,
@@ -52,14 +60,13 @@ from keelmq.remoting.operations.clients import (
     HeartbeatResponse,
     LockBatchBody,
     LockedQueues,
-    MessageQueueBody,
     ProducerConnectionBody,
     ProducerGroupRequest,
-    SubscriptionData,
     UnregisterClientRequest,
 )
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +98,7 @@ class Clients:
         self._forward_to_master = forward_to_master
         self._peers: dict[int, Peer] = {}
         self._opaque = self._turn = 0
+        self._too_many = RateLimitedLogger(logger)
         self._locks_epoch = 0
         self._starting: dict[tuple[int, str], int] = {}  # connection id and group -> when its 40 is due, ms
         self._next_scan_ms = clock() + SCAN_PERIOD_MS
@@ -117,7 +125,7 @@ class Clients:
         for consumer in data.consumer_data_set:
             config = self._group(consumer, call.peer)
             if config is not None:  # an unknown group does not hinder the others (broker-ops pitfall 8)
-                consumers.append(_consumer(consumer, without_sub=data.without_sub))
+                consumers.append(consumer_of(consumer, without_sub=data.without_sub))
         producers = [producer.group_name for producer in data.producer_data_set if producer.group_name]
         if producers:
             self._check_owner(client)
@@ -137,9 +145,12 @@ class Clients:
 
     def _register(self, client: Client, consumers: list[Consumer], producers: list[str]) -> None:
         """Tells the other members of each group that changed at once, and a new member START_UP_MS later."""
-        now, connection_id = self._clock(), client.connection_id
+        now, connection_id, refused = self._clock(), client.connection_id, self.registry.refused
         joins = {each.group for each in consumers if not self.registry.is_member(each.group, connection_id)}
         changed = self.registry.heartbeat(client, consumers, producers, now_ms=now)
+        if self.registry.refused != refused:
+            text = "more than %d memberships of clients in groups: of %s, or in its favour, some are left out"
+            self._too_many.tell(now, text, REGISTRATIONS_MAX, client.owner)
         for name in changed:
             if name in joins:
                 self._starting[connection_id, name] = now + START_UP_MS
@@ -281,7 +292,7 @@ class Clients:
             raise CommandError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
         return Reply(
             body=ConsumerConnectionBody(
-                connection_set=_connections(group.members.values()),
+                connection_set=connection_bodies(group.members.values()),
                 subscription_table={
                     topic: subscription_body(each) for topic, each in sorted(group.subscriptions.items())
                 },
@@ -297,7 +308,7 @@ class Clients:
         if members is None:
             remark = f"the producer group[{header.producer_group}] not exist"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        return Reply(body=ProducerConnectionBody(connection_set=_connections(members.values())))
+        return Reply(body=ProducerConnectionBody(connection_set=connection_bodies(members.values())))
 
     # -- queue locks -------------------------------------------------------------------------------------
 
@@ -314,16 +325,16 @@ class Clients:
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
-            queues = [_queue(each) for each in body.mq_set]
+            queues = [queue_of(each) for each in body.mq_set]
             mine = self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock())
-        return Reply(body=LockedQueues(lockOKMQSet=[_queue_body(queue) for queue in mine]))
+        return Reply(body=LockedQueues(lockOKMQSet=[queue_body(queue) for queue in mine]))
 
     async def unlock_batch(self, header: Empty, call: Call) -> Reply:
         """Unlocks queues that this client holds (42). A replica forwards the request to the master."""
         body = _body_of(call, LockBatchBody)
         if not self._metadata.gate.writable:
             await self._by_master(UNLOCK_BATCH_MQ, body)
-        self.locks.unlock(body.consumer_group, body.client_id, [_queue(each) for each in body.mq_set])
+        self.locks.unlock(body.consumer_group, body.client_id, [queue_of(each) for each in body.mq_set])
         return Reply()
 
     async def _by_master(self, operation: Operation[Any, Any], body: LockBatchBody) -> Outcome[Any] | None:
@@ -342,56 +353,3 @@ def _body_of(call: Call, kind: type[Body]) -> Body:
     if not isinstance(call.body, kind):
         raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
     return call.body
-
-
-def _consumer(data: ConsumerData, *, without_sub: bool) -> Consumer:
-    subscriptions = tuple(_subscription(each) for each in data.subscription_data_set)
-    return Consumer(
-        data.group_name,
-        data.consume_type,
-        data.message_model,
-        data.consume_from_where,
-        None if without_sub else subscriptions,
-    )
-
-
-def _subscription(data: SubscriptionData) -> Subscription:
-    """Returns the subscription. An illegal expression is kept as text; pulls that use it get code 27."""
-    message_filter: MessageFilter | None = MATCH_ALL
-    if not data.class_filter_mode:
-        try:
-            message_filter = parse(data.sub_string, data.expression_type, tag_code)
-        except BadSubscription as error:
-            logger.warning("subscription of %s: %s", data.topic, error)
-            message_filter = None
-    return Subscription(data.topic, data.sub_string, data.expression_type, data.sub_version, message_filter)
-
-
-def subscription_body(subscription: Subscription) -> SubscriptionData:
-    """Returns the subscription as it is on the wire, with the tags and their codes."""
-    tags = tags_of(subscription.sub_string) if subscription.expression_type in ("TAG", "") else []
-    return SubscriptionData(
-        topic=subscription.topic,
-        sub_string=subscription.sub_string,
-        sub_version=subscription.version,
-        expression_type=subscription.expression_type or "TAG",
-        code_set=sorted({tag_code(tag) for tag in tags}),
-        tags_set=sorted(set(tags)),
-    )
-
-
-def _connections(clients: Iterable[Client]) -> list[ConnectionBody]:
-    return [
-        ConnectionBody(
-            client_addr=each.address, client_id=each.client_id, language=each.language, version=each.version
-        )
-        for each in clients
-    ]
-
-
-def _queue(body: MessageQueueBody) -> Queue:
-    return Queue(body.topic, body.broker_name, body.queue_id)
-
-
-def _queue_body(queue: Queue) -> MessageQueueBody:
-    return MessageQueueBody(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)

@@ -1,10 +1,14 @@
 """ClientRegistry: the connected clients, the groups they are in, and the subscriptions of each group. Pure.
 
 A member of a group is a connection: a client that reconnects is a new member, and the end of its old
-connection does not affect the new one (broker-ops pitfall 7). Bounded: members above the limit are not
-registered. Source: RocketMQ 5.3.3 ConsumerManager, ConsumerGroupInfo, ProducerManager.
+connection does not affect the new one (broker-ops pitfall 7).
+
+Bounded, and shared: memberships belong to a user, or without authentication to an address. When there is no
+room, an owner with less than the average gets it from the one that has most; others are not registered.
+Source: RocketMQ 5.3.3 ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +36,11 @@ class Client:
     language: str
     version: int
     caller: Caller = field(default=ANYBODY, compare=False)
+
+    @property
+    def owner(self) -> str:
+        """The user, or without authentication the host."""
+        return self.caller.user or self.address.rpartition(":")[0]
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -69,13 +78,19 @@ class ConsumerGroup(msgspec.Struct):
 
 
 class _Known(msgspec.Struct):
-    """A connection that has sent heartbeats."""
+    """A connection that has sent heartbeats. owner: who has sent the first one."""
 
+    owner: str
     client_id: str = ""
     user: str = ""
     seen_ms: int = 0
     consumers: set[str] = msgspec.field(default_factory=set)
     producers: set[str] = msgspec.field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        """Its memberships."""
+        return len(self.consumers) + len(self.producers)
 
 
 class ClientRegistry:
@@ -88,48 +103,69 @@ class ClientRegistry:
         self._producer_ids: dict[str, int] = {}  # client id -> its newest connection
         self._contested: set[str] = set()
         self._count = 0
+        self._count_of: Counter[str] = Counter()  # by owner
+        self.refused = 0
+        """Memberships that were not registered, or were removed, because there are too many."""
         self._max = registrations_max
 
     def heartbeat(
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
     ) -> list[str]:
         """Adds or updates a client in its groups. Returns the consumer groups that it joined, or whose
-        subscriptions it changed."""
-        known = self._known.setdefault(client.connection_id, _Known())
+        subscriptions it changed, and those that others left for it."""
+        known = self._known.setdefault(client.connection_id, _Known(client.owner))
         if known.client_id != client.client_id:  # a connection belongs to the client that it named last
             self._forget_producer(known, client.connection_id)
         known.seen_ms, known.client_id, known.user = now_ms, client.client_id, client.caller.user
+        left: list[str] = []
         for name in producers:
-            self._join(self.producers.setdefault(name, {}), known.producers, name, client)
-            if not self.producers[name]:
-                del self.producers[name]
+            if name in known.producers or self._make_room(known, left):
+                self._count_up(known, known.producers, name)
+                self.producers.setdefault(name, {})[client.connection_id] = client
         if known.producers:
             self._producer_ids[client.client_id] = client.connection_id
-        return [consumer.group for consumer in consumers if self._consumer(client, consumer, known)]
+        return [each.group for each in consumers if self._consumer(client, each, known, left)] + left
 
-    def _consumer(self, client: Client, consumer: Consumer, known: _Known) -> bool:
-        group = self.consumers.setdefault(consumer.group, ConsumerGroup())
-        joined = self._join(group.members, known.consumers, consumer.group, client)
-        if client.connection_id not in group.members:
-            if not group.members:
-                del self.consumers[consumer.group]
+    def _consumer(self, client: Client, consumer: Consumer, known: _Known, left: list[str]) -> bool:
+        joined = consumer.group not in known.consumers
+        if joined and not self._make_room(known, left):
             return False
+        self._count_up(known, known.consumers, consumer.group)
+        group = self.consumers.setdefault(consumer.group, ConsumerGroup())
+        group.members[client.connection_id] = client
         group.consume_type, group.message_model = consumer.consume_type, consumer.message_model
         group.consume_from_where = consumer.consume_from_where
         subscribed = consumer.subscriptions is not None and _subscribe(group, consumer.subscriptions)
         return (joined or subscribed) and group.message_model != BROADCASTING
 
-    def _join(self, members: dict[int, Client], groups: set[str], name: str, client: Client) -> bool:
-        """Adds or updates a member. Returns whether it is new; False, too, if there are too many."""
-        if client.connection_id in members:
-            members[client.connection_id] = client
+    def _make_room(self, joining: _Known, left: list[str]) -> bool:
+        """Returns whether there is room for one more membership of this connection. If there is none, the
+        largest connection of the owner with the most memberships leaves its groups, which are added to
+        `left`. An owner with the average or more is refused without a search: it could repeat that."""
+        if self._count < self._max:
+            return True
+        if self._count_of[joining.owner] * len(self._count_of) >= self._count:
+            self.refused += 1
             return False
-        if self._count >= self._max:
-            return False
-        members[client.connection_id] = client
-        groups.add(name)
-        self._count += 1
+        largest = max(self._count_of, key=self._count_of.__getitem__)
+        of_largest = (each for each, known in self._known.items() if known.owner == largest)
+        leaving = max(of_largest, key=lambda each: self._known[each].count)
+        self.refused += self._known[leaving].count
+        left += self.closed(leaving)
         return True
+
+    def _count_up(self, known: _Known, groups: set[str], name: str) -> None:
+        if name not in groups:
+            groups.add(name)
+            self._count += 1
+            self._count_of[known.owner] += 1
+
+    def _count_down(self, known: _Known, groups: set[str], name: str) -> None:
+        groups.discard(name)
+        self._count -= 1
+        self._count_of[known.owner] -= 1
+        if not self._count_of[known.owner]:
+            del self._count_of[known.owner]
 
     def unregister(
         self, connection_id: int, client_id: str, *, producer_group: str = "", consumer_group: str = ""
@@ -168,10 +204,9 @@ class ClientRegistry:
         members = self.producers[name]
         del members[connection_id]
         known = self._known[connection_id]
-        known.producers.discard(name)
+        self._count_down(known, known.producers, name)
         if not known.producers:
             self._forget_producer(known, connection_id)
-        self._count -= 1
         if not members:
             del self.producers[name]
 
@@ -184,8 +219,8 @@ class ClientRegistry:
     def _leave_consumers(self, name: str, connection_id: int) -> list[str]:
         group = self.consumers[name]
         del group.members[connection_id]
-        self._known[connection_id].consumers.discard(name)
-        self._count -= 1
+        known = self._known[connection_id]
+        self._count_down(known, known.consumers, name)
         if not group.members:
             del self.consumers[name]
             return []
@@ -234,6 +269,10 @@ class ClientRegistry:
         producing = {each for members in self.producers.values() for each in members}
         assert set(self._producer_ids.values()) <= producing, "a producer with a closed connection"
         assert self._count == sum(len(members) for members in self._each_members()) <= self._max
+        counts = Counter[str]()
+        for known in self._known.values():
+            counts[known.owner] += known.count
+        assert self._count_of == counts and all(self._count_of.values()), "an owner with another count"
 
     def _each_members(self) -> Iterator[dict[int, Client]]:
         yield from self.producers.values()

@@ -5,6 +5,7 @@ import random
 from broker.clients.core.locks import LOCK_MS, Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
 from broker.filter.core.subscription import MATCH_ALL
+from keelmq.remoting.operation import Caller
 
 
 def client(connection_id: int, client_id: str = "c1") -> Client:
@@ -111,6 +112,39 @@ def test_it_is_bounded() -> None:
         registry.heartbeat(client(index, f"c{index}"), [consumer(f"g{index}")], ["p"], now_ms=0)
         registry.check_invariants()
     assert len(registry.consumers) + len(registry.producers["p"]) == 3
+
+
+class Named(Caller):
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+
+def of_user(user: str, connection_id: int) -> Client:
+    return Client(connection_id, user, "10.0.0.1:1", "JAVA", 479, Named(user))
+
+
+def test_a_user_with_less_than_the_average_gets_room_from_the_one_with_most() -> None:
+    registry = ClientRegistry(registrations_max=6)
+    registry.heartbeat(of_user("bob", 1), [consumer("g")], [], now_ms=0)
+    registry.heartbeat(of_user("mallory", 2), [consumer("g")], ["p"], now_ms=0)
+    registry.heartbeat(of_user("mallory", 3), [consumer("g")], ["p", "q"], now_ms=0)
+    assert beat(registry, of_user("mallory", 4), consumer("h")) == []  # it has most, so it takes from nobody
+    assert registry.refused == 1
+    assert beat(registry, of_user("alice", 5), consumer("h")) == ["h", "g"]  # g has lost a member
+    assert set(registry.consumers["g"].members) == {1, 2} and set(registry.producers) == {"p"}
+    assert registry.refused == 4
+    assert beat(registry, of_user("mallory", 3), consumer("g")) == ["g"]  # there is room again
+
+
+def test_without_users_room_is_shared_between_addresses() -> None:
+    registry = ClientRegistry(registrations_max=4)
+    for each in range(9):
+        registry.heartbeat(client(each), [], [f"p{each}"], now_ms=0)
+    other = Client(10, "c10", "10.0.0.2:1", "JAVA", 479)
+    assert beat(registry, other, consumer()) == ["g"]
+    assert len(registry.producers) == 3
+    assert registry.closed(10) == [] and registry.closed(1) == [] and registry.closed(10) == []
+    registry.check_invariants()
 
 
 def test_random_histories() -> None:
