@@ -2,20 +2,65 @@
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from broker.clients.core.locks import Queue
 from broker.clients.core.registry import Client, Consumer, Subscription
 from broker.filter.core.sql import BadSubscription
 from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse, tags_of
 from broker.message.record import tag_code
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Call, CommandError
 from keelmq.remoting.operations.clients import (
     ConnectionBody,
     ConsumerData,
+    HeartbeatData,
+    LockBatchBody,
     MessageQueueBody,
     SubscriptionData,
 )
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
-logger = logging.getLogger(__name__)
+_illegal = RateLimitedLogger(logging.getLogger(__name__))
+
+NAME_CHARS_MAX: Final = 512
+"""RocketMQ's groups and topics have 255 at most, and a prefix. Nobody creates producer groups, and a lock may
+be of a queue that does not exist, so nothing else checks these names."""
+CLIENT_ID_CHARS_MAX: Final = 1_024
+"""RocketMQ's clients make it of an address, a process id, a time, and names that the application sets."""
+LANGUAGE_CHARS_MAX: Final = 16
+
+
+def client_of(data: HeartbeatData, call: Call) -> Client:
+    """Returns who sends this heartbeat. Raises CommandError: a name is too long to be kept."""
+    _check_client_id(data.client_id)
+    for producer in data.producer_data_set:
+        _check_name("producer group", producer.group_name)
+    peer, language = call.peer, call.language[:LANGUAGE_CHARS_MAX]
+    return Client(peer.connection_id, data.client_id, peer.address, language, call.version, call.caller)
+
+
+def queues_of(body: LockBatchBody) -> list[Queue]:
+    """Returns the queues that a client locks. Raises CommandError: a name is too long to be kept."""
+    _check_client_id(body.client_id)
+    _check_name("consumer group", body.consumer_group)
+    for queue in body.mq_set:
+        _check_name("topic", queue.topic)
+        _check_name("broker", queue.broker_name)
+    return [Queue(queue.topic, queue.broker_name, queue.queue_id) for queue in body.mq_set]
+
+
+def _check_name(what: str, name: str) -> None:
+    if len(name) > NAME_CHARS_MAX:
+        remark = f"the name of a {what} has {len(name)} characters; {NAME_CHARS_MAX} is the limit"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def _check_client_id(client_id: str) -> None:
+    if len(client_id) > CLIENT_ID_CHARS_MAX:
+        remark = f"the client id has {len(client_id)} characters; {CLIENT_ID_CHARS_MAX} is the limit"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def consumer_of(data: ConsumerData, *, without_sub: bool) -> Consumer:
@@ -37,7 +82,7 @@ def subscription_of(data: SubscriptionData) -> Subscription:
         try:
             message_filter = parse(data.sub_string, data.expression_type, tag_code)
         except BadSubscription as error:
-            logger.warning("subscription of %s: %s", data.topic, error)
+            _illegal.tell(now_ms(), "subscription of %.255s: %.255s", data.topic, error)
             message_filter = None
     return Subscription(data.topic, data.sub_string, data.expression_type, data.sub_version, message_filter)
 
@@ -63,11 +108,6 @@ def connection_bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
         )
         for each in clients
     ]
-
-
-def queue_of(body: MessageQueueBody) -> Queue:
-    """Returns the queue that a client locks."""
-    return Queue(body.topic, body.broker_name, body.queue_id)
 
 
 def queue_body(queue: Queue) -> MessageQueueBody:

@@ -11,15 +11,17 @@ from typing import Any, Final, TypeVar
 
 from broker.admission.send_forwarder import ForwardToMaster, answer_of_master
 from broker.clients.bodies import (
+    client_of,
     connection_bodies,
     consumer_of,
     queue_body,
-    queue_of,
+    queues_of,
     subscription_body,
 )
 from broker.clients.core.locks import Queue, QueueLocks
 from broker.clients.core.registry import (
     REGISTRATIONS_MAX,
+    SUBSCRIPTION_CHARS_MAX,
     Client,
     ClientRegistry,
     Consumer,
@@ -119,8 +121,7 @@ class Clients:
         """Registers the client before the answer: the client asks for the members of its group right
         after."""
         data = _body_of(call, HeartbeatData)
-        peer, id_ = call.peer, data.client_id
-        client = Client(peer.connection_id, id_, peer.address, call.language, call.version, call.caller)
+        client = client_of(data, call)
         consumers = []
         for consumer in data.consumer_data_set:
             config = self._group(consumer, call.peer)
@@ -145,12 +146,16 @@ class Clients:
 
     def _register(self, client: Client, consumers: list[Consumer], producers: list[str]) -> None:
         """Tells the other members of each group that changed at once, and a new member START_UP_MS later."""
-        now, connection_id, refused = self._clock(), client.connection_id, self.registry.refused
+        now, connection_id = self._clock(), client.connection_id
+        refused, forgotten = self.registry.refused, self.registry.forgotten
         joins = {each.group for each in consumers if not self.registry.is_member(each.group, connection_id)}
         changed = self.registry.heartbeat(client, consumers, producers, now_ms=now)
         if self.registry.refused != refused:
             text = "more than %d memberships of clients in groups: of %s, or in its favour, some are left out"
             self._too_many.tell(now, text, REGISTRATIONS_MAX, client.owner)
+        if self.registry.forgotten != forgotten:
+            text = "more than %d characters of subscriptions: those of the largest groups are forgotten"
+            self._too_many.tell(now, text, SUBSCRIPTION_CHARS_MAX)
         for name in changed:
             if name in joins:
                 self._starting[connection_id, name] = now + START_UP_MS
@@ -325,8 +330,7 @@ class Clients:
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
-            queues = [queue_of(each) for each in body.mq_set]
-            mine = self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock())
+            mine = self.locks.lock(body.consumer_group, body.client_id, queues_of(body), now_ms=self._clock())
         return Reply(body=LockedQueues(lockOKMQSet=[queue_body(queue) for queue in mine]))
 
     async def unlock_batch(self, header: Empty, call: Call) -> Reply:
@@ -334,7 +338,7 @@ class Clients:
         body = _body_of(call, LockBatchBody)
         if not self._metadata.gate.writable:
             await self._by_master(UNLOCK_BATCH_MQ, body)
-        self.locks.unlock(body.consumer_group, body.client_id, [queue_of(each) for each in body.mq_set])
+        self.locks.unlock(body.consumer_group, body.client_id, queues_of(body))
         return Reply()
 
     async def _by_master(self, operation: Operation[Any, Any], body: LockBatchBody) -> Outcome[Any] | None:

@@ -22,6 +22,8 @@ REGISTRATIONS_MAX: Final = 200_000
 """Memberships, of connections in groups."""
 SUBSCRIPTIONS_MAX: Final = 1_024
 """Topics of one group."""
+SUBSCRIPTION_CHARS_MAX: Final = 8_388_608
+"""Of all topics and expressions together. A set of tags takes up to twenty times its text."""
 BROADCASTING: Final = "BROADCASTING"
 
 
@@ -50,6 +52,11 @@ class Subscription(msgspec.Struct, frozen=True):
     version: int
     message_filter: MessageFilter | None  # None: the expression is illegal
 
+    @property
+    def chars(self) -> int:
+        """The length of its texts."""
+        return len(self.topic) + len(self.sub_string) + len(self.expression_type)
+
 
 class Consumer(msgspec.Struct, frozen=True):
     """One group in a heartbeat. subscriptions None: the heartbeat has none (withoutSub)."""
@@ -66,6 +73,8 @@ class ConsumerGroup(msgspec.Struct):
 
     members: dict[int, Client] = msgspec.field(default_factory=dict)  # by connection id
     subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)  # by topic
+    chars: int = 0
+    """Of the subscriptions' texts."""
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
@@ -96,7 +105,12 @@ class _Known(msgspec.Struct):
 class ClientRegistry:
     """Methods that may change the members of groups return the groups whose members must be notified."""
 
-    def __init__(self, *, registrations_max: int = REGISTRATIONS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        registrations_max: int = REGISTRATIONS_MAX,
+        subscription_chars_max: int = SUBSCRIPTION_CHARS_MAX,
+    ) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Client]] = {}
         self._known: dict[int, _Known] = {}
@@ -107,6 +121,10 @@ class ClientRegistry:
         self.refused = 0
         """Memberships that were not registered, or were removed, because there are too many."""
         self._max = registrations_max
+        self._chars = 0
+        self._chars_max = subscription_chars_max
+        self.forgotten = 0
+        """Groups whose subscriptions were forgotten, because there are too many."""
 
     def heartbeat(
         self, client: Client, consumers: Iterable[Consumer], producers: Iterable[str], *, now_ms: int
@@ -135,8 +153,27 @@ class ClientRegistry:
         group.members[client.connection_id] = client
         group.consume_type, group.message_model = consumer.consume_type, consumer.message_model
         group.consume_from_where = consumer.consume_from_where
-        subscribed = consumer.subscriptions is not None and _subscribe(group, consumer.subscriptions)
+        subscribed = False
+        if consumer.subscriptions is not None:
+            subscribed = _subscribe(group, consumer.subscriptions)
+            self._count_chars(group)
         return (joined or subscribed) and group.message_model != BROADCASTING
+
+    def _count_chars(self, group: ConsumerGroup) -> None:
+        """Above the limit the largest groups lose their subscriptions, down to three quarters of it. Their
+        next heartbeat brings them again."""
+        chars = sum(each.chars for each in group.subscriptions.values())
+        self._chars += chars - group.chars
+        group.chars = chars
+        if self._chars <= self._chars_max:
+            return
+        for each in sorted(self.consumers.values(), key=lambda each: -each.chars):
+            if self._chars <= self._chars_max * 3 // 4:
+                return
+            self._chars -= each.chars
+            each.chars = 0
+            each.subscriptions.clear()
+            self.forgotten += 1
 
     def _make_room(self, joining: _Known, left: list[str]) -> bool:
         """Returns whether there is room for one more membership of this connection. If there is none, the
@@ -222,6 +259,7 @@ class ClientRegistry:
         known = self._known[connection_id]
         self._count_down(known, known.consumers, name)
         if not group.members:
+            self._chars -= group.chars
             del self.consumers[name]
             return []
         return [] if group.message_model == BROADCASTING else [name]
@@ -272,6 +310,9 @@ class ClientRegistry:
         counts = Counter[str]()
         for known in self._known.values():
             counts[known.owner] += known.count
+        for group in self.consumers.values():
+            assert group.chars == sum(each.chars for each in group.subscriptions.values())
+        assert self._chars == sum(group.chars for group in self.consumers.values()) <= self._chars_max
         assert self._count_of == counts and all(self._count_of.values()), "an owner with another count"
 
     def _each_members(self) -> Iterator[dict[int, Client]]:

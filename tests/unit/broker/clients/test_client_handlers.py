@@ -229,6 +229,23 @@ async def test_a_bad_expression_does_not_end_a_heartbeat(desk: Desk) -> None:
     assert desk.clients.registry.consumers["g"].subscriptions["T"].message_filter is None
 
 
+async def test_names_that_a_broker_would_have_to_keep_have_limits(desk: Desk) -> None:
+    """Each heartbeat, and each lock, could leave 16 MiB behind."""
+    long = "x" * 2_000
+    for heartbeat in ({"clientID": long}, {"clientID": "c", "producerDataSet": [{"groupName": long}]}):
+        assert (await desk.ask(34, heartbeat)).code == ResponseCode.INVALID_PARAMETER
+    assert not desk.clients.registry.connections() and not desk.clients.registry.producers
+    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
+    for longer in (
+        {"clientId": long}, {"consumerGroup": long}, {"mqSet": [queue | {"topic": long}]},
+        {"mqSet": [queue | {"brokerName": long}]},
+    ):  # fmt: skip
+        assert (await desk.ask(41, body | longer)).code == ResponseCode.INVALID_PARAMETER
+    assert not len(desk.clients.locks)
+    assert (await desk.ask(41, body)).code == 0
+
+
 async def test_queue_locks(desk: Desk) -> None:
     queue = {"brokerName": "b-a", "queueId": 0, "topic": "%RETRY%CG3"}
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "CG3", "mqSet": [queue]}

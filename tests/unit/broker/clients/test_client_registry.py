@@ -114,6 +114,22 @@ def test_it_is_bounded() -> None:
     assert len(registry.consumers) + len(registry.producers["p"]) == 3
 
 
+def test_above_the_limit_the_longest_subscriptions_are_forgotten() -> None:
+    """A group of one heartbeat could take hundreds of megabytes, and there are thousands of groups."""
+    registry = ClientRegistry(subscription_chars_max=40)
+    beat(registry, client(1), consumer("small", subscribed(1, "T")))
+    for group in ("g", "h", "i"):
+        beat(registry, client(1), consumer(group, subscribed(1, "T" * 10)))  # with "*" and "TAG"
+    assert registry.forgotten == 2
+    assert len(registry.consumers["small"].subscriptions) == 1
+    assert sum(len(each.subscriptions) for each in registry.consumers.values()) == 2
+    beat(registry, client(1), consumer("huge", subscribed(1, "T" * 100)))
+    assert not registry.consumers["huge"].subscriptions and registry.groups_of("T") == ["small"]
+    assert registry.forgotten == 3
+    registry.closed(1)
+    registry.check_invariants()
+
+
 class Named(Caller):
     def __init__(self, user: str) -> None:
         self.user = user
