@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self.partial_bytes = self.partial_looks = 0
         self.is_tls = False
         self.certificate_names: tuple[str, ...] = ()  # of the peer, verified
-        self.in_flight = 0
+        self.in_flight = self.in_flight_bytes = 0
         self.known_requests: object = None  # of the server's Access
         self.activity = 0  # reads and writes so far: the idle sweep compares it
         self.pending: dict[int, asyncio.Future[RemotingCommand | None]] = {}

@@ -52,6 +52,14 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 1024
 """Coroutine requests of one connection that may run concurrently; more are answered SYSTEM_BUSY."""
+RUNNING_BYTES_OF_CONNECTION_MAX = 33_554_432
+"""Of these requests, which are kept while their handlers wait: two of the largest frames."""
+RUNNING_BYTES_MAX = 536_870_912
+"""The same of all connections of a port, of requests above LARGE_REQUEST_BYTES: more than all large frames
+that can end in one iteration of the event loop. Without the smaller ones, so that others' heartbeats pass."""
+LARGE_REQUEST_BYTES = 65_536
+EXT_FIELD_BYTES = 128
+"""What a field takes beside its text."""
 
 SUCCESS = Reply()
 
@@ -83,9 +91,11 @@ class FastPathEntry(NamedTuple):
 
 
 class Requester(RememberingPeer, Protocol):
-    """A Peer that counts its running requests, and knows whether the access check has let one pass."""
+    """A Peer with the account of its running requests. It knows whether the access check has let one pass."""
 
     in_flight: int
+    in_flight_bytes: int
+    """What they take."""
 
     def refuse_request(self) -> str | None:
         """Returns why a request is not even checked; None: it is. Called until it is admitted."""
@@ -121,6 +131,7 @@ class Dispatcher:
         self._refused_requests = RateLimitedLogger(logger)
         self._bad_request_code = int(bad_request_code)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running_bytes = 0
 
     def _again(self, code: int) -> AdmitAgain | None:
         access = self.table.access
@@ -161,15 +172,32 @@ class Dispatcher:
             remark = self.table.unsupported.get(command.code, unknown)
             self._record(command, peer, caller, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {})
             return _error(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        if peer.in_flight >= IN_FLIGHT_MAX:
-            remark = f"[OVERLOAD]system busy: {IN_FLIGHT_MAX} requests of this connection are running"
+        busy = self._why_busy(peer, count := _bytes_of(command))
+        if busy is not None:
+            remark = f"[OVERLOAD]system busy: {busy}"
             self._record(command, peer, caller, ResponseCode.SYSTEM_BUSY, remark, {})
             return _error(command, ResponseCode.SYSTEM_BUSY, remark)
-        peer.in_flight += 1
-        task = asyncio.get_running_loop().create_task(self._serve(command, peer, caller))
+        self._count(peer, 1, count)
+        task = asyncio.get_running_loop().create_task(self._serve(command, peer, caller, count))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
+
+    def _why_busy(self, peer: Requester, count: int) -> str | None:
+        """Returns why no request with `count` bytes may run now; None: it may."""
+        if peer.in_flight >= IN_FLIGHT_MAX:
+            return f"{IN_FLIGHT_MAX} requests of this connection are running"
+        if peer.in_flight_bytes + count > RUNNING_BYTES_OF_CONNECTION_MAX:
+            return f"running requests of this connection have {peer.in_flight_bytes} bytes"
+        if count > LARGE_REQUEST_BYTES and self._running_bytes + count > RUNNING_BYTES_MAX:
+            return f"running requests of all connections have {self._running_bytes} bytes"
+        return None
+
+    def _count(self, peer: Requester, requests: int, count: int) -> None:
+        peer.in_flight += requests
+        peer.in_flight_bytes += requests * count
+        if count > LARGE_REQUEST_BYTES:
+            self._running_bytes += requests * count
 
     def batch(self, frames: list[Frame], peer: RememberingPeer) -> tuple[int, bytes]:
         """Serves the first requests of a read together, since most have one code. Returns how many were
@@ -212,11 +240,11 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - answered, and logged with its traceback
             return self._refusal(error, command)
 
-    async def _serve(self, command: RemotingCommand, peer: Requester, caller: Caller) -> None:
+    async def _serve(self, command: RemotingCommand, peer: Requester, caller: Caller, count: int) -> None:
         try:
             frame = await self.answer(command, peer, caller)
         finally:
-            peer.in_flight -= 1
+            self._count(peer, -1, count)
         if frame is not None:
             peer.send(frame)
 
@@ -325,6 +353,12 @@ def _when_admitted(header: bytes, body: bytes, peer: RememberingPeer) -> bool:
 def _all_when_admitted(frames: list[Frame], peer: RememberingPeer) -> int:
     """AdmitFirst of these codes."""
     return len(frames) if peer.is_admitted else 0
+
+
+def _bytes_of(command: RemotingCommand) -> int:
+    fields = command.ext_fields
+    texts = sum(map(len, fields)) + sum(map(len, fields.values()))
+    return len(command.body) + texts + EXT_FIELD_BYTES * len(fields)
 
 
 def as_reply(result: Reply | Wire | None) -> Reply | None:

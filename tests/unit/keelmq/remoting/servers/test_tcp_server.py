@@ -132,6 +132,38 @@ async def test_too_many_running_requests(monkeypatch: pytest.MonkeyPatch) -> Non
     await until(lambda: len(asyncio.all_tasks()) == 1, "close() ends waiting handlers")
 
 
+async def test_running_requests_have_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that waits keeps its request: a thousand of 16 MiB on each connection."""
+    monkeypatch.setattr(dispatch, "RUNNING_BYTES_OF_CONNECTION_MAX", 250_000)
+    monkeypatch.setattr(dispatch, "RUNNING_BYTES_MAX", 350_000)
+    async with server() as open_server, raw_peer(open_server) as one, raw_peer(open_server) as other:
+        one.write(*(next_id("wait", n, body=bytes(100_000)) for n in range(3)))
+        refused = await one.read()
+        assert (refused.code, refused.opaque) == (2, 2) and "of this connection have 20" in (
+            refused.remark or ""
+        )
+        fields = {"clusterName": "c", "brokerName": "wait", "x": "y" * 60_000}
+        one.write(RemotingCommand(NEXT_ID, 3, ext_fields=fields))
+        assert (await one.read()).opaque == 3, "header fields count as well"
+        other.write(*(next_id("wait", n, body=bytes(100_000)) for n in range(2)))
+        refused = await other.read()
+        assert (refused.code, refused.opaque) == (2, 1) and "of all connections" in (refused.remark or "")
+        small = await other.ask(next_id("b", 4, body=bytes(60_000)))
+        assert (small.code, small.opaque) == (0, 4), "small ones pass"
+        connections = sorted(open_server.connections, key=lambda each: each.in_flight_bytes)
+        assert connections[0].in_flight == 1 and connections[1].in_flight == 2
+
+
+async def test_what_running_requests_take_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "RUNNING_BYTES_OF_CONNECTION_MAX", 250_000)
+    monkeypatch.setattr(dispatch, "RUNNING_BYTES_MAX", 250_000)
+    async with server() as open_server, raw_peer(open_server) as peer:
+        for opaque in range(5):
+            assert (await peer.ask(next_id("b", opaque, body=bytes(200_000)))).code == 0
+        (connection,) = open_server.connections
+        assert connection.in_flight == connection.in_flight_bytes == 0
+
+
 async def test_a_request_is_carried_out_though_its_connection_closes() -> None:
     seen: list[str] = []
 

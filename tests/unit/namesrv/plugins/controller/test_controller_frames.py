@@ -76,7 +76,7 @@ class Stage:
 class Connection(FakePeer):
     """A FakePeer that a Dispatcher serves."""
 
-    in_flight = 0
+    in_flight = in_flight_bytes = 0
 
 
 def plain(body: bytes) -> Any:
