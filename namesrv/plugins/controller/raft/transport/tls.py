@@ -67,6 +67,8 @@ class TlsChannel(PlainChannel):
             return
         except ssl.SSLError as error:
             raise _channel_error(error) from None
+        if self._tls.server_side and not _is_for_servers(self._tls.getpeercert(binary_form=True) or b""):
+            raise ChannelError("certificate for another purpose", "than a controller's, which is a server")
         certificate: Any = self._tls.getpeercert() or {}
         self._names = frozenset(
             str(name) for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"
@@ -82,6 +84,27 @@ class TlsChannel(PlainChannel):
         except ssl.SSLError as error:
             raise _channel_error(error) from None
         raise ChannelError("closed by the other side")  # close_notify
+
+
+def _is_for_servers(certificate: bytes) -> bool:
+    """Returns whether a certificate that OpenSSL has verified may be a server's, too: the listener's OpenSSL
+    asks only whether it may be a client's, and the CA may also issue those of applications."""
+    # imported here: a member without certificates does not need the library's memory
+    from cryptography.x509 import (
+        DuplicateExtension,
+        ExtendedKeyUsage,
+        ExtensionNotFound,
+        load_der_x509_certificate,
+    )
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        extensions = load_der_x509_certificate(certificate).extensions
+        return ExtendedKeyUsageOID.SERVER_AUTH in extensions.get_extension_for_class(ExtendedKeyUsage).value
+    except ExtensionNotFound:
+        return True  # for any use
+    except (ValueError, DuplicateExtension):
+        return False
 
 
 def _channel_error(error: ssl.SSLError) -> ChannelError:

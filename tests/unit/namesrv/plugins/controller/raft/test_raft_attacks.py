@@ -187,6 +187,10 @@ UNVERIFIED_PEERS: dict[str, tuple[Callable[[TlsOutfit], Channel], str]] = {
         lambda o: tls_client(o.ca.issue("n1", usage=[ExtendedKeyUsageOID.SERVER_AUTH]), o.ca.path),
         "certificate for another purpose",
     ),
+    "for clients only, as of an application with a controller's name": (
+        lambda o: tls_client(o.ca.issue("n1", usage=[ExtendedKeyUsageOID.CLIENT_AUTH]), o.ca.path),
+        "certificate for another purpose",
+    ),
     "TLS 1.2": (
         lambda o: tls_client(o.files("n1"), o.ca.path, maximum_version=ssl.TLSVersion.TLSv1_2),
         "no TLS 1.3 of ours",
