@@ -16,6 +16,7 @@ from keelmq.runtime.config import (
     ConfigError,
     load_config,
     parse_settings,
+    read_named,
 )
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -80,7 +81,7 @@ def kind_of(settings: Mapping[str, str]) -> Kind | None:
 def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, list[Finding]]:
     """Returns the loaded file and findings. `kind` None: from the keys. No file: it would not start."""
     try:
-        settings = parse_settings(path.read_text(encoding="utf-8"), path.name)
+        settings = parse_settings(read_named(path).decode(), path.name)
         kind = kind or kind_of(settings)
         if kind is None:
             return None, [

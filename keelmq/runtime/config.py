@@ -6,6 +6,7 @@ default.
 """
 
 import difflib
+import errno
 import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,6 +24,8 @@ SECURITY_PATH = "securityPath"
 SECURITY_FILE = "security.conf"
 """Defaults for every program, below securityPath."""
 SHOWN_CHARACTERS = 200
+FILE_BYTES_MAX = 4_194_304
+"""Of a file that a command line or a setting names: /dev/zero has no end."""
 
 
 C = TypeVar("C", bound="Config")
@@ -48,6 +51,16 @@ def in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def read_named(path: Path) -> bytes:
+    """Returns the content of a file that a command line or a setting names. Raises OSError, also if it has
+    more than FILE_BYTES_MAX."""
+    with path.open("rb") as file:
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES_MAX} bytes", str(path))
+    return content
 
 
 def home_path(path: Path | None) -> Path | None:
@@ -270,7 +283,7 @@ def _defaults_below(
 
 def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     try:
-        text = _pipe_text(path) if path.is_fifo() else path.read_text(encoding="utf-8")
+        text = _pipe_text(path) if path.is_fifo() else read_named(path).decode()
     except OSError as error:
         raise ConfigError(f"cannot read {str(path)[:SHOWN_CHARACTERS]}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -283,7 +296,7 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
 @functools.cache
 def _pipe_text(path: Path) -> str:
     """A pipe, as of `-c <(...)`, can be read only once, and settings are read several times."""
-    return path.read_text(encoding="utf-8")
+    return read_named(path).decode()
 
 
 def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Iterator[tuple[str, _Setting]]:

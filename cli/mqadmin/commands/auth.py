@@ -15,6 +15,7 @@ from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_target, sho
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from keelmq.runtime.config import read_named
 
 Username = Annotated[str, typer.Option("-u", "--username", help="Name of the user")]
 Password = Annotated[
@@ -51,7 +52,7 @@ def password_from(password: str | None, file: Path | None) -> str | None:
     if file is None:
         return password
     try:
-        return (file.read_text(encoding="utf-8").splitlines() or [""])[0]
+        return (read_named(file).decode().splitlines() or [""])[0]
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise typer.BadParameter(f"cannot read {file}: {why}") from None

@@ -19,7 +19,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from pydantic import SecretStr
 
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import ConfigError, read_named
 from keelmq.runtime.tls.self_signed import expiry_of
 from keelmq.runtime.tls.transport import reason_of
 
@@ -75,7 +75,7 @@ class CertificateFiles(msgspec.Struct, frozen=True):
         found = hashlib.sha256()
         for _, path in self.named():
             try:
-                data = path.read_bytes()
+                data = read_named(path)
             except OSError as error:
                 data = f"error {error.errno}".encode()
             found.update(hashlib.sha256(data).digest())
@@ -85,7 +85,7 @@ class CertificateFiles(msgspec.Struct, frozen=True):
         """ConfigError with the key, the file and what to do."""
         for name, path in self.named():
             try:
-                path.read_bytes()
+                read_named(path)
             except OSError as error:
                 raise ConfigError(f"{name} {path}: {error.strerror}") from error
         if self.certificate is not None and self.key is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from keelmq.runtime.config import Config, ConfigError, home_path, parse_settings, with_settings
+from keelmq.runtime.config import Config, ConfigError, home_path, parse_settings, read_named, with_settings
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.runtime.tls.files import CertificateFiles, key_names
 
@@ -112,7 +112,7 @@ def with_file(config: TlsConfig, default_file: Path = DEFAULT_FILE) -> TlsConfig
     if own.tls_config_file is None and not path.exists():
         return own
     try:
-        settings = parse_settings(path.read_text(encoding="utf-8"), str(path))
+        settings = parse_settings(read_named(path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"tls.config.file: cannot read {path}: {why}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import Field, SecretStr, model_validator
 
 from keelmq.remoting.telemetry import TelemetryConfig
-from keelmq.runtime.config import SECURITY_FILE, ConfigError
+from keelmq.runtime.config import SECURITY_FILE, ConfigError, read_named
 from namesrv.plugins.controller.raft.api import TlsFiles
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class ControllerConfig(TelemetryConfig):
         if self.controller_raft_secret_file is not None:
             path = self.controller_raft_secret_file
             try:
-                secret = path.read_bytes().strip()
+                secret = read_named(path).strip()
             except OSError as error:
                 raise ConfigError(f"controllerRaftSecretFile {path}: {error.strerror}") from error
         elif self.controller_raft_secret is not None:

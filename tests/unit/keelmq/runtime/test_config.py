@@ -1,7 +1,9 @@
 """key=value configuration: sources, their order, and errors that an operator can act on."""
 
+import contextlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +51,16 @@ def refused(path: Path | None = None, environ: dict[str, str] | None = None, **o
     with pytest.raises(ConfigError) as caught:
         load(path, environ, **overrides)
     return str(caught.value)
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    """`-c /dev/zero` read until the memory of the machine was used up."""
+    assert refused(Path("/dev/zero")) == "cannot read /dev/zero: it has more than 4194304 bytes"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with contextlib.suppress(BrokenPipeError), ThreadPoolExecutor(1) as writer:
+        writer.submit(pipe.write_bytes, b"#" * 8_000_000)
+        assert refused(pipe) == f"cannot read {pipe}: it has more than 4194304 bytes"
 
 
 @pytest.fixture

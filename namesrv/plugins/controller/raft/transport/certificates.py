@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keelmq.runtime.config import ConfigError
+from keelmq.runtime.config import ConfigError, read_named
 from namesrv.plugins.controller.raft.api import TlsFiles
 from namesrv.plugins.controller.raft.transport.channel import ChannelError
 from namesrv.plugins.controller.raft.transport.tls import TlsChannel
@@ -148,7 +148,7 @@ def _stamp(path: Path) -> object:
 
 def _read(key: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_named(path)
     except OSError as error:
         raise ConfigError(f"{key} {path}: {error.strerror}") from error
 
