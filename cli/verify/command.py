@@ -22,6 +22,7 @@ from cli.verify.group import GroupComparison, GroupReport
 from keelmq.client.admin import AdminClient
 from keelmq.health.findings import plural
 from keelmq.remoting.operations.route import BrokerData
+from keelmq.runtime.config import ConfigError
 from keelmq.runtime.program import raise_open_files_limit
 
 
@@ -133,7 +134,7 @@ def _files(root: Path, epoch_file: Path | None, rate_mib: float, *, as_json: boo
         found = StoreCheck(root)
         raise_open_files_limit()
         each_step(check_stopped(root, found, epoch_file), "checked", rate_mib, as_json=as_json)
-    except BackupError as error:
+    except (BackupError, ConfigError) as error:
         raise Refused(str(error)) from None
     show(as_json, _value(found), "\n".join(_store_lines(found)))
     return REFUSED if found.faults else DONE

@@ -24,6 +24,8 @@ DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"
 """Of --log-format."""
 OPEN_FILES_WANTED = 65_536
+OPEN_FILES_MIN = 64
+"""Below it an event loop or a store cannot be opened."""
 SWITCH_S = 0.0005
 STDERR = 2
 
@@ -152,9 +154,14 @@ def let_the_loop_in() -> None:
 
 def raise_open_files_limit() -> None:
     """Raises the soft limit to OPEN_FILES_WANTED, or to the hard limit if that is lower: each connection is a
-    file."""
+    file. ConfigError: the hard limit is below OPEN_FILES_MIN."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
+    if wanted < OPEN_FILES_MIN:
+        raise ConfigError(
+            f"the limit of open files is {hard}; at least {OPEN_FILES_MIN} are needed: "
+            f"raise it (ulimit -Hn), {OPEN_FILES_WANTED} are enough"
+        )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -81,3 +81,14 @@ def test_a_terminal_that_is_closed_stops_a_server(arguments: list[str], stops: s
     command = [sys.executable, "-c", HANG_UP, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{stops}\n", "")
+
+
+@pytest.mark.parametrize("module", ["namesrv", "broker"])
+def test_a_limit_of_open_files_that_is_too_low_is_one_line(module: str) -> None:
+    command = f'ulimit -n 12 && exec "{sys.executable}" -m {module} --set httpPort=-1'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].partition(": ")[2] == (
+        "the limit of open files is 12; at least 64 are needed: raise it (ulimit -Hn), 65536 are enough"
+    )
+    assert "Traceback" not in done.stderr
