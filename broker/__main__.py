@@ -9,7 +9,8 @@ def main() -> None:
     """Runs a broker with this process's arguments, and exits with its status."""
     with quick_imports():
         from broker.app.program import run
-    sys.exit(run(sys.argv[1:]))
+        from keelmq.runtime.bounded_exit import end_with
+    end_with(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

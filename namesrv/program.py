@@ -4,9 +4,11 @@ import argparse
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from keelmq.remoting.config_store import with_stored
+from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
     load_config,
@@ -25,6 +27,7 @@ from keelmq.runtime.program import (
     refuse_visible_secrets,
     runner,
     say_ready,
+    started,
     stop_event,
     write_out,
 )
@@ -35,6 +38,8 @@ from namesrv.app import Namesrv, PluginChoice
 from namesrv.config import NamesrvConfig
 from namesrv.plugins import load_plugin
 
+START_GIVEN_UP_S_MAX = 10.0
+"""From the signal to the end of a start."""
 CONTROLLER_PLUGIN = "controller"
 CONTROLLER_KEY = "enableControllerInNamesrv"
 TRUE_TEXTS = frozenset({"true", "t", "1", "yes", "y", "on"})
@@ -91,9 +96,11 @@ def build(
 
 
 async def serve(server: Namesrv, program: str) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP."""
+    """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start: a disk may be slow, or hang."""
     stop = stop_event()
-    async with server:
+    async with AsyncExitStack() as life:
+        if not await started(life.enter_async_context(server), stop, START_GIVEN_UP_S_MAX):
+            return
         warn_of_open_ports(logging.getLogger("namesrv"), program, server.config, _addresses(server))
         say_ready(_ready_line(server, program))
         await stop.wait()
@@ -131,7 +138,7 @@ def run(program: str, argv: list[str], *, controller_only: bool = False) -> int:
             write_out(server)
             return 0
         raise_open_files_limit()
-        with runner() as loop:
+        with bounded_end(runner()) as loop:
             loop.run(serve(server, program))
     except (ConfigError, StopError) as error:
         return refuse(program, error)

@@ -15,6 +15,7 @@ from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.config_store import Given, with_stored
 from keelmq.runtime import program
+from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
     load_config,
@@ -108,7 +109,7 @@ def run(argv: list[str]) -> int:
         for problem in (*exposed_settings(secret_keys(BrokerConfig), sources), *exposed_tls_file(config)):
             logging.getLogger(__name__).warning("%s", problem)
         program.raise_open_files_limit()
-        with own_log(config), program.runner() as runner:
+        with own_log(config), bounded_end(program.runner()) as runner:
             runner.run(serve(Broker(config, given)))
     except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
         return program.refuse(PROGRAM, error)

@@ -9,10 +9,8 @@ def main() -> None:
     """Runs a container with this process's arguments, and exits with its status."""
     with quick_imports():
         from broker.container.program import run
-        from keelmq.runtime.bounded_exit import EXIT_S_MAX, exit_within
-    status = run(sys.argv[1:])
-    exit_within(EXIT_S_MAX)  # Python waits for other threads, too
-    sys.exit(status)
+        from keelmq.runtime.bounded_exit import end_with
+    end_with(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

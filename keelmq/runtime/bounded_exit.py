@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,12 @@ def exit_within(seconds: float, reason: str = "") -> threading.Event:
 
     threading.Thread(target=end, daemon=True, name="bounded exit").start()
     return is_over
+
+
+def end_with(status: int) -> NoReturn:
+    """Exits with this status, or within EXIT_S_MAX: Python waits for all threads."""
+    exit_within(EXIT_S_MAX)
+    sys.exit(status)
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class Replica:
         self._proposals: Proposals | None = None
         self._changes: Changes | None = None
         self._claiming: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[ReplicaCore] | None = None
         self._stopping = self._failed = False
         self._epoch: int | None = None
         self._callbacks: list[Callable[[bool], None]] = []
@@ -117,17 +118,11 @@ class Replica:
     async def start(self) -> None:
         """Raises ConfigError: invalid settings, a port in use, or a directory that is in use or damaged."""
         check_settings(self.settings)
-        core = await asyncio.to_thread(self._open)
-        self._attach(core, asyncio.get_running_loop())
-        self._thread = threading.Thread(
-            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
-        )
-        self._thread.start()
-
-    def _attach(self, core: ReplicaCore, loop: asyncio.AbstractEventLoop) -> None:
-        self._core, self._loop = core, loop
+        self._opening = asyncio.create_task(asyncio.to_thread(self._open))
+        core = self._core = await asyncio.shield(self._opening)
+        self._loop = asyncio.get_running_loop()
         self._proposals = Proposals(
-            loop,
+            self._loop,
             core.submit,
             lambda: self.leader_id,
             self_id=self.self_id,
@@ -136,6 +131,10 @@ class Replica:
         self._changes = Changes(
             self.self_id, core.member, self._proposals, self.state_machine, lambda: self._epoch
         )
+        self._thread = threading.Thread(
+            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
+        )
+        self._thread.start()
 
     async def stop(self) -> None:
         """Ends the thread, and closes files and connections; appends in flight are Unknown."""
@@ -147,7 +146,8 @@ class Replica:
         steps.add("leadership", lambda: self._set_epoch(None))
         if self._proposals is not None:
             steps.add("proposals", self._proposals.stop)
-        steps.add("the data directory", self.directory.close)
+        if self._opening is None or self._opening.done():  # else the lock ends with the process
+            steps.add("the data directory", self.directory.close)
         try:
             await steps.run()
         finally:
