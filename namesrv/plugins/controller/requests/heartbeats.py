@@ -21,6 +21,7 @@ from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
+from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX
 from namesrv.plugins.controller.election.hung_masters import HungMasters
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
@@ -31,7 +32,8 @@ only registered brokers are still heard."""
 
 BEAT_OFTEN = BrokerHeartbeatResponse(finds_hung_masters=True)
 
-Text = Annotated[str, msgspec.Meta(min_length=1)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_BYTES_MAX)]
+"""Kept until the broker is inactive, for up to KEYS_MAX brokers."""
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -154,4 +156,7 @@ class HeartbeatHandler:
 
 def _lenient(code: int, opaque: int, flag: int, ext_fields: Mapping[str, str]) -> HeartbeatCommand:
     """Parses the header fields by the rules of every other request."""
-    return HeartbeatCommand(opaque, Fields(**dict(parse_header(BrokerHeartbeatRequest, ext_fields))), flag)
+    fields = Fields(**dict(parse_header(BrokerHeartbeatRequest, ext_fields)))
+    if max(map(len, (fields.cluster_name, fields.broker_addr, fields.broker_name))) > TEXT_BYTES_MAX:
+        raise ValueError(f"a name or the address has more than {TEXT_BYTES_MAX} characters")
+    return HeartbeatCommand(opaque, fields, flag)

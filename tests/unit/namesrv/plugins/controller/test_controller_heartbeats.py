@@ -120,6 +120,16 @@ async def test_a_full_table_hears_registered_brokers_only(
     assert bench.liveness.is_active(BrokerKey(CLUSTER, GROUP, 1), bench.now_ms)
 
 
+@pytest.mark.parametrize("name", ["clusterName", "brokerName", "brokerAddr"])
+@pytest.mark.parametrize("serialize_type", SerializeType)
+async def test_names_have_a_limit(bench: Bench, name: str, serialize_type: SerializeType) -> None:
+    """300,000 brokers may be known, and a header may have 16 MiB."""
+    (taken,) = exchange(bench, frame(FIELDS | {name: "x" * 512}, serialize_type=serialize_type))
+    (refused,) = exchange(bench, frame(FIELDS | {name: "x" * 513}, serialize_type=serialize_type))
+    assert (taken.code, refused.code) == (0, ResponseCode.CONTROLLER_INVALID_REQUEST)
+    assert len(list(bench.liveness.keys())) == 1
+
+
 @pytest.mark.parametrize("name", ["clusterName", "brokerName", "brokerAddr", "brokerId"])
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("value", [None, ""])
