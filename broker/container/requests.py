@@ -28,7 +28,7 @@ from keelmq.remoting.operations.container import (
     RestartWorkerRequest,
 )
 from keelmq.runtime.clock import wall_ms
-from keelmq.runtime.config import parse_settings, to_properties
+from keelmq.runtime.config import parse_request, to_properties
 
 OnChange = Callable[[Mapping[str, str]], Awaitable[list[str]]]
 """Returns what prevents processes from taking the keys over."""
@@ -124,7 +124,7 @@ class ContainerRequests:
         async with self._changing:
             remark = await self._settings.update(call.raw_body, call.changes)
             self._changed_ms = wall_ms()
-            changed = parse_settings(call.raw_body.decode(), "the request")
+            changed = parse_request(call.raw_body)
             late = await self._on_change(changed) if changed else []
         remarks = [remark] if remark else []
         remarks += [f"{each}: it takes the change over when it starts again" for each in late]

@@ -23,6 +23,7 @@ from keelmq.runtime.config import (
     Config,
     ConfigError,
     load_config,
+    parse_request,
     parse_settings,
     setting_sources,
     with_settings,
@@ -100,8 +101,8 @@ class ConfigStore(Generic[S]):
         """Applies all of the key=value lines, or none: CommandError. Returns a remark for the caller, or
         None. changes: gets old and new values."""
         try:
-            settings = parse_settings(body.decode(), "the request")
-        except (UnicodeDecodeError, ConfigError) as error:
+            settings = parse_request(body)
+        except ConfigError as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
         self._check_allowed(settings)
         if not settings:

@@ -26,6 +26,10 @@ SECURITY_FILE = "security.conf"
 SHOWN_CHARACTERS = 200
 FILE_BYTES_MAX = 4_194_304
 """Of a file that a command line or a setting names: /dev/zero has no end."""
+REQUEST_BYTES_MAX = 65_536
+"""Of key=value lines in a request. All keys of a broker have some 15,000."""
+UNKNOWN_KEYS_MAX = 20
+"""Unknown keys of a request that an error names: each is compared with all known ones."""
 
 
 C = TypeVar("C", bound="Config")
@@ -193,6 +197,16 @@ def parse_settings(text: str, source: str, *, shows_lines: bool = True) -> dict[
     return {key: setting.value for key, setting in _text_settings(text, source, shows_lines=shows_lines)}
 
 
+def parse_request(body: bytes) -> dict[str, str]:
+    """Returns the key=value lines of a request. Raises ConfigError."""
+    if len(body) > REQUEST_BYTES_MAX:
+        raise ConfigError(f"the request has {len(body)} bytes; {REQUEST_BYTES_MAX} is the limit")
+    try:
+        return parse_settings(body.decode(), "the request")
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(error)) from error
+
+
 def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
     """Returns `config` with some keys changed, validated as a whole. ConfigError: an unknown key, a bad
     value."""
@@ -200,7 +214,7 @@ def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
     known = sorted(_keys(model))
     changes = {key: _Setting(value, source) for key, value in settings.items()}
     unknown = []
-    for key in settings.keys() - set(known):
+    for key in sorted(settings.keys() - set(known))[:UNKNOWN_KEYS_MAX]:
         foreign = model.foreign(key, settings[key])
         why = f"{key} has no effect here: {foreign.why}" if foreign is not None else ""
         unknown.append(why or _unknown_key(key, changes[key], known))

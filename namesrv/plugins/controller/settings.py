@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
-from keelmq.runtime.config import ConfigError, parse_settings, with_settings
+from keelmq.runtime.config import ConfigError, parse_request, with_settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
 from namesrv.plugins.controller.core.state import State
 
@@ -80,8 +80,8 @@ class LiveConfig:
         Raises CommandError: a line, key or value is invalid, or contradicts the settings in force.
         """
         try:
-            settings = parse_settings(body.decode(), "the request")
-        except (UnicodeDecodeError, ConfigError) as error:
+            settings = parse_request(body)
+        except ConfigError as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
         if BLACK_LIST & settings.keys():
             raise CommandError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
