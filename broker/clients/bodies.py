@@ -7,7 +7,7 @@ from typing import Final
 from broker.clients.core.locks import Queue
 from broker.clients.core.registry import Client, Consumer, Subscription
 from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse, tags_of
+from broker.filter.core.subscription import MATCH_ALL, MessageFilter, parse, tags_of, weight_of
 from broker.message.record import tag_code
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError
@@ -30,13 +30,21 @@ be of a queue that does not exist, so nothing else checks these names."""
 CLIENT_ID_CHARS_MAX: Final = 1_024
 """RocketMQ's clients make it of an address, a process id, a time, and names that the application sets."""
 LANGUAGE_CHARS_MAX: Final = 16
+EXPRESSION_CHARS_MAX: Final = 524_288
+"""Of all subscriptions in a heartbeat, those of SQL92 counted eightfold. They are parsed in the event loop,
+which takes 0.1 s for as many."""
 
 
 def client_of(data: HeartbeatData, call: Call) -> Client:
-    """Returns who sends this heartbeat. Raises CommandError: a name is too long to be kept."""
+    """Returns who sends this heartbeat. Raises CommandError: it is too large to be kept."""
     _check_client_id(data.client_id)
     for producer in data.producer_data_set:
         _check_name("producer group", producer.group_name)
+    each = (one for consumer in data.consumer_data_set for one in consumer.subscription_data_set)
+    chars = sum(weight_of(one.sub_string, one.expression_type) for one in each)
+    if chars > EXPRESSION_CHARS_MAX:
+        remark = f"subscriptions of {chars} characters (SQL92 eightfold); {EXPRESSION_CHARS_MAX} is the limit"
+        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
     peer, language = call.peer, call.language[:LANGUAGE_CHARS_MAX]
     return Client(peer.connection_id, data.client_id, peer.address, language, call.version, call.caller)
 

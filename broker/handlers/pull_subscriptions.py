@@ -4,7 +4,7 @@ from typing import Final
 
 from broker.clients.core.registry import BROADCASTING
 from broker.filter.core.sql import BadSubscription
-from broker.filter.core.subscription import MATCH_ALL, SQL92, MessageFilter, parse
+from broker.filter.core.subscription import MATCH_ALL, SQL92, MessageFilter, parse, weight_of
 from broker.handlers.pull_commands import (
     FLAG_CLASS_FILTER,
     FLAG_SUBSCRIPTION,
@@ -18,6 +18,8 @@ from broker.put.handler_context import HandlerContext
 from keelmq.remoting.codes import ResponseCode
 
 CACHED_MAX: Final = 4_096
+CACHED_CHARS_MAX: Final = 4_194_304
+"""Of all expressions in the cache, those of SQL92 counted eightfold."""
 _NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
 
 
@@ -27,10 +29,12 @@ class PullSubscriptions:
     def __init__(self, context: HandlerContext) -> None:
         self._context, self._consumers = context, context.registry.consumers
         self._cache: dict[tuple[str, str], MessageFilter] = {}  # by expression type and text
+        self._chars = 0
 
     def clear(self) -> None:
         """Forgets what is parsed, after a setting has changed."""
         self._cache.clear()
+        self._chars = 0
 
     def find(self, command: PullCommand, group: Group) -> MessageFilter | bytes:
         """Returns the subscription of the pull itself or of the group's heartbeats; bytes: the refusal."""
@@ -73,7 +77,9 @@ class PullSubscriptions:
         except BadSubscription as error:
             remark = f"parse the consumer's subscription failed: {error}"
             return refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
-        if len(self._cache) >= CACHED_MAX:
-            self._cache.clear()
+        chars = weight_of(ext.subscription, ext.expression_type)
+        if len(self._cache) >= CACHED_MAX or self._chars + chars > CACHED_CHARS_MAX:
+            self.clear()
+        self._chars += chars
         self._cache[ext.expression_type, ext.subscription] = message_filter
         return message_filter

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from broker.filter.core.subscription import MessageFilter
+from broker.filter.core.subscription import MessageFilter, weight_of
 from keelmq.remoting.operation import ANYBODY, Caller
 
 REGISTRATIONS_MAX: Final = 200_000
@@ -23,7 +23,7 @@ REGISTRATIONS_MAX: Final = 200_000
 SUBSCRIPTIONS_MAX: Final = 1_024
 """Topics of one group."""
 SUBSCRIPTION_CHARS_MAX: Final = 8_388_608
-"""Of all topics and expressions together. A set of tags takes up to twenty times its text."""
+"""Of all topics and expressions together, those of SQL92 counted eightfold. They take 170 MB at most."""
 BROADCASTING: Final = "BROADCASTING"
 
 
@@ -54,8 +54,9 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def chars(self) -> int:
-        """The length of its texts."""
-        return len(self.topic) + len(self.sub_string) + len(self.expression_type)
+        """The length of its texts, of SQL92 eightfold."""
+        text = len(self.topic) + len(self.expression_type)
+        return text + weight_of(self.sub_string, self.expression_type)
 
 
 class Consumer(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ import msgspec
 
 from broker.filter.core.sql import TEXT_CHARACTERS_MAX, BadSubscription, Expression, compile_sql
 
+SQL_WEIGHT = 8
+"""A parsed SQL92 expression takes 160 bytes for each character, a set of tags twenty."""
 TAG = "TAG"
 SQL92 = "SQL92"
 ALL = "*"
@@ -29,6 +31,11 @@ def tags_of(sub_string: str) -> list[str]:
     """Returns the tags of an expression: `a || b` -> [a, b]. Empty: all tags."""
     tags = [tag.strip() for tag in sub_string.split("||")]
     return [] if ALL in tags else [tag for tag in tags if tag]
+
+
+def weight_of(sub_string: str, expression_type: str) -> int:
+    """Returns what limits of subscriptions count: the characters, of SQL92 eightfold."""
+    return len(sub_string) * (SQL_WEIGHT if expression_type == SQL92 else 1)
 
 
 def parse(sub_string: str, expression_type: str, code_of: Callable[[str], int]) -> MessageFilter:

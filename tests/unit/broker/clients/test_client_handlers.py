@@ -246,6 +246,23 @@ async def test_names_that_a_broker_would_have_to_keep_have_limits(desk: Desk) ->
     assert (await desk.ask(41, body)).code == 0
 
 
+@pytest.mark.parametrize(("kind", "most"), [("TAG", 32), ("SQL92", 4)])
+async def test_expressions_of_a_heartbeat_have_a_limit(desk: Desk, kind: str, most: int) -> None:
+    """Those of one heartbeat could keep a broker busy for minutes, and take 2.7 GB."""
+    text = "a" * 16_384 if kind == "TAG" else "a > 1 OR " * 1_819 + "a > 1        "
+    topics = [
+        {"topic": f"T{number}", "subString": text, "expressionType": kind} for number in range(most + 1)
+    ]
+    consumer = {"groupName": "g", "subscriptionDataSet": topics[:-1]}
+    assert (await desk.ask(34, {"clientID": "c", "consumerDataSet": [consumer]})).code == 0
+    found = desk.clients.registry.consumers["g"].subscriptions
+    assert len(found) == most and all(each.message_filter is not None for each in found.values())
+    consumer = {"groupName": "h", "subscriptionDataSet": topics}
+    refused = await desk.ask(34, {"clientID": "c", "consumerDataSet": [consumer]})
+    assert refused.code == ResponseCode.INVALID_PARAMETER and "524288 is the limit" in (refused.remark or "")
+    assert list(desk.clients.registry.consumers) == ["g"]
+
+
 async def test_queue_locks(desk: Desk) -> None:
     queue = {"brokerName": "b-a", "queueId": 0, "topic": "%RETRY%CG3"}
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "CG3", "mqSet": [queue]}

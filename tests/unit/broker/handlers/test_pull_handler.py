@@ -1,9 +1,11 @@
 """Pulling: bodies byte for byte, codes of every status, long polling; and the small requests beside it."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from broker.config.client_settings import ClientSettings
 from broker.handlers import pull_subscriptions
 from broker.message.record import decode
 from keelmq.remoting.codes import ResponseCode
@@ -196,6 +198,23 @@ def test_subscriptions_kept_are_bounded(broker: Broker, monkeypatch: pytest.Monk
     monkeypatch.setattr(pull_subscriptions, "CACHED_MAX", 1)
     fill(broker, 3)
     assert [len(read(answer(broker, 0, subscription=tag).body)) for tag in ("A", "B", "B||C")] == [1, 1, 2]
+
+
+def test_subscriptions_kept_have_a_limit_of_memory(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,096 of the longest SQL92 expressions take 11 GB."""
+    monkeypatch.setattr(pull_subscriptions, "CACHED_CHARS_MAX", 8 * 2 * 4_000)
+    broker.use_settings(ClientSettings.model_validate({"enablePropertyFilter": True}))
+    fill(broker, 1)
+    tracemalloc.start()
+    try:
+        for number in range(1_000, 1_020):
+            text = f"a > {number} OR " * 330 + "a > 0"
+            reply = answer(broker, 0, subscription=text, expressionType="SQL92")
+            assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY, reply.remark
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 4_000_000
 
 
 # -- the other requests ------------------------------------------------------------------------------------
