@@ -16,7 +16,6 @@ from keelmq.remoting.operations.clients import (
     ConsumerData,
     HeartbeatData,
     LockBatchBody,
-    MessageQueueBody,
     SubscriptionData,
 )
 from keelmq.runtime.clock import now_ms
@@ -25,8 +24,8 @@ from keelmq.runtime.rate_limited_log import RateLimitedLogger
 _illegal = RateLimitedLogger(logging.getLogger(__name__))
 
 NAME_CHARS_MAX: Final = 512
-"""RocketMQ's groups and topics have 255 at most, and a prefix. Nobody creates producer groups, and a lock may
-be of a queue that does not exist, so nothing else checks these names."""
+"""Of a producer group; RocketMQ's clients allow 255. Nobody creates these groups, so nothing else checks
+it."""
 CLIENT_ID_CHARS_MAX: Final = 1_024
 """RocketMQ's clients make it of an address, a process id, a time, and names that the application sets."""
 LANGUAGE_CHARS_MAX: Final = 16
@@ -39,7 +38,10 @@ def client_of(data: HeartbeatData, call: Call) -> Client:
     """Returns who sends this heartbeat. Raises CommandError: it is too large to be kept."""
     _check_client_id(data.client_id)
     for producer in data.producer_data_set:
-        _check_name("producer group", producer.group_name)
+        if len(producer.group_name) > NAME_CHARS_MAX:
+            count = len(producer.group_name)
+            remark = f"the name of a producer group has {count} characters; {NAME_CHARS_MAX} is the limit"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
     each = (one for consumer in data.consumer_data_set for one in consumer.subscription_data_set)
     chars = sum(weight_of(one.sub_string, one.expression_type) for one in each)
     if chars > EXPRESSION_CHARS_MAX:
@@ -50,19 +52,9 @@ def client_of(data: HeartbeatData, call: Call) -> Client:
 
 
 def queues_of(body: LockBatchBody) -> list[Queue]:
-    """Returns the queues that a client locks. Raises CommandError: a name is too long to be kept."""
+    """Returns the queues that a client names. Raises CommandError: its id is too long to be kept."""
     _check_client_id(body.client_id)
-    _check_name("consumer group", body.consumer_group)
-    for queue in body.mq_set:
-        _check_name("topic", queue.topic)
-        _check_name("broker", queue.broker_name)
-    return [Queue(queue.topic, queue.broker_name, queue.queue_id) for queue in body.mq_set]
-
-
-def _check_name(what: str, name: str) -> None:
-    if len(name) > NAME_CHARS_MAX:
-        remark = f"the name of a {what} has {len(name)} characters; {NAME_CHARS_MAX} is the limit"
-        raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+    return [Queue(queue.topic, queue.queue_id) for queue in body.mq_set]
 
 
 def _check_client_id(client_id: str) -> None:
@@ -116,8 +108,3 @@ def connection_bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
         )
         for each in clients
     ]
-
-
-def queue_body(queue: Queue) -> MessageQueueBody:
-    """Returns the queue as it is on the wire."""
-    return MessageQueueBody(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)

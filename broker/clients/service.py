@@ -14,7 +14,6 @@ from broker.clients.bodies import (
     client_of,
     connection_bodies,
     consumer_of,
-    queue_body,
     queues_of,
     subscription_body,
 )
@@ -325,13 +324,28 @@ class Clients:
             outcome = await self._by_master(LOCK_BATCH_MQ, body)
             if isinstance(outcome, Ok):
                 return Reply(body=outcome.body)
-        mine: list[Queue] = []
+        mine: set[Queue] = set()
         if self._metadata.epoch != self._locks_epoch:  # another master has given locks since
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
-            mine = self.locks.lock(body.consumer_group, body.client_id, queues_of(body), now_ms=self._clock())
-        return Reply(body=LockedQueues(lockOKMQSet=[queue_body(queue) for queue in mine]))
+            queues = self._existing(body.consumer_group, queues_of(body))
+            mine = set(self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock()))
+        locked = [queue for queue, each in zip(body.mq_set, queues_of(body), strict=True) if each in mine]
+        return Reply(body=LockedQueues(lockOKMQSet=locked))
+
+    def _existing(self, group: str, queues: list[Queue]) -> list[Queue]:
+        """Returns the queues that exist, of a group that exists: names that a client invents could take the
+        place of all others."""
+        if self._metadata.groups.get(group) is None:
+            return []
+        configs = {queue.topic: self._metadata.topics.get(queue.topic) for queue in queues}
+        counts = {
+            name: max(found.config.read_queue_nums, found.config.write_queue_nums)
+            for name, found in configs.items()
+            if found is not None
+        }
+        return [queue for queue in queues if 0 <= queue.queue_id < counts.get(queue.topic, 0)]
 
     async def unlock_batch(self, header: Empty, call: Call) -> Reply:
         """Unlocks queues that this client holds (42). A replica forwards the request to the master."""

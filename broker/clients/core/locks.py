@@ -12,8 +12,9 @@ LOCKS_MAX: Final = 200_000
 
 
 class Queue(NamedTuple):
+    """A queue of this broker: what name a client has for the broker does not matter."""
+
     topic: str
-    broker_name: str
     queue_id: int
 
 

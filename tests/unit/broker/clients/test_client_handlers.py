@@ -18,6 +18,7 @@ from keelmq.remoting.command import RemotingCommand, decode
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operation import Empty, Failed, Ok, Operation, OperationTable, Outcome, Wire
 from keelmq.remoting.operations.clients import LockedQueues
+from keelmq.remoting.operations.route import TopicConfig
 from tests.support.metadata_parts import begin_term, open_metadata
 from tests.support.store_parts import FakePeer
 
@@ -41,6 +42,13 @@ class Desk:
         self.clients.bind(table)
         self.dispatcher = Dispatcher(table, name="test")
         self.peer = FakePeer()
+
+    def queue_of_group(self, topic: str, group: str) -> dict[str, object]:
+        """Creates both; returns the first queue of the topic as clients name it."""
+        config = TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=1)
+        self.metadata.topics.update(config)
+        assert self.metadata.find_group(group, None) is not None
+        return {"brokerName": "b-a", "queueId": 0, "topic": topic}
 
     def started(self, *, at_ms: int) -> None:
         """It is that late, and the broker has looked who has started up."""
@@ -235,15 +243,24 @@ async def test_names_that_a_broker_would_have_to_keep_have_limits(desk: Desk) ->
     for heartbeat in ({"clientID": long}, {"clientID": "c", "producerDataSet": [{"groupName": long}]}):
         assert (await desk.ask(34, heartbeat)).code == ResponseCode.INVALID_PARAMETER
     assert not desk.clients.registry.connections() and not desk.clients.registry.producers
-    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
-    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
-    for longer in (
-        {"clientId": long}, {"consumerGroup": long}, {"mqSet": [queue | {"topic": long}]},
-        {"mqSet": [queue | {"brokerName": long}]},
-    ):  # fmt: skip
-        assert (await desk.ask(41, body | longer)).code == ResponseCode.INVALID_PARAMETER
-    assert not len(desk.clients.locks)
-    assert (await desk.ask(41, body)).code == 0
+    lock: dict[str, object] = {"clientId": long, "consumerGroup": "g", "mqSet": []}
+    assert (await desk.ask(41, lock)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_only_queues_that_exist_are_locked(desk: Desk) -> None:
+    """One client could lock 200,000 invented ones, and nobody else any."""
+    queue = desk.queue_of_group("T", "g")
+    invented = [queue | {"topic": "U"}, queue | {"queueId": 2}, queue | {"queueId": -1}]
+    body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [*invented, queue]}
+    assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}
+    assert (await desk.ask(41, body | {"consumerGroup": "h"})).body == b'{"lockOKMQSet":[]}'
+    other_name: dict[str, object] = {
+        "clientId": "b",
+        "consumerGroup": "g",
+        "mqSet": [queue | {"brokerName": "x"}],
+    }
+    assert (await desk.ask(41, other_name)).body == b'{"lockOKMQSet":[]}', "it is the same queue"
+    assert len(desk.clients.locks) == 1
 
 
 @pytest.mark.parametrize(("kind", "most"), [("TAG", 32), ("SQL92", 4)])
@@ -264,7 +281,7 @@ async def test_expressions_of_a_heartbeat_have_a_limit(desk: Desk, kind: str, mo
 
 
 async def test_queue_locks(desk: Desk) -> None:
-    queue = {"brokerName": "b-a", "queueId": 0, "topic": "%RETRY%CG3"}
+    queue = desk.queue_of_group("%RETRY%CG3", "CG3")
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "CG3", "mqSet": [queue]}
     answer = await desk.ask(41, body)
     assert json.loads(answer.body) == {"lockOKMQSet": [queue]}
@@ -294,7 +311,7 @@ async def test_a_replica_asks_its_master_for_locks(tmp_path: Path) -> None:
 
     desk = Desk(tmp_path, forward_to_master)
     desk.metadata.gate.close(ROLE, "slave")
-    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    queue = master.queue_of_group("T", "g")
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
     assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}
     assert (await master.ask(41, body | {"clientId": "b"})).body == b'{"lockOKMQSet":[]}', "the master's lock"
@@ -307,7 +324,7 @@ async def test_a_replica_asks_its_master_for_locks(tmp_path: Path) -> None:
 
 async def test_locks_wait_while_the_mastership_moves(desk: Desk) -> None:
     """A Java consumer that gets none gives up its queues until it locks them again, 20 s later."""
-    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    queue = desk.queue_of_group("T", "g")
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
     desk.metadata.gate.close(HAND_OVER, "going")
     asking = asyncio.create_task(desk.ask(41, body))
@@ -317,7 +334,7 @@ async def test_locks_wait_while_the_mastership_moves(desk: Desk) -> None:
 
 async def test_locks_of_an_earlier_term_do_not_count(desk: Desk) -> None:
     """Another broker was master meanwhile, and gave the queue to somebody else."""
-    queue = {"brokerName": "b-a", "queueId": 0, "topic": "T"}
+    queue = desk.queue_of_group("T", "g")
     body: dict[str, object] = {"clientId": "a", "consumerGroup": "g", "mqSet": [queue]}
     begin_term(desk.metadata, 1)
     assert json.loads((await desk.ask(41, body)).body) == {"lockOKMQSet": [queue]}

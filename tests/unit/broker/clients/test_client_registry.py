@@ -185,7 +185,7 @@ def test_random_histories() -> None:
         assert found == model
 
 
-Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
+Q0, Q1 = Queue("T", 0), Queue("T", 1)
 
 
 def test_locks() -> None:
@@ -211,7 +211,7 @@ def test_a_lost_unlock_ends_by_itself() -> None:
 
 def test_locks_are_bounded() -> None:
     locks = QueueLocks(locks_max=2)
-    queues = [Queue("T", "b", index) for index in range(5)]
+    queues = [Queue("T", index) for index in range(5)]
     assert locks.lock("g", "a", queues, now_ms=0) == queues[:2]
     assert locks.lock("g", "a", queues, now_ms=1) == queues[:2]
     assert len(locks) == 2

@@ -506,7 +506,7 @@ def test_sends_to_a_retry_topic(broker: Broker, times: int, maximum: str | None,
 
 def test_what_an_ordered_group_gives_up_is_dead(broker: Broker) -> None:
     """broker-ops pitfall 2: its consumers have retried in place."""
-    broker.context.locks.lock("g", "client", [Queue("T", "b", 0)], now_ms=now_ms())
+    broker.context.locks.lock("g", "client", [Queue("T", 0)], now_ms=now_ms())
     ok(broker.send(b"body", b="%RETRY%g", j="1"))
     assert len(stored(broker, "%DLQ%g")) == 1
 
