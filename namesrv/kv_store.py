@@ -28,6 +28,8 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 DEFAULT_PATH = Path("~/namesrv/kvConfig.json")
 FILE_BYTES_MAX = 8 * 1024 * 1024
 """A namespace must fit into one frame (16 MiB)."""
+VALUE_BYTES_MAX = 524_288
+"""Of a change, with namespace and key: requests and responses have them in their header, which has 1 MiB."""
 WAITING_MAX = 1_024
 """Maximum number of changes that wait for the disk; more are answered with SYSTEM_BUSY."""
 
@@ -68,6 +70,9 @@ class KvStore:
     async def change(self, namespace: str, key: str, value: str | None) -> None:
         """Sets a key, or deletes it (value None), durably. Raises CommandError: the change was not stored."""
         bytes_ = len(msgspec.json.encode([namespace, key, value or ""]))
+        if bytes_ > VALUE_BYTES_MAX:
+            remark = f"namespace, key and value have {bytes_} bytes; {VALUE_BYTES_MAX} is the limit"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         if value is not None and self._bytes + self._waiting_bytes + bytes_ > FILE_BYTES_MAX:
             remark = f"KV configuration would be larger than {FILE_BYTES_MAX} bytes: delete keys first"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)

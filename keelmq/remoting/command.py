@@ -26,6 +26,8 @@ FLAG_ONEWAY = 2
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 
 REMARK_CHARS_MAX = 65_536
+HEADER_BYTES_MAX = 1_048_576
+"""Of a received one: it is decoded before any check of access. Properties of a message have 32 KiB."""
 # code, language u8, version, opaque, flag, remark length; then remark, ext length i32, entries
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
@@ -142,6 +144,8 @@ def decode(payload: bytes) -> RemotingCommand:
 
 def decode_parts(serialize_type: int, header: bytes, body: bytes) -> RemotingCommand:
     """As decode(), for a header and a body that are split already."""
+    if len(header) > HEADER_BYTES_MAX:
+        raise RemoteProtocolError(f"header of {len(header)} bytes; {HEADER_BYTES_MAX} is the limit")
     if serialize_type == SerializeType.JSON:
         command = _decode_json_header(header)
     elif serialize_type == SerializeType.ROCKETMQ:

@@ -160,6 +160,8 @@ async def test_there_are_limits(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     store = loaded(path)
     with pytest.raises(CommandError, match="larger than 100 bytes: delete keys first"):
         await store.change("N", "k", "x" * 100)
+    with pytest.raises(CommandError, match="524288 is the limit"):
+        await store.change("N", "k", "x" * 524_288)
     changes = [asyncio.ensure_future(store.change("N", f"k{i}", "v")) for i in range(3)]
     outcomes = await asyncio.gather(*changes, return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None), type(None), CommandError]

@@ -318,3 +318,14 @@ def test_captured_bodies_fit_their_models() -> None:
     assert decode_body(ClusterInfo, cluster).broker_addr_table["broker-a"].broker_addrs[0]
     route = decode(payload_of((FRAMES / "105-topic-route-producer.resp.bin").read_bytes())).body
     assert decode_body(TopicRouteData, route).queue_datas
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+def test_a_received_header_has_a_limit(serialize_type: SerializeType) -> None:
+    """A stranger's header of 16 MiB with two million fields took six seconds."""
+    fields = {f"{number:x}": "" if serialize_type is SerializeType.JSON else "x" for number in range(70_000)}
+    command = RemotingCommand(105, 1, ext_fields=fields, serialize_type=serialize_type)
+    assert len(decode(encode(command)[4:]).ext_fields) == 70_000
+    command.ext_fields = {"x": "x" * 1_048_576}
+    with pytest.raises(RemoteProtocolError, match="1048576 is the limit"):
+        decode(encode(command)[4:])
