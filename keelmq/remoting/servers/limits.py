@@ -39,7 +39,8 @@ class LimitsConfig(Config):
         1_000,
         ge=0,
         description="requests of one address on connections none of whose requests has passed "
-        "authentication, twice as many at once; 0: no limit; without authentication there is none (ours)",
+        "authentication, and TLS handshakes of it, twice as many at once; 0: no limit; without "
+        "authentication only handshakes count (ours)",
     )
     unauthenticated_frame_bytes_per_address: int = Field(
         FRAME_BYTES_MAX + 4_194_304,

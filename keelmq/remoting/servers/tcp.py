@@ -13,6 +13,7 @@ from keelmq.remoting.large_frames import LargeFrames
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.peer_limits import Limits, PeerLimits
 from keelmq.remoting.write_buffers import STALLED_LOOKS, WriteBuffers
+from keelmq.runtime.clock import now_ms
 from keelmq.runtime.config import ConfigError, why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import ServerTls
@@ -81,6 +82,7 @@ class TcpServer:
                 scratch=self._scratch,
                 enter=self._waits,
                 leave=self.limits.leave,
+                hello=self._says_hello,
             )
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -151,6 +153,13 @@ class TcpServer:
     def _waits(self, connection: WaitingConnection, host: str) -> str | None:
         """A connection counts before it is known whether it speaks TLS."""
         return self.limits.enter(connection, network_of(host_and_port_bytes(host, 0)))
+
+    def _says_hello(self, host: str) -> str | None:
+        """A handshake costs fifteen times as much as a connection, and whoever repeats a captured hello pays
+        none of it."""
+        if self.limits.take_request(network_of(host_and_port_bytes(host, 0)), now_ms()):
+            return None
+        return "too many TLS handshakes of its address; try again in 1 s"
 
     def _made(self, connection: Connection) -> None:
         refusal = self.limits.enter(connection, connection.network)

@@ -41,7 +41,7 @@ class TlsPort:
     connections is that in which they came. `scratch`: the buffer for reads, where
     that protocol is a BufferedProtocol; None: it is a Protocol. `name` is for log lines. `enter` is asked
     about each connection and its host, and returns why it is refused, or None; `leave` is called when it does
-    not wait any more."""
+    not wait any more. `hello` is asked about the host of each handshake, as `enter` is."""
 
     def __init__(
         self,
@@ -55,12 +55,13 @@ class TlsPort:
         waiting_max: int = WAITING_MAX,
         enter: "Callable[[WaitingConnection, str], str | None]" = lambda _connection, _host: None,
         leave: "Callable[[WaitingConnection], None]" = lambda _connection: None,
+        hello: Callable[[str], str | None] = lambda _host: None,
     ) -> None:
         self.tls, self.make_protocol, self.name, self.scratch = tls, make_protocol, name, scratch
         self.first_byte_ms, self.handshake_ms, self.waiting_max = first_byte_ms, handshake_ms, waiting_max
         self.waiting: dict[WaitingConnection, None] = {}
         """In the order of their arrival."""
-        self._enter, self.leave = enter, leave
+        self._enter, self.leave, self.hello = enter, leave, hello
         self.counts = tls.counts.setdefault(name, Counter())
         self.told = RateLimitedLogger(logger)
         self.is_closed = False
@@ -104,16 +105,16 @@ class WaitingConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._first: bytes = b""
         self._protocol = port.make_protocol()
-        self.address = "?"
+        self.address, self._host = "?", ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if peer := transport.get_extra_info("peername"):
-            self.address = f"{peer[0]}:{peer[1]}"
+            self.address, self._host = f"{peer[0]}:{peer[1]}", str(peer[0])
         if self._port.is_closed:
             self._transport.abort()
             return
-        self._port.enter(self, str(peer[0]) if peer else "")
+        self._port.enter(self, self._host)
         if not self._transport.is_closing():
             self._deadline(self._port.first_byte_ms, "no byte came")
 
@@ -165,6 +166,9 @@ class WaitingConnection:
             return
         if not port.tls.accepts_tls:
             port.refuse(self, TLS_REFUSED, "it speaks TLS, and there is no certificate: tls.server.certPath")
+            return
+        if (problem := port.hello(self._host)) is not None:
+            port.refuse(self, REFUSED, problem)
             return
         self._deadline(port.handshake_ms, "no TLS handshake")
         self._first = data

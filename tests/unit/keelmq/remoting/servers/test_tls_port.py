@@ -26,12 +26,13 @@ from keelmq.remoting.operations.controller import (
     BrokerSetRequest,
     MasterInfo,
 )
+from keelmq.remoting.peer_limits import Limits, PeerLimits
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.remoting.write_buffers import OVER_LIMIT, STALLED, WriteBuffers
 from keelmq.runtime.tls import port as port_module
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.runtime.tls.files import CertificateFiles, key_names
-from keelmq.runtime.tls.port import EVICTED, FAILED, HANDSHAKES, PLAIN_REFUSED, TIMED_OUT, TlsPort
+from keelmq.runtime.tls.port import EVICTED, FAILED, HANDSHAKES, PLAIN_REFUSED, REFUSED, TIMED_OUT, TlsPort
 from tests.support.raft_certificates import Authority
 from tests.support.server_parts import (
     FAST_PATH_CODE,
@@ -408,6 +409,22 @@ async def test_waiting_connections_are_bounded(authority: Authority, caplog: Log
         assert answered(await ask(address_of(of), None))
         assert answered(await ask(address_of(of), ClientTls()))
         assert len([each for each in caplog.records if "wait for a handshake" in each.message]) == 1
+        for _, writer in strangers:
+            writer.close()
+        await until(lambda: not port.waiting, "nothing waits")
+
+
+async def test_handshakes_of_an_address_are_limited(authority: Authority, caplog: LogCaptureFixture) -> None:
+    """Whoever repeats a captured hello pays nothing, and the server a handshake."""
+    limits = PeerLimits(Limits(unauthenticated_requests_per_s=5))
+    async with server(tls=server_tls(authority), limits=limits) as of:
+        port = port_of(of)
+        strangers = [await asyncio.open_connection(*of.address) for _ in range(20)]
+        for _, writer in strangers:
+            writer.write(client_hello())
+        await until(lambda: port.counts[REFUSED] >= 5, "more than twice the rate are refused")
+        assert "too many TLS handshakes" in caplog.text
+        assert answered(await ask(address_of(of), None)), "plain connections are not concerned"
         for _, writer in strangers:
             writer.close()
         await until(lambda: not port.waiting, "nothing waits")
