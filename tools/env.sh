@@ -21,8 +21,10 @@ has() {
 # Two set-ups of one checkout would write the same files: the second one waits, and then finds everything made.
 # flock's lock ends with its process. Where there is no flock (macOS), a directory is the lock.
 prepare() {
-  # Of somebody else, who has set it up.
-  if [ -x "$ROOT/.venv/bin/python" ] && [ ! -w "$ROOT/.tools" ]; then return; fi
+  # Of somebody else, who has set it up. Where .tools was deleted, the directory around it says so.
+  where="$ROOT/.tools"
+  [ -e "$where" ] || where="$ROOT"
+  if [ -x "$ROOT/.venv/bin/python" ] && [ ! -w "$where" ]; then return; fi
   mkdir -p "$ROOT/.tools"
   lock="$ROOT/.tools/.lock"
   if command -v flock > /dev/null; then

@@ -87,6 +87,21 @@ def test_a_checkout_of_somebody_else_is_used_as_it_is(checkout: Path) -> None:
         (checkout / ".tools").chmod(0o755)
 
 
+def test_without_its_tools_a_checkout_is_set_up_again(checkout: Path) -> None:
+    """`rm -rf .tools` is what a developer does to get rid of caches."""
+    ran(checkout / "run")
+    (checkout / ".tools" / "bin").rename(checkout / "bin")
+    shutil.rmtree(checkout / ".tools")
+    python = checkout / "path" / "python3"  # stands for the pip that fetches uv
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nmv "{checkout}/bin" "{checkout}/.tools/bin"\n')
+    python.chmod(0o755)
+    (checkout / "keelmq" / "leaf.py").write_text("pass\n")
+    own = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    out, err = ran(checkout / "run", env=own)
+    assert out == ["hello"] and "fetching uv" in err and "compiling" in err
+
+
 def test_cdpath_does_not_get_into_the_paths(checkout: Path) -> None:
     options = {"cwd": checkout.parent, "env": {**os.environ, "CDPATH": str(checkout.parent)}}
     assert ran("a checkout/run", **options)[0] == [f"made {checkout}/.venv", "hello"]
