@@ -6,7 +6,6 @@ default. Source: RocketMQ 5.3.3 RemotingCommand, RocketMQSerializable; fastjson 
 """
 
 import struct
-import sys
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 from keelmq.remoting.body import ALL_ERRORS_BYTES_MAX, body_bytes, validator_of
 from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
 from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
-from keelmq.remoting.lenient_json import is_too_dense, load_lenient, without_nulls
+from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, is_too_dense, load_lenient, without_nulls
 from keelmq.remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
 
 FLAG_RESPONSE = 1
@@ -365,11 +364,11 @@ def _remark(error: ValidationError, what: str) -> str:
 # ---- bodies ----
 
 
-def decode_body(type_: Any, raw: bytes, *, lenient_bytes_max: int = sys.maxsize) -> Any:
+def decode_body(type_: Any, raw: bytes) -> Any:
     """Returns a body as `type_` (an Operation's request_body or response_body); None for empty JSON.
 
-    Accepts what fastjson writes: bare number keys, null members, numbers as text; above lenient_bytes_max it
-    must be standard JSON of the type, and not too dense. Raises BadRequest.
+    Accepts what fastjson writes: bare number keys, null members, numbers as text; above REWRITTEN_BYTES_MAX
+    it must be standard JSON of the type, and not too dense. Raises BadRequest.
     """
     if type_ is None:
         return None
@@ -377,13 +376,14 @@ def decode_body(type_: Any, raw: bytes, *, lenient_bytes_max: int = sys.maxsize)
         return raw
     if not raw:
         return None
-    if len(raw) > lenient_bytes_max and is_too_dense(raw):
+    is_large = len(raw) > REWRITTEN_BYTES_MAX
+    if is_large and is_too_dense(raw):
         raise BadRequest("body has more lists and objects than anything that is sent")
     validator = validator_of(type_, first_error_only=len(raw) > ALL_ERRORS_BYTES_MAX)
     try:
         return validator.validate_json(raw)
     except ValidationError as error:
-        if len(raw) > lenient_bytes_max:
+        if is_large:
             raise BadRequest(_remark(error, "body member")) from None
     try:
         value = load_lenient(raw)

@@ -23,7 +23,6 @@ from keelmq.remoting.command import (
     response_frame,
 )
 from keelmq.remoting.frame import Frame
-from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX
 from keelmq.remoting.operation import (
     ANYBODY,
     OUTCOME_UNKNOWN,
@@ -255,7 +254,7 @@ class Dispatcher:
             header = parse_header(operation.request, command.ext_fields)
             call = Call(
                 peer,
-                decode_body(operation.request_body, command.body, lenient_bytes_max=REWRITTEN_BYTES_MAX),
+                decode_body(operation.request_body, command.body),
                 command.version,
                 command.ext_fields,
                 command.body,

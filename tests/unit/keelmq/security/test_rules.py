@@ -179,6 +179,13 @@ def test_a_heartbeat_with_a_wrong_member_is_refused() -> None:
         required_contexts(34, {}, b'{"clientID":"c","consumerDataSet":7}', CLUSTER)
 
 
+def test_a_large_body_has_the_limits_of_its_request_here_too() -> None:
+    """The body is read for the check before it is read for the handler: a heartbeat of 15 MiB without any
+    sense kept a broker busy for 20 s."""
+    with pytest.raises(Unreadable, match="more lists and objects"):
+        needs(34, body=b'{"clientID":[' + b"[]," * 400_000 + b"[]]}")
+
+
 def test_bodies_are_read_tolerantly() -> None:
     """As fastjson and clients in other languages write them."""
     body = b'{clientID:"c",consumerDataSet:[{groupName:"g",consumeType:1,subscriptionDataSet:null}]}\n'
