@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from keelmq.remoting.body import ALL_ERRORS_BYTES_MAX, body_bytes, validator_of
+from keelmq.remoting.body import adapter_of, body_bytes
 from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
 from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
 from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, is_too_dense, load_lenient, without_nulls
@@ -379,9 +379,8 @@ def decode_body(type_: Any, raw: bytes) -> Any:
     is_large = len(raw) > REWRITTEN_BYTES_MAX
     if is_large and is_too_dense(raw):
         raise BadRequest("body has more lists and objects than anything that is sent")
-    validator = validator_of(type_, first_error_only=len(raw) > ALL_ERRORS_BYTES_MAX)
     try:
-        return validator.validate_json(raw)
+        return adapter_of(type_).validate_json(raw)
     except ValidationError as error:
         if is_large:
             raise BadRequest(_remark(error, "body member")) from None
@@ -390,7 +389,7 @@ def decode_body(type_: Any, raw: bytes) -> Any:
     except ValueError as error:
         raise BadRequest(f"body is not JSON: {error}") from None
     try:
-        return validator.validate_python(without_nulls(value))
+        return adapter_of(type_).validate_python(without_nulls(value))
     except ValidationError as error:
         raise BadRequest(_remark(error, "body member")) from None
     except RecursionError:

@@ -12,8 +12,9 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import pydantic.main
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
@@ -21,6 +22,26 @@ from keelmq.remoting.turn_requests import Frames, ReadRequests, TurnRequests
 BUILDS_UNDER_A_LOCK: Final = hasattr(pydantic.main, "_rebuild_lock")  # since 2.14
 """Two threads may use a model for the first time at once, as blocking clients do. With an older pydantic, all
 validators are built at the import."""
+
+
+_COLLECTIONS: Final = ("dict", "frozenset", "list", "set", "tuple")
+_NOT_SCHEMAS: Final = ("default", "metadata", "serialization")
+
+
+def first_error_only(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Lets lists and maps of a type end at their first wrong item (a hook of pydantic's, for each model and
+    each type around models). All errors of a body as large as a frame would take gigabytes and a minute."""
+    schema = handler(source)
+    nodes: list[Any] = [handler.resolve_ref_schema(schema)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if node.get("type") in _COLLECTIONS:
+                node["fail_fast"] = True
+            nodes += [part for name, part in node.items() if name not in _NOT_SCHEMAS]
+        elif isinstance(node, (list, tuple)):
+            nodes += node
+    return schema
 
 
 class Wire(BaseModel):
@@ -38,6 +59,10 @@ class Wire(BaseModel):
         # A body may have a password in it, and an error's text may be logged.
         hide_input_in_errors=True,
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return first_error_only(source, handler)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
