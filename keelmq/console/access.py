@@ -35,7 +35,8 @@ SESSION_ID_BYTES: Final = 32
 NAME_CHARS_MAX: Final = 256
 API: Final = "/v1/console"
 OPEN: Final = frozenset({f"{API}/session", f"{API}/login", f"{API}/logout"})
-LOGINS_AT_ONCE: Final = 4
+CHECKS_AT_ONCE: Final = 4
+"""Of log-ins, and as many of sessions: neither waits for the other, where servers are slow to answer."""
 CHECK_AGAIN_MS: Final = 10_000
 """How long a password that servers of the cluster have checked counts, where only they know it."""
 
@@ -84,7 +85,8 @@ class ConsoleAccess:
         self._as_password = as_password
         self.sessions = SessionTable()
         self._throttle = FailureThrottle()
-        self._checking = asyncio.Semaphore(LOGINS_AT_ONCE)
+        self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._checking_again = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._asking: dict[str, asyncio.Task[None]] = {}
         """Session id -> who asks whether its password is still right."""
 
@@ -134,7 +136,7 @@ class ConsoleAccess:
             task.add_done_callback(lambda _: self._asking.pop(session_id, None))
 
     async def _ask_again(self, session_id: str, session: Session) -> None:
-        async with self._checking:
+        async with self._checking_again:
             is_right = await self._verifier.is_still_right(session.user, session.secret.text)
         if is_right:
             self.sessions.checked(session_id, self._clock())

@@ -5,7 +5,7 @@ import base64
 import hashlib
 from pathlib import Path
 
-from fastapi import Request
+from fastapi import Request, Response
 
 from keelmq.console.access import CHECK_AGAIN_MS, ConsoleAccess, Visitor
 from keelmq.remoting.operation import Peer
@@ -31,6 +31,8 @@ class Servers:
     def __init__(self) -> None:
         self.password = "right"
         self.asked = 0
+        self.answer = asyncio.Event()
+        self.answer.set()
 
     async def verify(self, user: str, password: str, peer: Peer) -> None:
         if password != self.password:
@@ -38,6 +40,7 @@ class Servers:
 
     async def is_still_right(self, user: str, password: str) -> bool:
         self.asked += 1
+        await self.answer.wait()
         return password == self.password
 
 
@@ -84,6 +87,20 @@ async def test_the_cluster_is_asked_again_whether_a_password_is_right() -> None:
     console.now_ms += CHECK_AGAIN_MS
     await console.is_let_in()
     assert not await console.is_let_in()
+
+
+async def test_nobody_waits_at_the_log_in_while_sessions_are_asked_about() -> None:
+    """Servers that hang are asked for seconds, and just then operators want to log in."""
+    console = Alone()
+    console.servers.answer.clear()
+    console.now_ms += CHECK_AGAIN_MS
+    for number in range(20):
+        console.access.sessions.begin(f"id-{number}", "alice", "right", console.now_ms - CHECK_AGAIN_MS)
+        console.access.authorization_of(PATH, f"keelmq_console=id-{number}")
+    await asyncio.wait_for(console.access.login(opened(None), Response(), "alice", "right"), 10)
+    console.servers.answer.set()
+    await others()
+    assert console.servers.asked == 20
 
 
 async def test_a_stream_of_a_former_user_ends() -> None:
