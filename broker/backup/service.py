@@ -36,8 +36,6 @@ from keelmq.runtime.tasks import finished_in_thread
 logger = logging.getLogger(__name__)
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-BYTES_PER_SECOND_DEFAULT: Final = 64 << 20
-SMALL_FILE_BYTES_MAX: Final = 256 << 20
 
 
 class Progress(msgspec.Struct, frozen=True):

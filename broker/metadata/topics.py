@@ -369,11 +369,6 @@ class TopicTable(FileStore[TopicConfig]):
     def _unversioned(self) -> dict[str, TopicConfig]:
         return self.guesses()
 
-    def set_state_version(self, master_epoch: int) -> None:
-        """Begins a master's term: its changes rank above those of all earlier epochs."""
-        if self.table.version.state_version < master_epoch:
-            self.begin_term(master_epoch)
-
     # -- a RocketMQ master's table -----------------------------------------------------------------------
 
     def apply_remote(

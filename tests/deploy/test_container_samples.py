@@ -9,7 +9,7 @@ import pytest
 from broker.config.broker_config import BrokerConfig
 from broker.container.app import own_ports
 from broker.container.config import ContainerConfig
-from broker.container.core.plan import check_together
+from broker.container.core.plan import problems_of
 from broker.container.inner_config import load_inner
 from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
 from keelmq.runtime.config import load_config
@@ -64,8 +64,9 @@ def brokers_of(directory: Path, container: ContainerConfig | None) -> dict[str, 
         return {}
     inner = [load_inner(path, container) for path in sorted(directory.glob("broker-*.conf"))]
     assert [each.notes for each in inner] == [()] * len(inner), "lines without effect"
-    problems = check_together([each.plan() for each in inner], own_ports(container))
-    assert problems == [[]] * len(inner)
+    plans = [each.plan() for each in inner]
+    for number, plan in enumerate(plans):
+        assert not problems_of(plan, plans[:number], own_ports(container))
     return {each.path.name: each.config for each in inner}
 
 

@@ -3,7 +3,7 @@
 RocketMQ's container finds an occupied port when it binds it, and two stores in one directory never. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
@@ -57,8 +57,3 @@ def _clashes(new: BrokerPlan, other: BrokerPlan) -> Iterable[str]:
 
 def _overlap(a: str, b: str) -> bool:
     return f"{a}/".startswith(f"{b}/") or f"{b}/".startswith(f"{a}/")
-
-
-def check_together(plans: Sequence[BrokerPlan], own_ports: dict[int, str]) -> list[list[str]]:
-    """Returns the problems of each plan with those before it: the first one of two that clash is fine."""
-    return [problems_of(plan, plans[:number], own_ports) for number, plan in enumerate(plans)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.container.core.identity import NOT_APPLIED, BrokerIdentity
 from broker.container.core.members import BadMembers, Members, parse_members
-from broker.container.core.plan import BrokerPlan, check_together, problems_of
+from broker.container.core.plan import BrokerPlan, problems_of
 
 
 def plan(name: str, port: int, store: str, *, broker_id: int = 0) -> BrokerPlan:
@@ -41,15 +41,10 @@ def test_what_two_brokers_cannot_share(new: BrokerPlan, problem: str) -> None:
     assert any(problem in each for each in found) if problem else not found, found
 
 
-def test_the_first_of_two_that_clash_is_fine() -> None:
-    same = [plan("a", 10911, "/s/a"), plan("b", 10911, "/s/b"), plan("c", 10921, "/s/c")]
-    assert [bool(found) for found in check_together(same, {})] == [False, True, False]
-
-
 @given(st.lists(st.integers(1_024, 1_100), min_size=2, max_size=6, unique=True))
 def test_a_plan_without_problems_has_no_port_twice(ports: list[int]) -> None:
     plans = [plan(f"b{port}", port, f"/s/{port}") for port in sorted(ports)]
-    problems = check_together(plans, {})
+    problems = [problems_of(each, plans[:number], {}) for number, each in enumerate(plans)]
     accepted = [each for each, found in zip(plans, problems, strict=True) if not found]
     used = [port for each in accepted for port in each.ports]
     if not any(problems):

@@ -113,7 +113,7 @@ def test_a_replica_grows_what_it_meets_and_the_masters_table_wins(tmp_path: Path
 
 def test_topics_of_an_older_epoch_delete_nothing(tmp_path: Path) -> None:
     table = open_table(tmp_path)
-    table.set_state_version(5)
+    table.begin_term(5)
     table.update(config("TopicA"))
     stale = TopicConfigSerializeWrapper(data_version=DataVersion(counter=99, state_version=4, timestamp=9))
     assert not table.apply_remote(stale)
