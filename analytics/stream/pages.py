@@ -26,7 +26,6 @@ from keelmq.web.page_files import packed
 
 REPLICA = ("samples", "bytes_max", "ms_max", "last_ack_offset")
 _KEYS = ("cluster_name", "broker_name", "window_ts", "max_offset", "confirm_offset")
-FLEET_HEAD = ("ms_p99", "ms_max")
 Rows = Any
 """A table of Arrow, or None."""
 
@@ -37,7 +36,7 @@ class LivePages:
     def __init__(self, out: Path, *, every_ms: int) -> None:
         self._out, self._every_ms = out, every_ms
         self._fleet: dict[int, dict[GroupName, tuple[int | None, int | None]]] = {}
-        """By minute and group: FLEET_HEAD."""
+        """By minute and group: ms_p99, ms_max."""
 
     def put(self, minute: int, lag: Rows, replicas: Rows) -> None:
         """Writes a minute. `lag`, `replicas`: rows of the roll-ups lag and replica_lag of that minute."""

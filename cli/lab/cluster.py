@@ -149,10 +149,6 @@ class Cluster:
         """The controllers as an address list, host:port;host:port."""
         return ";".join(program.controller_address for program in self.name_servers)
 
-    def broker_at(self, address: str) -> Program:
-        """Returns the broker that listens on host:port. StopIteration: there is none."""
-        return next(program for program in self.brokers if program.address == address)
-
     def controller_at(self, address: str) -> Program:
         """Returns the name server whose controller listens on host:port. StopIteration: there is none."""
         return next(program for program in self.name_servers if program.controller_address == address)

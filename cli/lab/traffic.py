@@ -38,7 +38,6 @@ class Traffic:
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._in_flight: set[asyncio.Task[SendResult]] = set()
-        self.last_error = ""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="traffic")
@@ -90,7 +89,6 @@ class Traffic:
             self._ack_log.acknowledge(number, started_ms=started_ms, now_ms=now_ms(), attempts=attempts)
         elif isinstance(error, SendError):
             self._ack_log.fail()
-            self.last_error = str(error)
         else:
             raise error
 

@@ -71,7 +71,6 @@ class Console:
         """When the newest status was taken, by `clock`."""
         self.history = History()
         self.pages = Pages(self._wake_up)
-        self.polls = 0
         self.changes = 0
         """Actions that were carried out."""
         self._tasks = TaskSet()
@@ -135,7 +134,6 @@ class Console:
         while True:
             began_ms, began_cpu_s = self._clock(), self._cpu.seconds()
             status = await self._cluster.take()
-            self.polls += 1
             await self._publish(status, began_ms)
             cpu_ms = (self._cpu.seconds() - began_cpu_s) * 1_000
             rest_ms = cpu_ms * (1 / CPU_SHARE_MAX - 1)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from keelmq.client.admin.transport import AdminError, AdminTransport
 from keelmq.remoting.codes import MASTER_ID
-from keelmq.remoting.operations.route import BrokerData, TopicRouteData
+from keelmq.remoting.operations.route import TopicRouteData
 
 T = TypeVar("T")
 
@@ -27,11 +27,6 @@ def masters_of(route: TopicRouteData) -> TopicRouteData:
         if MASTER_ID in each.broker_addrs
     ]
     return route.model_copy(update={"broker_datas": brokers})
-
-
-def without_master(brokers: list[BrokerData]) -> list[str]:
-    """Returns the names of brokers without a master: a change does not reach them."""
-    return sorted(each.broker_name for each in brokers if MASTER_ID not in each.broker_addrs)
 
 
 async def ask_brokers(

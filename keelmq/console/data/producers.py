@@ -1,14 +1,12 @@
 """Producers that are connected to the brokers, by group."""
 
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 
 from keelmq.console.data.place import Asked, Place, ServerProblem, ask_each, brokers_in
 from keelmq.remoting.operation import Wire
 from keelmq.runtime.clock import wall_ms
-
-PRODUCERS_MAX: Final = 2_000
 
 
 class ProducerRow(Wire):

@@ -152,7 +152,6 @@ class FollowedFiles(Generic[T]):
         self.files, self._make, self._name = files, make, name
         self.fault: str | None = None
         """Why the files as they are now are not in use."""
-        self.reloads = 0
         self._checking = threading.Lock()
         self._next_check = time.monotonic() + RELOAD_PERIOD_S
         self._digest = files.digest()
@@ -189,7 +188,6 @@ class FollowedFiles(Generic[T]):
             self.fault = str(error)
             return False
         self._digest, self.fault = digest, None
-        self.reloads += 1
         ends = f", until {self.expires:%Y-%m-%d %H:%M} UTC" if self.expires is not None else ""
         logger.info("%s: new certificate files are in use%s", self._name, ends)
         for line in self._warnings():
