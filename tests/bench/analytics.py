@@ -30,7 +30,6 @@ FIXED_CPU_S_MAX = 25.0
 CPU_S_PER_MILLION_MAX = 3.0
 PEAK_GIB_MAX = 4.0
 SCALE_MAX = 5.5
-DUCKDB_RATIO_MAX = 3.0
 LAG_ONLY = "lag-only"
 """The folder for the table lag alone, below that of the compacted rows."""
 

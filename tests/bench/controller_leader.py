@@ -30,8 +30,6 @@ from tests.bench.report import Measurement, Results, median
 
 GROUPS, BROKERS = 50, 150
 ROUNDS, CALLS = 9, 300
-ETCD_SHARE = 0.7
-"""Of etcd's rate is the goal."""
 VALUE = b"v" * 100
 KEYS = 10
 TURNS = 10

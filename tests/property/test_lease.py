@@ -27,7 +27,7 @@ END_MS = 60_000
 
 
 class World:
-    def __init__(self, seed: int, *, young_presume: bool = True) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now_ms = 10_000
         self.queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -41,7 +41,6 @@ class World:
         self.lease = Lease(timeout_ms=TIMEOUT_MS, replica_timeout_ms=TIMEOUT_MS)
         self.tables = [HeartbeatTable() for _ in range(3)]
         self.watches = [LivenessView(table, lambda: self.now_ms) for table in self.tables]
-        self.leads_since = 0
         self.held_ms = 0
 
     @property

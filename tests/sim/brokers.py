@@ -47,7 +47,6 @@ CLUSTER, GROUP = "C", "broker-a"
 RECORD_BYTES = 16
 FILE_BYTES = 1 << 20
 CALL_TIMEOUT_MS = 400
-RECONNECT_MS = 150
 STRAGGLER_MS = (1_000, 9_000)
 """So late arrives a request that everybody has given up."""
 

@@ -1,24 +1,15 @@
-"""The same numbers in plain Python, from their definitions: slow, obvious, and apart from the Spark code.
+"""Elections and fail-overs of a history in plain Python, from their definitions: slow, obvious, and apart
+from the Spark code."""
 
-Time is looked at in steps so small that nothing changes within one; nothing here knows window functions,
-intervals or joins.
-"""
-
-import bisect
-import itertools
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keelmq.remoting.records import ControllerEvent, GroupView, HaSample, RoleChange, SendGap
+from keelmq.remoting.records import ControllerEvent, RoleChange, SendGap
 from tests.spark.histories import History
 
 FLAP_MS = 300_000
 SLACK_MS = 1_000
-
-EDGES = [math.ceil(2 ** (number / 8)) for number in range(8 * 45)]
-"""Bucket b holds the values v with EDGES[b] <= v + 1 < EDGES[b + 1]."""
 
 
 def times_of(events: Sequence[ControllerEvent]) -> list[int]:
@@ -27,69 +18,6 @@ def times_of(events: Sequence[ControllerEvent]) -> list[int]:
     for event in events:
         times.append(max(event.ts, times[-1]) if times else event.ts)
     return times
-
-
-def view_at(events: Sequence[ControllerEvent], times: Sequence[int], moment: int) -> GroupView | None:
-    """None: no event yet, or no master was ever elected."""
-    found = None
-    for event, time in zip(events, times, strict=True):
-        if time <= moment:
-            found = event.after
-    return found if found is not None and found.master_epoch > 0 else None
-
-
-def steps(history: History, until_ts: int, window_ms: int) -> Iterator[tuple[int, int, GroupView]]:
-    """[start, end) in which neither the group changes nor a window ends."""
-    times = times_of(history.events)
-    first, last = times[0], max(until_ts, times[-1])
-    edges = range(first - first % window_ms, last + window_ms, window_ms)
-    moments = sorted({*times, last, *(edge for edge in edges if first <= edge <= last)})
-    for start, end in itertools.pairwise(moments):
-        view = view_at(history.events, times, start)
-        if view is not None:
-            yield start, end, view
-
-
-def state_of(broker_id: int, view: GroupView) -> str:
-    if broker_id == view.master_broker_id:
-        return "master"
-    return "in_sync" if broker_id in view.sync_state_set else "out"
-
-
-def membership(history: History, until_ts: int, window_ms: int) -> dict[int, list[tuple[int, int, str]]]:
-    spans: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for start, end, view in steps(history, until_ts, window_ms):
-        for broker_id in view.replicas:
-            state, mine = state_of(broker_id, view), spans[broker_id]
-            if mine and mine[-1][1] == start and mine[-1][2] == state:
-                start_of_span = mine.pop()[0]
-                mine.append((start_of_span, end, state))
-            else:
-                mine.append((start, end, state))
-    return dict(spans)
-
-
-def out_of_sync(history: History, until_ts: int, window_ms: int) -> dict[tuple[int, int], int]:
-    """Milliseconds by (brokerId, window)."""
-    found: Counter[tuple[int, int]] = Counter()
-    for start, end, view in steps(history, until_ts, window_ms):
-        for broker_id in view.replicas:
-            if state_of(broker_id, view) == "out":
-                found[broker_id, start // window_ms * window_ms] += end - start
-    return dict(found)
-
-
-def below_min_ms(history: History, until_ts: int, minimum: int, window_ms: int) -> int:
-    return sum(
-        end - start
-        for start, end, view in steps(history, until_ts, window_ms)
-        if len(view.sync_state_set) < minimum
-    )
-
-
-def newest_minimum(samples: Sequence[HaSample]) -> int:
-    of_masters = [sample for sample in samples if sample.role == "master"]
-    return max(of_masters, key=lambda sample: sample.ts).min_in_sync_replicas if of_masters else 1
 
 
 def counts(history: History) -> dict[str, int]:
@@ -202,16 +130,3 @@ def join_gaps(found: Sequence[Failover], gaps: Sequence[SendGap]) -> None:
         if each.event_id in taken:
             gap = min(taken[each.event_id], key=lambda gap: abs(each.elected_ts - gap.started_ts))
             each.fault_ts, each.killed_program, each.gap_ms = gap.started_ts, gap.program, gap.gap_ms
-
-
-# ---------------------------------------------------------------------- lag
-def bucket(value: int) -> int:
-    return bisect.bisect_right(EDGES, value + 1) - 1
-
-
-def exact(values: Sequence[int], rank: float) -> int:
-    return sorted(values)[max(math.ceil(rank * len(values)), 1) - 1]
-
-
-def from_buckets(values: Sequence[int], rank: float, worst: int) -> int:
-    return min(EDGES[bucket(exact(values, rank)) + 1] - 2, worst)

@@ -20,7 +20,7 @@ from broker.store.log.commit_log import CommitLog
 from broker.store.log.sync_fault import SyncFault
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
-from keelmq.remoting.operation import Call, Empty, Failed, Ok, Operation, Outcome
+from keelmq.remoting.operation import Call, Empty, Failed, Ok, Operation
 from keelmq.remoting.operations.broker_admin import (
     EXCHANGE_BROKER_HA_INFO,
     SET_COMMITLOG_READ_MODE,
@@ -149,10 +149,6 @@ async def test_pages_ahead_are_read_or_not(
         await send(client, broker, b"one")
         log = broker.store.commit_log
         advice.clear()
-
-        async def read_mode(mode: int) -> Outcome[Empty]:
-            header = ReadAheadRequest(READ_AHEAD_MODE=mode)
-            return await client.call(broker.address, SET_COMMITLOG_READ_MODE, header)
 
         outcome = await client.call(
             broker.address, SET_COMMITLOG_READ_MODE, ReadAheadRequest(READ_AHEAD_MODE=1)

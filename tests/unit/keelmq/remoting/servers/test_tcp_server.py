@@ -23,7 +23,7 @@ from tests.support.server_parts import (
     until,
 )
 
-NEXT_ID, REPLICA_INFO = 1012, 1004
+NEXT_ID = 1012
 
 
 def next_id(broker_name: str, opaque: int = 5, **more: Any) -> RemotingCommand:
