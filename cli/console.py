@@ -11,9 +11,9 @@ from cli.credentials import CredentialsOption, checked_credentials
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.sources import POLL_MS
 from keelmq.console.standalone import PORT, StandaloneConsole, StandaloneOptions
+from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.program import log_to_stderr, runner, say_ready, stop_event
-from keelmq.security.open_network import is_loopback
 
 
 def console(

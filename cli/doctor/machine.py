@@ -18,10 +18,10 @@ from pathlib import Path
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
 from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.compiled import built
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.config import is_loopback
 
 OPEN_FILES_MIN = 4_096
 FREE_BYTES_MIN = 64 << 20

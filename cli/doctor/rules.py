@@ -11,7 +11,8 @@ from cli.doctor.files import ConfigFile
 from cli.doctor.plain_groups import plain_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import group_rules
-from namesrv.plugins.controller.config import ControllerConfig, is_loopback
+from keelmq.remoting.addresses import is_loopback
+from namesrv.plugins.controller.config import ControllerConfig
 
 ROUTES_EXPIRE_MS = 120_000
 """A name server removes a broker that has not registered for this long."""

@@ -9,10 +9,11 @@ from pathlib import Path
 from cli.doctor.files import ConfigFile
 from cli.doctor.machine import host_of
 from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError, parse_settings, secret_keys
 from keelmq.runtime.tls.settings import with_file
 from keelmq.security.core.plain_acl import BadPlainAcl
-from keelmq.security.open_network import CLOSE, OpenNetworkConfig, is_loopback, openings
+from keelmq.security.open_network import CLOSE, OpenNetworkConfig, openings
 from keelmq.security.plain_acl_files import PlainAclFiles
 from keelmq.security.private_file import exposed
 from keelmq.security.users_file import BadUsersFile, UsersFile

@@ -8,12 +8,12 @@ from typing import Final
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.console.access import basic
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Caller, CommandError, Peer, Request, Role
 from keelmq.remoting.servers.http_access import Forbidden, HttpAccess, Unauthenticated
 from keelmq.remoting.servers.http_guard import SESSION_CHALLENGE
 from keelmq.runtime.tls.contexts import Tls
-from keelmq.security.open_network import is_loopback
 from keelmq.security.server_access import ip_of
 from keelmq.security.signer import Credentials
 

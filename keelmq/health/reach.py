@@ -21,11 +21,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.client import RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.tls.contexts import Tls
-from keelmq.security.open_network import is_loopback
 from keelmq.security.signer import Credentials, optional_signer
 
 ROUNDS = 4

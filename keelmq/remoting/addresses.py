@@ -1,7 +1,8 @@
-"""Socket addresses as bytes: as records store them, as limits count them, and as texts."""
+"""Socket addresses: as bytes, as records store them and limits count them, as texts, and which are local."""
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import struct
 
@@ -25,6 +26,15 @@ def both_ends_write(transport: asyncio.BaseTransport) -> tuple[str, str]:
 
 def _plain(host: str) -> str:
     return host.removeprefix("::ffff:").partition("%")[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches the host, or is it: localhost, or a loopback address, of IPv4
+    also within IPv6. Other names are not resolved."""
+    try:
+        return ipaddress.ip_address(_plain(host)).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def network_of_peer(address: str) -> bytes:

@@ -6,10 +6,10 @@ says otherwise: unlike a signature, a password that somebody reads on the way is
 
 import base64
 import hashlib
-import ipaddress
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.operation import ANYBODY, Access, Caller, Peer, Request, Role
 from keelmq.remoting.servers.http_access import Forbidden, TooManyFailures, Unauthenticated
 from keelmq.remoting.servers.http_settings import HttpConfig, HttpPolicy, http_policy
@@ -144,7 +144,7 @@ class HttpServerAccess:
         return UserCaller(server, Granted(username, Role.READ), peer_ip)
 
     def _takes_passwords(self, peer: Peer) -> bool:
-        return peer.is_tls or self._basic_over_plain or _is_loopback(ip_of(peer.address))
+        return peer.is_tls or self._basic_over_plain or is_loopback(ip_of(peer.address))
 
     def _refuse_throttled(self, known: bytes, peer_ip: str, who: str) -> None:
         wait_ms = self._throttle.wait_ms(peer_ip, self._clock(), who)
@@ -213,11 +213,3 @@ def program_policy(config: HttpConfig, server: Access | None, *names: str) -> Ht
     """Returns which requests a program's HTTP port takes. `names`: hosts that it binds or announces. Raises
     ConfigError."""
     return http_policy(config, *names, access=http_access(config, server))
-
-
-def _is_loopback(peer_ip: str) -> bool:
-    try:
-        address = ipaddress.ip_address(peer_ip)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,11 +1,11 @@
 """What a program leaves open to whoever reaches its ports; said at start and by `keelmq doctor`."""
 
-import ipaddress
 import logging
 from collections.abc import Iterable
 
 from pydantic import Field
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.tls.settings import TlsConfig, with_file
 from keelmq.security.config import SecurityConfig
 
@@ -20,14 +20,6 @@ class OpenNetworkConfig(TlsConfig, SecurityConfig):
         description="no warning at start about ports that are open to other machines: they are meant to be "
         "(ours)",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches the host; names other than localhost are not resolved."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def openings(config: OpenNetworkConfig) -> list[str]:

@@ -1,12 +1,12 @@
 """ControllerConfig: RocketMQ's controller keys, and KeelMQ's keys for the raft port."""
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.telemetry import TelemetryConfig
 from keelmq.runtime.config import SECURITY_FILE, ConfigError, read_named
 from namesrv.plugins.controller.raft.api import TlsFiles
@@ -267,11 +267,3 @@ def parse_peers(key: str, text: str) -> dict[str, Address]:
     if not peers:
         raise ValueError(f"{key}: it names no member")
     return peers
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.controller import UPDATE_CONTROLLER_CONFIG
@@ -20,7 +21,7 @@ from keelmq.runtime.tasks import TaskSet
 from keelmq.security.private_file import exposed
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import PluginContext, Settings
-from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig, is_loopback
+from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
 from namesrv.plugins.controller.core.state import State

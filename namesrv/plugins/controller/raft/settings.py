@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.api import RaftSettings
-from namesrv.plugins.controller.raft.transport.addresses import AddressBook, is_loopback, listen_host, resolve
+from namesrv.plugins.controller.raft.transport.addresses import AddressBook, listen_host, resolve
 from namesrv.plugins.controller.raft.transport.certificates import Certificates
 from namesrv.plugins.controller.raft.transport.channel import (
     SECRET_BYTES_MIN,

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations import controller as wire
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.signer import Signer
-from namesrv.plugins.controller.config import Address, is_loopback, parse_peers
+from namesrv.plugins.controller.config import Address, parse_peers
 from namesrv.plugins.controller.proposer import NOT_LEADER_REMARK, result_of
 from namesrv.plugins.controller.raft.api import ChangeOutcome, ChangeRefused, NotActive, Replicator
 from namesrv.plugins.controller.requests.replies import address_text, invalid

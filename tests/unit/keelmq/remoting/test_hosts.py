@@ -9,7 +9,7 @@ from broker.message.record import BORN_HOST_V6, STORE_HOST_V6, decode, host_byte
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
 from broker.store.querying import earliest_time, record_at
-from keelmq.remoting.addresses import host_and_port_bytes
+from keelmq.remoting.addresses import host_and_port_bytes, is_loopback
 from tests.support.store_parts import FILE_BYTES, QUEUE_FILE_BYTES, TOPIC, bodies, crash
 
 V4, V6 = host_bytes("10.0.0.1", 4_660), host_bytes("fd00::1", 4_660)
@@ -35,6 +35,17 @@ def test_a_brokers_host() -> None:
     assert store_host("[::1]", 10_911) == store_host("::1", 10_911) == host_bytes("::1", 10_911)
     assert store_host("no such host", 10_911) == bytes(4) + (10_911).to_bytes(4, "big")
     assert len(offset_message_id(host_bytes("::1", 10_911), 0)) == 56
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
+def test_hosts_that_only_this_machine_reaches(host: str) -> None:
+    """On a port of both families a client of this machine is ::ffff:127.0.0.1."""
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1", "fe80::1%lo", "", "local"])
+def test_hosts_that_others_reach(host: str) -> None:
+    assert not is_loopback(host)
 
 
 def test_a_name_that_has_no_address(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError
 from namesrv.plugins.controller.raft.transport.link import SocketAddress
 
@@ -15,15 +16,6 @@ logger = logging.getLogger(__name__)
 
 FRESH_S = 1.0  # minimum time between two look-ups of a member
 ANY_ADDRESS = "0.0.0.0"
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether the host is localhost or a loopback address; other names are not resolved."""
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def is_literal(host: str) -> bool:
