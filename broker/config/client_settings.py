@@ -1,4 +1,5 @@
-"""ClientSettings: the settings of pulls, filters, delays, timers and transactions. A part of BrokerConfig.
+"""ClientSettings: the settings of pulls, queries, filters, delays, timers and transactions. A part of
+BrokerConfig.
 
 Source: RocketMQ 5.3.3 BrokerConfig, MessageStoreConfig.
 """
@@ -31,6 +32,9 @@ class ClientSettings(TelemetryConfig):
         False, description="consumers that are far behind are sent to a slave, and slaves serve them"
     )
     lite_pull_message_enable: bool = Field(True, description="answer lite pull consumers (361)")
+    default_query_max_num: int = Field(
+        32, gt=0, le=64, description="messages of an answer to a query by unique key"
+    )
 
     message_delay_level: str = Field(
         DEFAULT_LEVELS, description="how long each delay level is, from level 1 on; equal on all replicas"

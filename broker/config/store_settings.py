@@ -22,9 +22,6 @@ class StoreSettings(TelemetryConfig):
     message_index_enable: bool = Field(True, description="make messages findable by their keys")
     max_hash_slot_num: int = Field(5_000_000, ge=1, le=500_000_000, description="slots of an index file")
     max_index_num: int = Field(20_000_000, ge=3, le=500_000_000, description="entries of an index file")
-    default_query_max_num: int = Field(
-        32, gt=0, le=64, description="messages of an answer to a query by unique key"
-    )
     mapper_file_size_batch_consume_queue: int = Field(
         13_800_000, ge=46, description="bytes per ConsumeQueue file of a topic with BatchCQ, 46 per entry"
     )

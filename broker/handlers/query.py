@@ -31,10 +31,8 @@ QUERY_BYTES_MAX: Final = 8 << 20
 
 
 class QueryHandlers:
-    def __init__(self, context: HandlerContext, unique_key_nums: int = 32) -> None:
-        """unique_key_nums: defaultQueryMaxNum."""
-        self._store = context.store
-        self._unique_key_nums = unique_key_nums
+    def __init__(self, context: HandlerContext) -> None:
+        self._store, self._settings = context.store, context.settings
 
     def bind(self, table: OperationTable) -> None:
         """Binds 12, 33, 29 and 32."""
@@ -48,7 +46,7 @@ class QueryHandlers:
         index = self._store.index
         if index is None:
             raise CommandError(ResponseCode.QUERY_NOT_FOUND, "messageIndexEnable is false: there is no index")
-        limit = self._unique_key_nums if header.unique_key_query else header.max_num
+        limit = self._settings.default_query_max_num if header.unique_key_query else header.max_num
         views = find_by_key(
             self._store,
             header.topic,

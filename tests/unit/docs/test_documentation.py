@@ -45,6 +45,16 @@ def test_the_configuration_tables_are_those_of_the_models() -> None:
     assert tables.rewritten(text) == text, "run: .venv/bin/python tools/config_tables.py"
 
 
+def test_every_setting_has_an_effect_or_says_that_it_has_none() -> None:
+    packages = [ROOT / name for name in ("broker", "keelmq", "namesrv")]
+    code = "".join(path.read_text() for package in packages for path in sorted(package.rglob("*.py")))
+    read = set(re.findall(r"\.(\w+)\b", code))
+    for model in tool("config_tables").MODELS:
+        for name, info in model.model_fields.items():
+            is_read = name in read or f'"{info.alias or name}"' in code
+            assert is_read or (info.description or "").startswith(("without effect", "only ")), name
+
+
 def section(document: str, title: str) -> str:
     """The text below a second-level heading of a document."""
     text = (ROOT / "docs" / document).read_text()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.client_settings import ClientSettings
 from broker.handlers.query import QueryHandlers
 from broker.message.record import decode, host_bytes
 from broker.store.message_store import MessageStore
@@ -112,6 +113,9 @@ async def test_a_sent_message_is_found_by_its_keys(tmp_path: Path) -> None:
     assert await asked("all") == [b"%d" % number for number in range(40)]
     assert await asked("all", maxNum=3) == [b"37", b"38", b"39"]
     assert len(await asked("all", maxNum=3, _UNIQUE_KEY_QUERY="true")) == 32
+    broker.context.settings = ClientSettings.model_validate({"defaultQueryMaxNum": 5})
+    query = QueryHandlers(broker.context)
+    assert len(await asked("all", maxNum=3, _UNIQUE_KEY_QUERY="true")) == 5
     broker.store.close()
 
 
