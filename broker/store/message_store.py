@@ -153,6 +153,7 @@ class MessageStore(DispatchingStore):
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
+        self.queues.log_lost_files()
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
         if self.index is not None:
@@ -294,7 +295,8 @@ class MessageStore(DispatchingStore):
                         check_records(result, queue_id, offset)
         except ValueError as error:
             where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
-            raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}") from error
+            hint = "" if isinstance(queue, BatchQueue) else "; keelmq repair --queues writes it anew"
+            raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}{hint}") from error
         self.got_messages += result.message_count
         return result
 

@@ -19,6 +19,7 @@ from typing import ClassVar, Final, NamedTuple
 from broker.store.log.disk_jobs import Job
 from broker.store.log.mapped_file import MappedFile
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
+from broker.store.queue.opening import first_behind
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +89,7 @@ class BatchQueue(ConsumeQueue):
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Sets min_offset to that of the first record that still exists, or to max_offset if none does. A
         unit that a power loss left unwritten does not count as one of a deleted record."""
-        low, high = self._first_unit(), self._end_unit
-        while low < high:
-            middle = (low + high) // 2
-            unit = self._unit_at(middle)
-            is_gone = unit.log_offset < log_min_offset or unit.size == FILLER_SIZE
-            low, high = (middle + 1, high) if _is_written(unit) and is_gone else (low, middle)
+        low = self._first_behind(lambda offset, size: offset < log_min_offset or size == FILLER_SIZE)
         if low < self._end_unit and _is_written(found := self._unit_at(low)):
             self.min_offset = found.base_offset
         elif low > self._first_unit():
@@ -101,8 +97,9 @@ class BatchQueue(ConsumeQueue):
         else:  # the cut that follows leaves no unit, and the next record has its own base offset
             self.min_offset = 0 if self._files else self.max_offset
 
-    def _first_unit(self) -> int:
-        return self._files[0].start_offset // BATCH_UNIT_BYTES if self._files else self._end_unit
+    def _place(self, number: int) -> tuple[int, int] | None:
+        unit = self._unit_at(number)
+        return unit[:2] if _is_written(unit) else None
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -178,13 +175,18 @@ class BatchQueue(ConsumeQueue):
         return _unpacked(file.map, position - file.start_offset)
 
     def _find(self, queue_offset: int) -> int:
-        """Number of the unit with the message, or of the first unit behind it."""
-        low, high = self._first_unit(), self._end_unit
-        while low < high:
-            middle = (low + high) // 2
-            is_before = self._unit_at(middle).end_offset <= queue_offset
-            low, high = (middle + 1, high) if is_before else (low, middle)
-        return low
+        """Number of the unit with the message, or of the first unit behind it. A lost unit has the messages
+        up to the next one's."""
+
+        def is_in_front(number: int) -> bool | None:
+            unit = self._unit_at(number)
+            return unit.base_offset <= queue_offset if _is_written(unit) else None
+
+        first, file_units = self._first_unit(), self.file_bytes // BATCH_UNIT_BYTES
+        behind = first_behind(first, self._end_unit, file_units, is_in_front)
+        if behind > first and self._unit_at(behind - 1).end_offset > queue_offset:
+            return behind - 1
+        return behind
 
     # -- cutting -----------------------------------------------------------------------------------------
 
@@ -211,15 +213,6 @@ class BatchQueue(ConsumeQueue):
     @property
     def _end_position(self) -> int:
         return self._end_unit * BATCH_UNIT_BYTES
-
-    def _search_end(self, log_offset: int) -> int:
-        low, high = self._first_unit(), self._end_unit
-        while low < high:
-            middle = (low + high) // 2
-            unit = self._unit_at(middle)
-            is_whole = unit.log_offset + unit.size <= log_offset or unit.size == FILLER_SIZE
-            low, high = (middle + 1, high) if _is_written(unit) and is_whole else (low, middle)
-        return low
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
         """As ConsumeQueue.expire()."""

@@ -20,8 +20,9 @@ from typing import ClassVar, Final
 
 from broker.message.record import java_hash
 from broker.store.log.disk_jobs import Job, run
-from broker.store.log.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
+from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
+from broker.store.queue.opening import first_behind, lost_files, open_files
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: non
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # in front of the first unit of a queue that begins at n > 0
 _PACK = UNIT.pack_into
-_UNPACK_PLACE = struct.Struct(">q").unpack_from
+_UNPACK_PLACE = struct.Struct(">qi").unpack_from
 
 Unit = tuple[int, int, int]
 
@@ -95,17 +96,7 @@ class ConsumeQueue:
         self.correct_min_offset(log_min_offset)
 
     def _open_files(self) -> None:
-        """Opens all files that have a unit; if none has, the first file."""
-        paths = listed_files(self.directory)
-        while paths and paths[-1].stat().st_size == 0:
-            paths.pop().unlink()
-        for path in paths:
-            size = path.stat().st_size
-            if size > self.file_bytes or (size < self.file_bytes and path is not paths[-1]):
-                raise StoreError(f"{path} has {size} bytes, {self.size_setting} says {self.file_bytes}")
-            self._files.append(MappedFile(path, int(path.name), self.file_bytes, allocate=False))
-        while len(self._files) > 1 and self._units_in(self._files[-1]) == 0:
-            self._files.pop().delete()
+        self._files = open_files(self.directory, self.file_bytes, self.size_setting, self._units_in)
         self._use_last_file()
 
     @property
@@ -124,24 +115,35 @@ class ConsumeQueue:
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Sets min_offset to the first unit whose record still exists, or to max_offset if none does."""
-        self.min_offset = self._search(log_min_offset, self._first_unit())
+        low = self._first_unit()
+        place = self._place(low) if low < self.max_offset else None
+        if place is None or place[1] == FILLER_SIZE or place[0] < log_min_offset:
+            # else the common case; also right if there are fillers for a logged gap further behind
+            low = self._first_behind(lambda offset, size: offset < log_min_offset or size == FILLER_SIZE)
+        self.min_offset = low
 
     def _first_unit(self) -> int:
-        return self._files[0].start_offset // UNIT_BYTES if self._files else self.max_offset
+        start = self._files[0].start_offset if self._files else self._end_position
+        return start // self.unit_bytes
 
-    def _search(self, log_offset: int, low: int) -> int:
-        """Returns the first unit at or after `low` whose record is at or after log_offset. A filler counts as
-        a unit in front of it."""
-        high = self.max_offset
-        if low < high and self.unit(low)[1] != FILLER_SIZE and self.unit(low)[0] >= log_offset:
-            return low  # the common case; also right if there are fillers for a logged gap further behind
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = self.unit(middle)
-            is_before = offset < log_offset or size == FILLER_SIZE
-            # size 0: the unit was lost, so it is recent
-            low, high = (middle + 1, high) if size and is_before else (low, middle)
-        return low
+    def _place(self, number: int) -> tuple[int, int] | None:
+        """Returns (CommitLog offset, size) of the unit with this number in the files; None: never written."""
+        position = number * self.unit_bytes
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        offset, size = _UNPACK_PLACE(file.map, position - file.start_offset)
+        return (offset, size) if offset >= 0 and size > 0 else None
+
+    def _first_behind(self, is_in_front: Callable[[int, int], bool]) -> int:
+        """Returns the number of the first unit whose place is not in front, see first_behind()."""
+        end, file_units = self._end_position // self.unit_bytes, self.file_bytes // self.unit_bytes
+        return first_behind(
+            self._first_unit(), end, file_units,
+            lambda number: None if (place := self._place(number)) is None else is_in_front(*place),
+        )  # fmt: skip
+
+    def lost_files(self) -> list[Path]:
+        """Returns the files whose units are lost, as far as a look at the first unit of each shows."""
+        return [file.path for file in lost_files(self._files)]
 
     def _use_last_file(self) -> None:
         if self._files:
@@ -322,13 +324,7 @@ class ConsumeQueue:
         return self.max_offset * UNIT_BYTES
 
     def _search_end(self, log_offset: int) -> int:
-        low, high = self._first_unit(), self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = self.unit(middle)
-            whole = size == FILLER_SIZE or (size > 0 and offset + size <= log_offset)
-            low, high = (middle + 1, high) if whole else (low, middle)
-        return low
+        return self._first_behind(lambda offset, size: offset + size <= log_offset or size == FILLER_SIZE)
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
         """Takes out the files whose records are all in front of log_min_offset, where the log begins now, and
@@ -342,12 +338,16 @@ class ConsumeQueue:
     def _take_old_files(self, log_min_offset: int) -> list[MappedFile]:
         """Takes out old files; the last unit of a file begins with the CommitLog offset of its record."""
         gone: list[MappedFile] = []
-        while len(self._files) > 1:
-            first = self._files[0]
-            if _UNPACK_PLACE(first.map, self.file_bytes - self.unit_bytes)[0] >= log_min_offset:
-                break
+        while len(self._files) > 1 and self._is_old(log_min_offset):
             gone.append(self._files.pop(0))
         return gone
+
+    def _is_old(self, log_min_offset: int) -> bool:
+        """Whether the last record of the first file is deleted. If its unit is lost, the next files tell."""
+        second = self._files[1].start_offset // self.unit_bytes
+        end, file_units = self._end_position // self.unit_bytes, self.file_bytes // self.unit_bytes
+        numbers = second - 1, *range(second, end, file_units)
+        return next((place[0] < log_min_offset for place in map(self._place, numbers) if place), False)
 
     def sync(self) -> None:
         """Makes the units durable, and the names of new files: a queue whose directory is missing after a

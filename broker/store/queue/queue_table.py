@@ -18,6 +18,7 @@ from broker.store.log.disk_jobs import Job
 from broker.store.log.mapped_file import is_file_name
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.opening import how_to_repair
 from broker.store.queue.size_counts import SizeCounts, no_records
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -132,6 +133,15 @@ class QueueTable:
         if queue is None and self._batch_table:
             return self._batch_table.get(topic, {}).get(queue_id)
         return queue
+
+    def log_lost_files(self) -> None:
+        """Logs which queues have files without units in front of their last one. To be called when the units
+        that a crash has left unwritten are cut."""
+        for queue in self.each():
+            if paths := queue.lost_files():
+                where, count = f"{queue.topic}/{queue.queue_id}", len(paths)
+                text = "the ConsumeQueue %s has lost %d files, from %s on: consumers get an error; %s"
+                log.error(text, where, count, paths[0], how_to_repair(queue.directory))
 
     # -- retention ---------------------------------------------------------------------------------------
 
