@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from broker.message.record import HEADER_BYTES, MAGIC_V1, MAGIC_V2
 from broker.store.log.commit_log import CommitLog
-from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from broker.store.queue.unit_ranges import Ranges, copied, joined, next_records, ranges_of
 
 SCAN_UNITS_MIN: Final = 800
@@ -91,9 +91,9 @@ def read_queue(
     index = offset
     log_min = log.min_offset
     for log_offset, size, tags_code in queue.units(offset, max(SCAN_UNITS_MIN, max_nums)):
-        if log_offset < log_min:
-            removed = True  # also a filler of a queue that begins mid-way
-        elif tag_codes is None or tags_code in tag_codes:
+        if size > 0 and (log_offset < log_min or size == FILLER_SIZE):
+            removed = True
+        elif size <= 0 or tag_codes is None or tags_code in tag_codes:  # size 0: it is lost, with its tag
             if count and (count >= max_nums or total + size > max_bytes):
                 break
             if size <= 0 or log_offset < range_end or log_offset + size > log.max_offset:

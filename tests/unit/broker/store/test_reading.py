@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.message.record import HEADER_BYTES
-from broker.store.queue.consume_queue import UNIT_BYTES
-from broker.store.queue.reading import DamagedQueueError
-from tests.support.store_parts import damage_unit, open_store, put, records_in
+from broker.message.record import HEADER_BYTES, decode
+from broker.store.queue.consume_queue import FILLER, UNIT_BYTES
+from broker.store.queue.reading import DamagedQueueError, GetStatus
+from tests.support.store_parts import (
+    QUEUE_FILE_BYTES,
+    damage_unit,
+    open_store,
+    put,
+    put_many,
+    records_in,
+)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -100,4 +107,44 @@ def test_a_body_that_looks_like_a_record_is_none(tmp_path: Path) -> None:
     damage_unit(tmp_path, 0, (HEADER_BYTES, 100))
     with pytest.raises(DamagedQueueError, match="size 100, magic 0x0"):
         store.get("TopicA", 0, 0, 32, 1 << 20, None, decodes=True)
+    store.close()
+
+
+def write_units(root: Path, number: int, units: bytes) -> None:
+    """Writes units of queue 0, all in one of its files."""
+    start = number * UNIT_BYTES // QUEUE_FILE_BYTES * QUEUE_FILE_BYTES
+    with (root / "consumequeue" / "TopicA" / "0" / f"{start:020d}").open("r+b") as file:
+        file.seek(number * UNIT_BYTES - start)
+        file.write(units)
+
+
+def test_no_filter_passes_over_a_lost_entry(tmp_path: Path) -> None:
+    """It has lost its tag, too. Nor is it a message that retention has deleted."""
+    store = open_store(tmp_path)
+    for index in range(200):
+        put(store, b"message %d" % index, tags="A")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.close()
+    write_units(tmp_path, 150, bytes(2 * UNIT_BYTES))
+    min((tmp_path / "commitlog").iterdir()).unlink()
+    store = open_store(tmp_path)
+    assert store.queues.get("TopicA", 0).min_offset > 0
+    code = store.queues.get("TopicA", 0).unit(149)[2]
+    for codes in (None, frozenset({code}), frozenset({code + 1})):
+        with pytest.raises(DamagedQueueError):
+            store.get("TopicA", 0, 150, 32, 1 << 20, codes)
+    store.close()
+
+
+def test_consumers_pass_over_fillers_of_a_whole_log(tmp_path: Path) -> None:
+    """No record says what was there, and none has been deleted."""
+    store = open_store(tmp_path)
+    put_many(store, 20)
+    store.close()
+    write_units(tmp_path, 4, 2 * FILLER)
+    store = open_store(tmp_path)
+    assert store.commit_log.min_offset == 0
+    result = store.get("TopicA", 0, 4, 1, 1 << 20, None)
+    assert (result.status, result.next_begin_offset) == (GetStatus.FOUND, 7)
+    assert [decode(each).queue_offset for each in result.views] == [6]
     store.close()
