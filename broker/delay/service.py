@@ -116,7 +116,10 @@ class ScheduleMessageService(TermService):
         REAL_QID. None: it cannot be delivered."""
         record = self._record(log_offset, size)
         if record is None:
-            logger.error("the delayed record at %d was deleted by retention before it was due", log_offset)
+            logger.error(
+                "the delayed record at %d was deleted by retention before it was due, or its entry is lost",
+                log_offset,
+            )
             return None
         where = real_queue(record.properties)
         if where is None or where[0] == SCHEDULE_TOPIC:

@@ -153,9 +153,10 @@ class TermService(ABC):
         return 0 if queue is None else min(max(offset, queue.min_offset), queue.max_offset)
 
     def _record(self, log_offset: int, size: int) -> Record | None:
-        """Returns the record of `size` bytes at log_offset. None: retention has deleted it."""
+        """Returns the record of `size` bytes at log_offset. None: retention has deleted it, or its unit is
+        lost, which has no size."""
         view = self._store.commit_log.view(log_offset, size)
-        return decode(view) if len(view) == size else None
+        return decode(view) if len(view) == size > 0 else None
 
     def _record_at(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
         """Returns the record of a queue's unit. None: retention has deleted it, or the unit is a filler."""

@@ -91,7 +91,7 @@ def header_of(log: CommitLog, queue: ConsumeQueue, index: int) -> memoryview | N
     """Returns the first bytes of the record of this unit, without reading them; None: it is deleted."""
     offset, size, _ = queue.unit(index)
     view = log.view(offset, _HEADER_BYTES)
-    return view if size != FILLER_SIZE and len(view) == _HEADER_BYTES else None
+    return view if size not in (0, FILLER_SIZE) and len(view) == _HEADER_BYTES else None
 
 
 def offset_by_time(store: MessageStore, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:

@@ -220,7 +220,7 @@ class TimerService(TermService):
             log_offset, size, _ = queue.unit(at)
             record = self._record(log_offset, size)
         if record is None:
-            logger.error("timer %d was deleted by retention before it was due", at)
+            logger.error("timer %d was deleted by retention before it was due, or its entry is lost", at)
             return None
         if recall_key(record.properties) is not None:
             return None

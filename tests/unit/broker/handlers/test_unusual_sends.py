@@ -14,6 +14,7 @@ from broker.message.record import Record, decode, parse_properties
 from broker.metadata.groups import Group
 from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
+from broker.store.queue.consume_queue import UNIT_BYTES
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from keelmq.remoting.command import decode as decode_frame
@@ -216,6 +217,17 @@ def test_a_level_wins_over_a_timer(broker: Broker) -> None:
     ok(broker.send(i="DELAY\x011\x02TIMER_DELAY_SEC\x0130"))
     (waiting,) = stored(broker, SCHEDULE_TOPIC, 0)
     assert "TIMER_DELAY_SEC" not in parse_properties(waiting.properties)
+
+
+def test_a_lost_entry_holds_its_level_not_back(broker: Broker, later: Later) -> None:
+    for index in range(3):
+        ok(broker.send(b"%d" % index, i="DELAY\x011"))
+    broker.tick()
+    with (broker.store.root / "consumequeue" / SCHEDULE_TOPIC / "0" / f"{0:020d}").open("r+b") as file:
+        file.seek(UNIT_BYTES)
+        file.write(bytes(UNIT_BYTES))
+    later.run(2_000)
+    assert [record.body for record in stored(broker)] == [b"0", b"2"]
 
 
 def test_progress_is_the_next_offset_and_only_of_what_is_safe(broker: Broker, later: Later) -> None:

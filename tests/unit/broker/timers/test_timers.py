@@ -15,6 +15,7 @@ from broker.message.timer_properties import deliver_at, out_ms, parse_handle, re
 from broker.metadata.offsets import DelayOffsetTable
 from broker.metadata.timers import READ_MS, TimerProgressTable
 from broker.stats.service import BrokerStats
+from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.timers import service
 from broker.timers.handlers import TimerHandlers
 from broker.timers.service import FIRST_OFFSET_PERIOD_MS, TimerService
@@ -90,6 +91,22 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
+
+
+def lose_unit(scene: Scene, topic: str, queue_id: int, number: int) -> None:
+    """Zeros an entry of a queue, as a lost page does."""
+    with (scene.broker.store.root / "consumequeue" / topic / str(queue_id) / f"{0:020d}").open("r+b") as file:
+        file.seek(number * UNIT_BYTES)
+        file.write(bytes(UNIT_BYTES))
+
+
+def test_a_lost_entry_holds_no_other_timer_back(scene: Scene) -> None:
+    for body in (b"a", b"b", b"c"):
+        scene.send(body, TIMER_DELAY_SEC=3)
+    lose_unit(scene, TIMER_TOPIC, 0, 1)
+    scene.restart()
+    scene.run(10_000)
+    assert scene.bodies() == [b"a", b"c"]
 
 
 # -- what is stored ----------------------------------------------------------------------------------------
