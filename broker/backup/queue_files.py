@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from broker.admin.repair import QUEUE_FILE_BYTES_DEFAULT, RepairError
 from broker.store.log.mapped_file import file_name, listed_files, sync_directory
 from broker.store.log.sync_fault import sync_file
+from broker.store.queue.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES
 from broker.store.queue.consume_queue import FILLER, UNIT, UNIT_BYTES
 
 NEW_FILE: Final = ".repair"
@@ -134,6 +135,17 @@ class QueueFiles:
             self._new.unlink(missing_ok=True)
         sync_directory(self._directory)
         self._sizes[start] = self.file_bytes
+
+
+def newest_batches(root: Path) -> Iterator[tuple[int, int]]:
+    """Yields (log offset, size) of the newest entry of each queue of batches."""
+    for directory in (root / "batchconsumequeue").glob("*/*"):
+        for path in reversed(listed_files(directory)):
+            if raw := path.read_bytes().rstrip(b"\0"):
+                at = (len(raw) - 1) // BATCH_UNIT_BYTES * BATCH_UNIT_BYTES
+                offset, size, *_ = BATCH_UNIT.unpack(raw[at:].ljust(BATCH_UNIT_BYTES, b"\0"))
+                yield offset, size
+                break
 
 
 def mapped(path: Path) -> mmap.mmap:

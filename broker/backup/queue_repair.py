@@ -30,10 +30,19 @@ import msgspec
 
 from broker.admin.repair import RepairError, StoreReport, inspect_store, log_files
 from broker.backup.offline_check import missing_parts
-from broker.backup.queue_files import QueueFiles, Unit, is_zero, known_file_bytes, mapped, sync, write
+from broker.backup.queue_files import (
+    QueueFiles,
+    Unit,
+    is_zero,
+    known_file_bytes,
+    mapped,
+    newest_batches,
+    sync,
+    write,
+)
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.inner_batch import INNER_BATCH, sys_flag_at
-from broker.message.record import parse, property_value
+from broker.message.record import Parsed, parse, property_value
 from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import StoreError, is_file_name, listed_files, lock_directory
 from broker.store.queue.consume_queue import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
@@ -114,6 +123,7 @@ class _Repair:
         self._queues: dict[Place, QueueFiles] = {}
         self._bytes = store.max_offset - store.min_offset
         self._confirmed = read_checkpoint(store.root / "checkpoint").confirm_offset  # 0: unknown
+        self._dispatched_to = 0  # a start dispatches nothing in front of it
         self._dispatched = 0  # end of the newest record that must have an entry
         self._last: dict[Place, int] = {}  # number of each queue's newest record up to there
         self._first: dict[Place, int] = {}  # lowest number in the log
@@ -124,6 +134,10 @@ class _Repair:
 
     def run(self) -> Iterator[tuple[int, int]]:
         """Reads the log twice: where do the queues end, and which entries are wrong?"""
+        ends = [
+            offset + size for offset, size in newest_batches(self._store.root) if self._parsed(offset, size)
+        ]
+        self._dispatched_to = max([self._confirmed, *ends])
         yield from self._look_for_ends()
         self._must_be_whole()
         for place, first in sorted(self._first.items()):
@@ -201,7 +215,9 @@ class _Repair:
     def _must_have_entry(self, record: _Record, unit: Unit) -> bool:
         if unit[:2] == (record.offset, record.size):
             return True  # an older checkpoint may not know of it
-        return record.end <= self._confirmed if self._confirmed else unit[1] not in (0, FILLER_SIZE)
+        if record.end <= self._dispatched_to:
+            return True
+        return not self._confirmed and unit[1] not in (0, FILLER_SIZE)
 
     def _look_for_entries(self) -> Iterator[tuple[int, int]]:
         for record in self._records(self._bytes):
@@ -259,19 +275,23 @@ class _Repair:
     def _is_of_another(self, unit: Unit, place: Place, number: int, *, is_any_topic: bool = False) -> bool:
         """Whether the entry points to a whole record of this queue and number, or to one that has an entry in
         this queue besides its own. is_any_topic: no checksum covers the topic, so it may be what is wrong."""
-        offset, size, _ = unit
-        if not self._store.min_offset <= offset < self._store.max_offset:
-            return False
-        start, path = next(each for each in reversed(self._log) if each[0] <= offset)
-        with memoryview(self._mapped(path)) as view:
-            parsed = parse(view, offset - start, len(view), offset=offset)
-        if parsed is None or parsed[0] != size:
+        parsed = self._parsed(*unit[:2])
+        if parsed is None:
             return False
         _, topic, queue_id, its_number, _, _, properties = parsed
         if (queue_id, its_number) == (place.queue_id, number):
             return is_any_topic or topic.decode("utf-8", "replace") == place.topic
         others = property_value(properties, OTHER_QUEUES) or b""
         return place.topic.encode() in others.split(b",")
+
+    def _parsed(self, offset: int, size: int) -> Parsed | None:
+        """Returns the whole record of that many bytes there; None: there is none."""
+        if not self._store.min_offset <= offset < self._store.max_offset:
+            return None
+        start, path = next(each for each in reversed(self._log) if each[0] <= offset)
+        with memoryview(self._mapped(path)) as view:
+            parsed = parse(view, offset - start, len(view), offset=offset)
+        return None if parsed is None or parsed[0] != size else parsed
 
     # -- the queues --------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from tests.support.store_parts import (
     put_many,
     records_in,
 )
+from tests.unit.broker.store.test_inner_batch import confirm, items, open_batches, put_items
 from tests.unit.cli.test_repair import content, repair
 
 UNITS = QUEUE_FILE_BYTES // UNIT_BYTES
@@ -315,6 +316,26 @@ def test_an_old_confirm_offset_drops_nothing(tmp_path: Path, confirmed: int) -> 
     assert repaired(tmp_path).count == 1
     assert content(tmp_path / "consumequeue") == before
     assert {queue_id: len(found) for queue_id, found in read(tmp_path).items()} == {0: 9, 1: 9}
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_newest_entry_of_batches_counts_too(tmp_path: Path, is_confirmed: bool) -> None:
+    """A start dispatches nothing in front of it, also if the checkpoint has no confirmOffset."""
+    store = open_batches(tmp_path)
+    put_many(store, 12, queues=1)
+    put_items(store, items(2))
+    confirm(store)
+    store.close()
+    if not is_confirmed:
+        checkpoint = read_checkpoint(tmp_path / "checkpoint")
+        checkpoint.confirm_offset = 0
+        write_checkpoint(tmp_path / "checkpoint", checkpoint)
+    before = content(tmp_path)
+    with file(tmp_path, 1).open("r+b") as raw:
+        raw.seek(UNIT_BYTES)
+        raw.write(bytes(UNIT_BYTES))
+    assert repaired(tmp_path).count == 1
+    assert content(tmp_path) == before
 
 
 def test_a_lost_page_at_the_beginning_of_the_last_file_is_refused(tmp_path: Path) -> None:
