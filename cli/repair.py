@@ -126,6 +126,11 @@ def _repair_queues(store: StoreReport, file_bytes: int | None, yes: bool) -> Non
         print(f"queue {place.topic} {place.queue_id}: {_entries(count)}")
     for place, why in sorted(found.left.items()):
         print(f"queue {place.topic} {place.queue_id}: cannot be repaired: {why}")
+    for place, path in sorted(found.without_file.items()):
+        print(
+            f"queue {place.topic} {place.queue_id}: has records and no file. If its topic was not deleted, "
+            f"make an empty file and repair again: {path}"
+        )
     entries, files = _entries(found.count), plural(found.files, "file")
     if not found.count and not found.files:
         print("The log has no record whose entry is damaged or missing. Nothing was changed.")

@@ -10,8 +10,8 @@ is lost, and no number is given anew.
 - Records that are not confirmed are left to the next start, unless they or later ones have their entries.
 - Entries behind the end of a queue, which no record explains, are emptied: a start would count them.
 - The log must be whole, since the records tell everything. A log with a damaged record is refused.
-- A queue without any file may have been deleted: it stays so. One whose numbers go back, with right entries
-  of both, is left alone.
+- A queue without any file may have been deleted: it stays so, and is told. With an empty file it gets all of
+  its entries. One whose numbers go back, with right entries of both, is left alone.
 - Files that are missing or too short are replaced. Where no record of the log says what they had, they get
   fillers, over which consumers pass.
 
@@ -66,11 +66,13 @@ class Place(NamedTuple):
 
 class Repaired(msgspec.Struct):
     """What was found, and written if that was asked for. entries: by queue. files: missing or too short
-    ones. left: queues that cannot be repaired, and why."""
+    ones. left: queues that cannot be repaired, and why. without_file: queues that have records and no file,
+    and the file of their first record."""
 
     entries: dict[Place, int] = msgspec.field(default_factory=dict)
     files: int = 0
     left: dict[Place, str] = msgspec.field(default_factory=dict)
+    without_file: dict[Place, Path] = msgspec.field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -200,6 +202,7 @@ class _Repair:
                 continue
             place, number, files = record.place, record.number, self._files(record.place)
             if not files:
+                self._found.without_file.setdefault(place, files.where(number)[0])
                 continue
             undispatched[place] = number
             self._first[place] = min(self._first.get(place, number), number)

@@ -241,13 +241,23 @@ def test_what_is_not_dispatched_yet_is_left_to_the_start(tmp_path: Path) -> None
     assert content(tmp_path) == before
 
 
-def test_a_queue_without_files_stays_without(tmp_path: Path) -> None:
-    """Its topic may have been deleted."""
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_queue_without_files_stays_without(tmp_path: Path, has_directory: bool) -> None:
+    """Its topic may have been deleted. If it was not, an empty file brings the queue back."""
     filled(tmp_path)
+    before = content(tmp_path)
     for path in queue(tmp_path).iterdir():
         path.unlink()
-    assert repaired(tmp_path).count == 0
-    assert not list(queue(tmp_path).iterdir())
+    if not has_directory:
+        queue(tmp_path).rmdir()
+    shown = repair(tmp_path, "--queues", "--yes")
+    assert shown.exit_code == 0 and not list(queue(tmp_path).glob("*"))
+    assert "queue TopicA 0: has records and no file. If its topic was not deleted, make" in shown.output
+    assert f"and repair again: {file(tmp_path, 0)}\n" in shown.output
+    queue(tmp_path).mkdir(exist_ok=True)
+    file(tmp_path, 0).touch()
+    assert not repaired(tmp_path).without_file
+    assert content(tmp_path) == before
 
 
 def test_an_entry_of_several_queues_stays(tmp_path: Path) -> None:
