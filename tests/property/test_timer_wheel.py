@@ -4,6 +4,7 @@ again.
 """
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -134,3 +135,20 @@ def test_ten_thousand_timers_need_little() -> None:
         wheel.delivered()
     assert order == sorted(order) and len(order) == 10_000 and items_held(wheel) == 0
     assert wheel.frontier == Frontier(2_000, 10_000)
+
+
+def test_recalls_keep_no_long_keys() -> None:
+    """A client chooses them, and a recall is kept until its timer is due: 20,000,000 at most."""
+    count, key_bytes = 300, 30_000
+    wheel = TimerWheel()
+    tracemalloc.start()
+    try:
+        for at in range(count):
+            wheel.recall(1_000 + at, at, b"TopicA+" + b"%d" % at * key_bytes)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < count * 2_000
+    for at in range(count):
+        assert wheel.is_recalled(1_000 + at, b"TopicA+" + b"%d" % at * key_bytes)
+        assert not wheel.is_recalled(1_000 + at, b"TopicA+" + b"%d" % at * key_bytes + b"0")

@@ -8,6 +8,7 @@ delivered, even in the middle of a phase, and the wheel can be rebuilt from them
 
 import heapq
 from array import array
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 TIMERS_MAX: Final = 20_000_000
 NOTHING: Final = -1
 _EVERY_OFFSET: Final = 2**63 - 1
+_KEY_BYTES_MAX: Final = 64
+"""Of a recall's key as it is kept: a client may send one of 32 KB, and it waits until its timer is due."""
 
 
 class Frontier(msgspec.Struct, frozen=True):
@@ -88,7 +91,7 @@ class TimerWheel:
     def recall(self, out_ms: int, offset: int, key: bytes) -> None:
         """Adds a recall: the timer with this time and key is not delivered. It is ordered like a timer."""
         if self.add(out_ms, offset):
-            self._recalled.setdefault(out_ms, set()).add(key)
+            self._recalled.setdefault(out_ms, set()).add(_kept(key))
 
     def skip(self, offset: int) -> None:
         """Passes over a unit that is not a timer."""
@@ -96,7 +99,7 @@ class TimerWheel:
 
     def is_recalled(self, out_ms: int, key: bytes) -> bool:
         """Whether the timer with this delivery time and key was recalled."""
-        return key in self._recalled.get(out_ms, ())
+        return out_ms in self._recalled and _kept(key) in self._recalled[out_ms]
 
     def times(self) -> list[int]:
         """Returns the delivery times of all timers, in any order."""
@@ -175,3 +178,8 @@ class TimerWheel:
         assert all(list(slot) == sorted(set(slot)) for slot in self._slots.values()), "in queue order"
         assert self._recalled.keys() <= self._slots.keys()
         assert self.first_offset() <= self.read_end
+
+
+def _kept(key: bytes) -> bytes:
+    """Returns the key, or the digest of a long one."""
+    return key if len(key) <= _KEY_BYTES_MAX else sha256(key).digest()
