@@ -14,8 +14,8 @@ from broker.store.log.sync_fault import sync_file
 from broker.store.queue.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES
 from broker.store.queue.consume_queue import FILLER, UNIT, UNIT_BYTES
 
-NEW_FILE: Final = ".repair"
-"""In the directory of all queues."""
+NEW_SUFFIX: Final = ".repair"
+"""Of a file until it has all of its entries: a broker passes over such names."""
 Unit: TypeAlias = tuple[int, int, int]
 """(log offset, size, tags code)"""
 NOTHING: Final[Unit] = (0, 0, 0)
@@ -26,12 +26,12 @@ CHUNK_BYTES: Final = 1 << 20
 def known_file_bytes(root: Path) -> int:
     """Returns the size of the files of ConsumeQueues: the default, or a size that two files or the name of
     one show, because any file may have been shortened. RepairError: nothing shows it."""
-    files = [path for path in (root / "consumequeue").glob("*/*/*") if path.is_file()]
+    files = [path for each in (root / "consumequeue").glob("*/*") for path in listed_files(each)]
     sizes = Counter(path.stat().st_size for path in files)
     largest = max(sizes, default=0)
     if largest in (0, QUEUE_FILE_BYTES_DEFAULT):
         return QUEUE_FILE_BYTES_DEFAULT
-    starts = [int(path.name) for path in files if path.name.isdigit()]
+    starts = [int(path.name) for path in files]
     if largest % UNIT_BYTES == 0 and (
         sizes[largest] > 1 or any(each and not each % largest for each in starts)
     ):
@@ -47,9 +47,10 @@ class QueueFiles:
 
     def __init__(self, queues: Path, topic: str, queue_id: int, file_bytes: int, mapped: Mapped) -> None:
         """queues: the directory of all queues."""
-        self.file_bytes, self._mapped, self._new = file_bytes, mapped, queues / NEW_FILE
+        self.file_bytes, self._mapped = file_bytes, mapped
         self._directory = queues / topic / str(queue_id)
         self._sizes = {int(path.name): path.stat().st_size for path in listed_files(self._directory)}
+        self._new: dict[int, Path] = {}  # start -> a file that is not in its place yet
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
@@ -57,7 +58,10 @@ class QueueFiles:
     def where(self, number: int) -> tuple[Path, int]:
         """Returns the file of an entry, which may be missing, and the index of the entry in it."""
         start, position = self._start(number), number * UNIT_BYTES
-        return self._directory / file_name(start), (position - start) // UNIT_BYTES
+        return self._path(start), (position - start) // UNIT_BYTES
+
+    def _path(self, start: int) -> Path:
+        return self._new.get(start) or self._directory / file_name(start)
 
     def _start(self, number: int) -> int:
         return number * UNIT_BYTES // self.file_bytes * self.file_bytes
@@ -78,7 +82,7 @@ class QueueFiles:
             first = max(last + 1 - start // UNIT_BYTES, 0)
             if first * UNIT_BYTES >= self._sizes[start]:
                 continue
-            path = self._directory / file_name(start)
+            path = self._path(start)
             with memoryview(self._mapped(path)) as view:
                 rest = bytes(view[first * UNIT_BYTES :]).rstrip(b"\0")
             for at in range(-(-len(rest) // UNIT_BYTES)):
@@ -117,24 +121,39 @@ class QueueFiles:
                 yield start, entries
 
     def replace(self, start: int, entries: int) -> None:
-        """Writes a file with fillers for the entries that are missing. Durable when it returns."""
+        """Begins a file with fillers for the entries that are missing. It takes the place of the other one
+        in finish(): a broker that started before would pass over the fillers' messages."""
         path = self._directory / file_name(start)
         kept = path.read_bytes() if start in self._sizes else b""
         kept = kept[: len(kept) // UNIT_BYTES * UNIT_BYTES]
-        try:
-            with self._new.open("wb") as file:
-                file.write(kept + FILLER * (entries - len(kept) // UNIT_BYTES))
-                file.truncate(self.file_bytes)
-                file.flush()
-                owner = self._directory.stat()
-                if os.geteuid() == 0:  # the broker must be able to open what root has repaired
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-                sync_file(file.fileno(), self._new)
-            self._new.rename(path)
-        finally:
-            self._new.unlink(missing_ok=True)
-        sync_directory(self._directory)
+        self._new[start] = new = path.with_name(f"{path.name}{NEW_SUFFIX}")
+        with new.open("wb") as file:
+            file.write(kept + FILLER * (entries - len(kept) // UNIT_BYTES))
+            file.truncate(self.file_bytes)
+            file.flush()
+            owner = self._directory.stat()
+            if os.geteuid() == 0:  # the broker must be able to open what root has repaired
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         self._sizes[start] = self.file_bytes
+
+    def finish(self) -> None:
+        """Puts the new files into their places. Durable when it returns."""
+        for new in self._new.values():
+            sync(new)
+        for start in sorted(self._new):
+            self._new.pop(start).rename(self._directory / file_name(start))
+            sync_directory(self._directory)
+
+    def discard(self) -> None:
+        """Deletes the new files that are not in their places."""
+        for new in self._new.values():
+            new.unlink(missing_ok=True)
+
+
+def remove_new(root: Path) -> None:
+    """Deletes the new files that a repair has left which was killed."""
+    for path in (root / "consumequeue").glob(f"*/*/*{NEW_SUFFIX}"):
+        path.unlink()
 
 
 def newest_batches(root: Path) -> Iterator[tuple[int, int]]:

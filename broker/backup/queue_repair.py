@@ -37,6 +37,7 @@ from broker.backup.queue_files import (
     known_file_bytes,
     mapped,
     newest_batches,
+    remove_new,
     sync,
     write,
 )
@@ -142,6 +143,16 @@ class _Repair:
         self._dispatched_to = max([self._confirmed, *ends])
         yield from self._look_for_ends()
         self._must_be_whole()
+        try:
+            yield from self._repair()
+        finally:
+            for files in self._queues.values():
+                files.discard()
+        yield 2 * self._bytes, 2 * self._bytes
+
+    def _repair(self) -> Iterator[tuple[int, int]]:
+        if self._writes:
+            remove_new(self._store.root)
         for place, first in sorted(self._first.items()):
             self._replace_files(place, first, self._last.get(place, first - 1) + 1)
         self._mapped.cache_clear()
@@ -153,7 +164,8 @@ class _Repair:
         if self._writes:
             for path in self._done:
                 sync(path)
-        yield 2 * self._bytes, 2 * self._bytes
+            for files in self._queues.values():
+                files.finish()
 
     # -- the log -----------------------------------------------------------------------------------------
 

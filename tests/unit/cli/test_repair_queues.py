@@ -4,12 +4,14 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from broker.admin.repair import RepairError, inspect_store
+from broker.backup import queue_repair
 from broker.backup.queue_repair import Place, Repaired, repair_queues
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
@@ -20,6 +22,7 @@ from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
 from broker.store.settings import NamedTopic
 from tests.support.slices import share
+from tests.support.store_disk import After, StoreDisk, Torn
 from tests.support.store_parts import (
     BORN_HOST,
     QUEUE_FILE_BYTES,
@@ -459,6 +462,65 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch:
     assert not list((tmp_path / "consumequeue").glob(".repair"))
     repaired(tmp_path)
     assert read(tmp_path) == BODIES
+
+
+# -- a repair that ends early --------------------------------------------------------------------------------
+
+
+def passed_over(root: Path) -> list[int]:
+    """The numbers of messages that a consumer does not get and gets no error for."""
+    store, found, offset = open_store(root), [], 0
+    try:
+        end = store.queues.get("TopicA", 0).max_offset
+        while offset < end:
+            try:
+                result = store.get("TopicA", 0, offset, 1, 1 << 20, None)
+            except DamagedQueueError:
+                offset += 1
+                continue
+            got = [record.queue_offset for record in records_in(result)]
+            found += [each for each in range(offset, result.next_begin_offset) if each not in got]
+            offset = result.next_begin_offset
+        return found
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+@pytest.mark.parametrize("count", range(0, 60, 3))
+def test_a_repair_that_ends_early_hides_no_message(tmp_path: Path, count: int, power_cut: bool) -> None:
+    """The broker may be started before it is repeated, as by a system that starts again."""
+    root = tmp_path / "store"
+    filled(root)
+    before = content(root)
+    file(root, 1).unlink()
+    os.truncate(file(root, 2), 70)
+    damage_unit(root, 3)
+    disk = StoreDisk(root)
+    with disk.watched(After(count)), suppress(Torn):
+        repaired(root)
+    target = tmp_path / "after"
+    if power_cut:
+        disk.survivors_of_a_power_cut(target, Random(count), journal=True)
+    else:
+        disk.survivors_of_a_kill(target)
+    copy = shutil.copytree(target, tmp_path / "copy")
+    if os.path.getsize(file(copy, 2)) == QUEUE_FILE_BYTES:  # else the start names it
+        assert passed_over(copy) == []
+    repaired(target)
+    assert content(target) == before
+
+
+def test_an_interrupted_repair_leaves_no_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_repair, "RECORDS_PER_STEP", 10)
+    filled(tmp_path)
+    file(tmp_path, 1).unlink()
+    before = content(tmp_path)
+    steps = repair_queues(inspect_store(tmp_path), Repaired(), writes=True, file_bytes=QUEUE_FILE_BYTES)
+    assert next(done for done, total in steps if done > total / 2)
+    assert len(content(tmp_path)) == len(before) + 1
+    steps.close()  # type: ignore[attr-defined]  # as Ctrl-C does
+    assert content(tmp_path) == before
 
 
 # -- any damage --------------------------------------------------------------------------------------------
