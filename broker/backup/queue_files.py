@@ -90,16 +90,16 @@ class QueueFiles:
                 if (unit := self.read(number))[1]:
                     yield number, unit
 
-    def gaps(self, last: int) -> Iterator[tuple[int, Unit]]:
-        """Yields each entry of the file with `last` that a start would take for the end of the queue: in
-        front of `last`, and empty or negative."""
-        path, at = self.where(last)
-        if not at or self._sizes.get(self._start(last), 0) < at * UNIT_BYTES:
-            return  # nothing in front of it, or a file that is to be replaced
-        raw = self._mapped(path)[: at * UNIT_BYTES]
-        for number, unit in enumerate(UNIT.iter_unpack(raw), last - at):
-            if not (unit[0] >= 0 and unit[1] > 0):
-                yield number, unit
+    def gaps(self, first: int, last: int) -> Iterator[tuple[int, Unit]]:
+        """Yields each entry in front of `last` that is empty or negative, from the file with `first` on."""
+        for start in range(self._start(first), last * UNIT_BYTES, self.file_bytes):
+            path, count = self._path(start), min(self.file_bytes, last * UNIT_BYTES - start) // UNIT_BYTES
+            if self._sizes.get(start, 0) < count * UNIT_BYTES:
+                continue  # a file that is to be replaced
+            raw = self._mapped(path)[: count * UNIT_BYTES]
+            for number, unit in enumerate(UNIT.iter_unpack(raw), start // UNIT_BYTES):
+                if not (unit[0] >= 0 and unit[1] > 0):
+                    yield number, unit
 
     def fault(self) -> str | None:
         """Returns why the files are not those of a queue; None: they are."""

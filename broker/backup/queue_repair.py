@@ -160,7 +160,7 @@ class _Repair:
         for place, first in self._first.items():
             if place not in self._found.left:
                 self._empty_behind(place, self._last.get(place, first - 1))
-                self._fill_gaps(place)
+                self._fill_gaps(place, first)
         if self._writes:
             for path in self._done:
                 sync(path)
@@ -268,10 +268,11 @@ class _Repair:
             if not self._is_of_another(unit, place, number, is_any_topic=True):
                 self._replace(place, number, bytes(UNIT_BYTES))
 
-    def _fill_gaps(self, place: Place) -> None:
-        """A start would end the queue at an empty entry, though no record says what it was."""
+    def _fill_gaps(self, place: Place, first: int) -> None:
+        """A start may end the queue at an empty entry, and no consumer gets beyond it, though no record says
+        what it was."""
         if place in self._last:
-            for number, _ in self._files(place).gaps(self._last[place]):
+            for number, _ in self._files(place).gaps(first, self._last[place]):
                 self._replace(place, number, FILLER)
 
     def _replace(self, place: Place, number: int, entry: bytes) -> None:

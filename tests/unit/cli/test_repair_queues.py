@@ -396,6 +396,26 @@ def test_empty_entries_that_no_record_has_do_not_end_the_queue(tmp_path: Path) -
     crash(store)
 
 
+@pytest.mark.parametrize("number", [4, 14, 24])
+def test_an_empty_entry_that_no_record_has_holds_no_consumer(tmp_path: Path, number: int) -> None:
+    """A start makes empty ones in the place of a lost file."""
+    filled(tmp_path)
+    store = open_store(tmp_path)
+    place = store.queues.get("TopicA", 0).unit(number)[0]
+    store.close()
+    log = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= place)
+    with log.open("r+b") as raw:
+        raw.seek(place - int(log.name) + 20)  # its QUEUEOFFSET
+        raw.write(struct.pack(">q", 1))
+    with file(tmp_path, number // UNITS).open("r+b") as raw:
+        raw.seek(number % UNITS * UNIT_BYTES)
+        raw.write(bytes(UNIT_BYTES))
+    repaired(tmp_path, writes=False)
+    repaired(tmp_path)
+    assert repaired(tmp_path).count == 0
+    assert passed_over(tmp_path) == [number]
+
+
 def test_a_topic_that_is_not_the_queues_takes_no_entry_away(tmp_path: Path) -> None:
     """No checksum covers the topic's name, and consumers get the message as it is."""
     filled(tmp_path)
