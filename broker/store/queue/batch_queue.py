@@ -77,14 +77,8 @@ class BatchQueue(ConsumeQueue):
             self._synced_end = self._end_position
             self.correct_min_offset(log_min_offset)
 
-    def _units_in(self, file: MappedFile) -> int:
-        low, high = 0, self.file_bytes // BATCH_UNIT_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            unit = file.read(middle * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES)
-            is_written = _is_written(_unpacked(unit, 0))
-            low, high = (middle + 1, high) if is_written else (low, middle)
-        return low
+    def _is_written(self, unit: bytes) -> bool:
+        return _is_written(_unpacked(unit, 0))
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Sets min_offset to that of the first record that still exists, or to max_offset if none does. A
@@ -182,8 +176,8 @@ class BatchQueue(ConsumeQueue):
             unit = self._unit_at(number)
             return unit.base_offset <= queue_offset if _is_written(unit) else None
 
-        first, file_units = self._first_unit(), self.file_bytes // BATCH_UNIT_BYTES
-        behind = first_behind(first, self._end_unit, file_units, is_in_front)
+        first = self._first_unit()
+        behind = first_behind(first, self._end_unit, BATCH_UNIT_BYTES, self.file_bytes, is_in_front)
         if behind > first and self._unit_at(behind - 1).end_offset > queue_offset:
             return behind - 1
         return behind

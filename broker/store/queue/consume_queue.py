@@ -22,7 +22,7 @@ from broker.message.record import java_hash
 from broker.store.log.disk_jobs import Job, run
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
-from broker.store.queue.opening import first_behind, lost_files, open_files
+from broker.store.queue.opening import first_behind, lost_files, open_files, units_in
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,9 @@ class ConsumeQueue:
         self.correct_min_offset(log_min_offset)
 
     def _open_files(self) -> None:
-        self._files = open_files(self.directory, self.file_bytes, self.size_setting, self._units_in)
+        self._files = open_files(
+            self.directory, self.file_bytes, self.size_setting, lambda file: self._units_in(file) > 0
+        )
         self._use_last_file()
 
     @property
@@ -105,13 +107,11 @@ class ConsumeQueue:
         return len(self._files)
 
     def _units_in(self, file: MappedFile) -> int:
-        """Number of written units, which are at the front of the file, by binary search."""
-        low, high = 0, self.file_bytes // UNIT_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = UNIT.unpack(file.read(middle * UNIT_BYTES, UNIT_BYTES))
-            low, high = (middle + 1, high) if offset >= 0 and size > 0 else (low, middle)
-        return low
+        return units_in(file, self.unit_bytes, self._is_written)
+
+    def _is_written(self, unit: bytes) -> bool:
+        offset, size = _UNPACK_PLACE(unit)
+        return bool(offset >= 0 and size > 0)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Sets min_offset to the first unit whose record still exists, or to max_offset if none does."""
@@ -135,9 +135,8 @@ class ConsumeQueue:
 
     def _first_behind(self, is_in_front: Callable[[int, int], bool]) -> int:
         """Returns the number of the first unit whose place is not in front, see first_behind()."""
-        end, file_units = self._end_position // self.unit_bytes, self.file_bytes // self.unit_bytes
         return first_behind(
-            self._first_unit(), end, file_units,
+            self._first_unit(), self._end_position // self.unit_bytes, self.unit_bytes, self.file_bytes,
             lambda number: None if (place := self._place(number)) is None else is_in_front(*place),
         )  # fmt: skip
 

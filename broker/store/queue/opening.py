@@ -14,14 +14,16 @@ from broker.store.log.mapped_file import MappedFile, StoreError, file_name, list
 LOST_FILES_MAX: Final = 10_000
 """Of one queue: more are the sign of a file with a wrong name."""
 NEW_FILE: Final = "lost.new"
+PAGE_BYTES: Final = 4_096
+"""What a disk writes, or loses, as a whole."""
 _PLACE = struct.Struct(">qi")
 
 
 def open_files(
-    directory: Path, file_bytes: int, size_setting: str, units_in: Callable[[MappedFile], int]
+    directory: Path, file_bytes: int, size_setting: str, has_units: Callable[[MappedFile], bool]
 ) -> list[MappedFile]:
-    """Opens all files that have a unit; if none has, the first file. units_in: counts the units of a file.
-    StoreError: a file has another size than `size_setting` says, or a name that none can have."""
+    """Opens all files that have a unit; if none has, the first file. StoreError: a file has another size than
+    `size_setting` says, or a name that none can have."""
     paths, files = listed_files(directory), list[MappedFile]()
     for path in paths:
         size = path.stat().st_size
@@ -33,7 +35,7 @@ def open_files(
             hint = f": if that is right, {how_to_repair(directory)}" if size < file_bytes else ""
             raise StoreError(text + hint)
         files.append(MappedFile(path, int(path.name), file_bytes, allocate=False))
-    while len(files) > 1 and units_in(files[-1]) == 0:
+    while len(files) > 1 and not has_units(files[-1]):
         files.pop().delete()
     return list(_without_gaps(directory, files))
 
@@ -66,15 +68,42 @@ def how_to_repair(directory: Path) -> str:
     return f"stop the broker and run keelmq repair --store {root} --queues"
 
 
-def first_behind(low: int, high: int, file_units: int, is_in_front: Callable[[int], bool | None]) -> int:
+def units_in(file: MappedFile, unit_bytes: int, is_written: Callable[[bytes], bool]) -> int:
+    """Returns where the units of a file end: by binary search, and behind the last one if lost ones are in
+    front of it."""
+
+    def look(number: int) -> bool:
+        return is_written(file.read(number * unit_bytes, unit_bytes))
+
+    count = first_behind(0, file.file_bytes // unit_bytes, unit_bytes, file.file_bytes, look)
+    if not file.is_zero_from(count * unit_bytes):
+        rest = file.read(count * unit_bytes, file.file_bytes - count * unit_bytes).rstrip(b"\0")
+        last = count + (len(rest) - 1) // unit_bytes
+        while last >= count and not look(last):
+            last -= 1
+        count = last + 1
+    return count
+
+
+def first_behind(
+    low: int, high: int, unit_bytes: int, file_bytes: int, is_in_front: Callable[[int], bool | None]
+) -> int:
     """Returns the first unit in low..high - 1 that is not in front, by binary search; `high` if all are.
-    is_in_front: None for a unit that was never written. It is like the first one of the next file, which no
-    lost page can have in part; if there is none, it is behind."""
+    is_in_front: None for a unit that was never written. It is like the first one of the next page that has
+    one; if there is none, it is behind. The first one is never there in part."""
     while low < high:
         middle = number = (low + high) // 2
         while (answer := is_in_front(number)) is None:
-            number = (number // file_units + 1) * file_units
+            number = _next_page(number, unit_bytes, file_bytes)
             if number >= high:
                 break
         low, high = (number + 1, high) if answer else (low, middle)
     return low
+
+
+def _next_page(number: int, unit_bytes: int, file_bytes: int) -> int:
+    """Returns the first unit that begins in the next page of its file, or in the next file."""
+    start, at = divmod(number * unit_bytes, file_bytes)
+    at = (at // PAGE_BYTES + 1) * PAGE_BYTES
+    units = file_bytes // unit_bytes
+    return start * units + min(-(-at // unit_bytes), units)

@@ -47,7 +47,7 @@ def readable(store: MessageStore) -> set[int]:
     queue = store.queues.get("TopicA", 0)
     for offset in range(queue.min_offset, queue.max_offset):
         try:
-            result = store.get("TopicA", 0, offset, 1, 1 << 20, None)
+            result = store.get("TopicA", 0, offset, 1, 1 << 20, None, decodes=True)
         except DamagedQueueError as error:
             assert "keelmq repair --queues" in str(error)
             continue
@@ -97,6 +97,26 @@ def test_lost_entries_end_no_queue(tmp_path: Path, begin: int, clean: bool) -> N
     store = open_store(tmp_path)
     assert readable(store) == set(range(COUNT)) - set(range(begin, end))
     assert put(store)[2] == COUNT
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("page", [0, 1, 2])
+def test_a_lost_page_of_the_last_file_ends_no_queue(tmp_path: Path, page: int, clean: bool) -> None:
+    """Most queues have one file."""
+    store = open_store(tmp_path, consume_queue_file_bytes=20_000, commit_log_file_bytes=1 << 20)
+    put_many(store, 1_000, queues=1)
+    put(store, queue_id=1)  # the start looks for new records behind the newest entry of all queues
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.flush_checkpoint()
+    store.close(clean=clean)
+    with queue_file(tmp_path, 0).open("r+b") as file:
+        file.seek(page * 4_096)
+        file.write(bytes(4_096))
+    store = open_store(tmp_path, consume_queue_file_bytes=20_000, commit_log_file_bytes=1 << 20)
+    lost = range(page * 4_096 // UNIT_BYTES, -(-(page + 1) * 4_096 // UNIT_BYTES))
+    assert set(range(1_000)) - readable(store) <= set(lost)
+    assert put(store)[2] == 1_000
     store.close()
 
 
