@@ -184,10 +184,10 @@ class BatchQueue(ConsumeQueue):
 
     # -- cutting -----------------------------------------------------------------------------------------
 
-    def cut(self, log_offset: int) -> list[Job]:
+    def cut(self, log_offset: int, *, crashed: bool = False) -> list[Job]:
         """As ConsumeQueue.cut()."""
         jobs = list[Job]()
-        keep, first = self._search_end(log_offset), self._first_unit()
+        keep, first = self._search_end(log_offset, crashed=crashed), self._first_unit()
         if keep < self._end_unit:
             cut = self._unit_at(keep)
             if keep > first:

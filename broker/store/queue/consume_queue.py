@@ -22,14 +22,14 @@ from broker.message.record import java_hash
 from broker.store.log.disk_jobs import Job, run
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
-from broker.store.queue.opening import first_behind, lost_files, open_files, units_in
+from broker.store.queue.opening import FILLER_SIZE as FILLER_SIZE
+from broker.store.queue.opening import first_behind, is_torn, lost_files, open_files, units_in
 
 log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: none is half in a hole
-FILLER_SIZE: Final = 2147483647
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # in front of the first unit of a queue that begins at n > 0
 _PACK = UNIT.pack_into
 _UNPACK_PLACE = struct.Struct(">qi").unpack_from
@@ -278,15 +278,15 @@ class ConsumeQueue:
 
     # -- cutting -----------------------------------------------------------------------------------------
 
-    def truncate(self, log_offset: int) -> None:
-        """Removes the units of records that end after log_offset, and units that a power loss left unwritten.
-        Durable when it returns."""
-        run(self.cut(log_offset))
+    def truncate(self, log_offset: int, *, crashed: bool = False) -> None:
+        """Removes the units of records that end after log_offset, and units that a power loss left unwritten,
+        or, if crashed, torn. Durable when it returns."""
+        run(self.cut(log_offset, crashed=crashed))
 
-    def cut(self, log_offset: int) -> list[Job]:
+    def cut(self, log_offset: int, *, crashed: bool = False) -> list[Job]:
         """As truncate(), but for readers only; the returned jobs do it on disk. Nothing may be appended
         before they are done."""
-        keep, jobs = self._search_end(log_offset), list[Job]()
+        keep, jobs = self._search_end(log_offset, crashed=crashed), list[Job]()
         if keep < self.max_offset:
             jobs = self._cut_files(keep * UNIT_BYTES)
             self.max_offset = keep
@@ -322,8 +322,9 @@ class ConsumeQueue:
     def _end_position(self) -> int:
         return self.max_offset * UNIT_BYTES
 
-    def _search_end(self, log_offset: int) -> int:
-        return self._first_behind(lambda offset, size: offset + size <= log_offset or size == FILLER_SIZE)
+    def _search_end(self, log_offset: int, *, crashed: bool) -> int:
+        end = self._first_behind(lambda offset, size: offset + size <= log_offset or size == FILLER_SIZE)
+        return end - 1 if crashed and is_torn(self._place, self._first_unit(), end) else end
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:
         """Takes out the files whose records are all in front of log_min_offset, where the log begins now, and

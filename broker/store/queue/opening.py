@@ -16,6 +16,8 @@ LOST_FILES_MAX: Final = 10_000
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
 """What a disk writes, or loses, as a whole."""
+FILLER_SIZE: Final = 2147483647
+"""Of a unit that stands for no record."""
 _PLACE = struct.Struct(">qi")
 
 
@@ -107,3 +109,14 @@ def _next_page(number: int, unit_bytes: int, file_bytes: int) -> int:
     at = (at // PAGE_BYTES + 1) * PAGE_BYTES
     units = file_bytes // unit_bytes
     return start * units + min(-(-at // unit_bytes), units)
+
+
+def is_torn(place_of: Callable[[int], tuple[int, int] | None], first: int, end: int) -> bool:
+    """Returns whether the last unit of a queue is on disk in part, after a power cut: it lies on two pages,
+    and the first bytes of its CommitLog offset are 0. place_of: (CommitLog offset, size) of a unit."""
+    if end - 1 <= first:
+        return False
+    before, last = place_of(end - 2), place_of(end - 1)
+    if before is None or last is None or FILLER_SIZE in (before[1], last[1]):
+        return False
+    return last[0] < sum(before)

@@ -162,7 +162,7 @@ class QueueTable:
         """Truncates all queues, see ConsumeQueue.truncate(). crashed: bytes behind their ends may be left of
         before the crash, and are zeroed."""
         for queue in self.each():
-            queue.truncate(log_offset)
+            queue.truncate(log_offset, crashed=crashed)
             if crashed:
                 queue.drop_stale()
 

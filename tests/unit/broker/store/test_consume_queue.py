@@ -130,6 +130,26 @@ def test_units_lost_by_a_power_failure_are_not_believed(tmp_path: Path) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize("lost_bytes", [4, 8])
+def test_a_unit_that_a_power_cut_has_torn_is_not_believed(tmp_path: Path, lost_bytes: int) -> None:
+    """It lies on two pages, and the first one is on disk as it was before the unit was appended."""
+    base = 5 << 32
+    queue = open_queue(tmp_path)
+    for index in range(9):
+        queue.append(index, base + index * 100, 100, index)
+    queue.close()
+    with first_file(tmp_path).open("r+b") as file:
+        file.seek(6 * UNIT_BYTES)
+        file.write(bytes(lost_bytes))
+    again = open_queue(tmp_path)
+    again.truncate(base + 600, crashed=True)
+    again.drop_stale()
+    assert again.max_offset == 6
+    again.append(6, base + 600, 100, 6)
+    assert again.unit(6) == (base + 600, 100, 6)
+    again.close()
+
+
 def test_a_lost_unit_moves_no_beginning(tmp_path: Path) -> None:
     """It is zero, and not an old one: the beginning is where the log says."""
     queue = open_queue(tmp_path)
