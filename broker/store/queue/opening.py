@@ -77,13 +77,18 @@ def units_in(file: MappedFile, unit_bytes: int, is_written: Callable[[bytes], bo
     def look(number: int) -> bool:
         return is_written(file.read(number * unit_bytes, unit_bytes))
 
+    def log_offset(number: int) -> int:
+        offset, _ = _PLACE.unpack(file.read(number * unit_bytes, _PLACE.size))
+        return int(offset)
+
     count = first_behind(0, file.file_bytes // unit_bytes, unit_bytes, file.file_bytes, look)
     if not file.is_zero_from(count * unit_bytes):
         rest = file.read(count * unit_bytes, file.file_bytes - count * unit_bytes).rstrip(b"\0")
         last = count + (len(rest) - 1) // unit_bytes
         while last >= count and not look(last):
             last -= 1
-        count = last + 1
+        if last >= count and (not count or log_offset(count - 1) < log_offset(last)):
+            count = last + 1  # else it is left of before a crash of RocketMQ, which zeros nothing
     return count
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.log.mapped_file import file_name
-from broker.store.queue.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue
+from broker.store.queue.consume_queue import FILLER, UNIT, UNIT_BYTES, ConsumeQueue
 from tests.support.store_disk import StoreDisk
 
 FILE_UNITS = 10
@@ -176,6 +176,20 @@ def test_units_behind_a_lost_one_do_not_come_back(tmp_path: Path) -> None:
     once_more = open_queue(tmp_path)
     assert (once_more.max_offset, once_more.unit(4)) == (5, (400, 100, 4))
     once_more.close()
+
+
+def test_units_that_rocketmq_has_left_do_not_count(tmp_path: Path) -> None:
+    """A start of RocketMQ after a power cut leaves them behind the first missing unit. Their records are
+    older than those of the units that are appended then."""
+    queue = open_queue(tmp_path)
+    fill(queue, 5)
+    queue.close()
+    with first_file(tmp_path).open("r+b") as file:
+        file.seek(8 * UNIT_BYTES)
+        file.write(UNIT.pack(350, 100, 0))
+    again = open_queue(tmp_path)
+    assert again.max_offset == 5
+    again.close()
 
 
 def test_every_file_is_synced_and_none_twice(tmp_path: Path) -> None:
