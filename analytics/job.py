@@ -103,15 +103,16 @@ def run(
             )
             _Run(spark, store, span, progress).write(generated_ts, sources.not_read)
         store.delete_runs(RUNS_KEPT)
-        inputs = sources.roots
+        inputs, hours = sources.roots, [each.hour_ts for each in span.hours]
         if is_url(out):
             return publish_pages(
-                out, generated_ts, inputs=inputs, interval_ms=interval_ms, progress=progress,
+                out, generated_ts, hours=hours, inputs=inputs, interval_ms=interval_ms, progress=progress,
                 wall_clock=wall_clock,
             )  # fmt: skip
         path = write_pages(
-            Path(out), inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=wall_clock
-        )
+            Path(out), hours=hours, inputs=inputs, interval_ms=interval_ms, progress=progress,
+            wall_clock=wall_clock,
+        )  # fmt: skip
         return str(path)
 
 

@@ -9,7 +9,7 @@ roll-ups, and then copied. A name server reads files: `keelmq analytics fetch` k
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,13 +38,14 @@ def publish_pages(
     url: str,
     run_ts: int,
     *,
+    hours: Iterable[int] | None = None,
     inputs: Sequence[str] = (),
     interval_ms: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
     wall_clock: Callable[[], int] = wall_ms,
 ) -> str:
     """Writes a generation of page files to `url`; returns the URL of current.json. `run_ts`: of the tables of
-    the newest run. Raises AnalyticsError."""
+    the newest run, `hours`: those that they are of; None: all. Raises AnalyticsError."""
     system, root = file_system(url)
     try:
         with open_storage(url) as storage, tempfile.TemporaryDirectory(prefix="keelmq-pages-") as name:
@@ -53,8 +54,9 @@ def publish_pages(
                 copy_tree(system, f"{root}/{folder}", pa_fs.LocalFileSystem(), str(work / folder))
             newest = max([wall_clock(), _generation(_current(storage)) + 1])
             write_pages(
-                work, inputs=inputs, interval_ms=interval_ms, progress=progress, wall_clock=lambda: newest
-            )
+                work, hours=hours, inputs=inputs, interval_ms=interval_ms, progress=progress,
+                wall_clock=lambda: newest,
+            )  # fmt: skip
             folder = f"{PAGES}/{newest}"
             copy_tree(pa_fs.LocalFileSystem(), str(work / folder), system, f"{root}/{folder}")
             storage.replace(CURRENT, (work / CURRENT).read_bytes())

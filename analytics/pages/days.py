@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.pages.grid import GROUP, Resolution, read_rows, rollup_files
+from analytics.pages.grid import GROUP, Resolution, Rollups, read_rows
 from keelmq.runtime.log_buckets import bucket_top
 from keelmq.web.page_files import STEP_MS
 
@@ -29,12 +29,12 @@ _MOST = {
 }
 
 
-def day_rows(out: Path, hours: Resolution, days: Sequence[str]) -> dict[str, Any]:
+def day_rows(rollups: Rollups, hours: Resolution, days: Sequence[str]) -> dict[str, Any]:
     """Returns the tables lag, group_state and replica_lag with one row per day.
 
     One day after another is read: the histograms of a fleet's year do not fit into the memory.
     """
-    histogram = rollup_files(out, "lag_histogram", HOUR_MS)
+    histogram = rollups.files("lag_histogram", HOUR_MS)
     found: dict[str, list[Any]] = {}
     for day in days:
         for name, table in _rows_of_day(hours, day, histogram.get(day, [])).items():

@@ -3,7 +3,7 @@
 Columns become JSON text inside of Arrow, so no Python object is made per number.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from analytics.compaction.manifest import folder_of
 
 GroupName = tuple[str, str]
 GROUP = ("cluster_name", "broker_name")
@@ -54,15 +56,30 @@ def newest_run(out: Path) -> Path | None:
     return max(runs, key=lambda path: int(path.name.removeprefix("run=")), default=None)
 
 
-def rollup_files(out: Path, name: str, window_ms: int) -> dict[str, list[Path]]:
-    """Returns the files of a roll-up table by day ("2026-11-23")."""
-    found: dict[str, list[Path]] = {}
-    root = out / "rollup" / name / f"window={window_ms}"
-    if name == FILLED and (run := newest_run(out)) is not None and (run / name).is_dir():
-        root = run / name / f"window={window_ms}"
-    for path in sorted(root.glob("dt=*/hour=*/*.parquet")):
-        found.setdefault(path.parent.parent.name.removeprefix("dt="), []).append(path)
-    return found
+class Rollups:
+    """The roll-ups below `out` that pages are made of. `hours`: of these only; None: all that are there."""
+
+    def __init__(self, out: Path, hours: Iterable[int] | None = None) -> None:
+        self.out = out
+        self._folders = None if hours is None else {folder_of(hour_ts) for hour_ts in hours}
+
+    def widths(self) -> set[int]:
+        """Returns the widths of windows."""
+        return {
+            int(path.name.removeprefix("window=")) for path in (self.out / "rollup" / "lag").glob("window=*")
+        }
+
+    def files(self, name: str, window_ms: int) -> dict[str, list[Path]]:
+        """Returns the files of a table by day ("2026-11-23")."""
+        found: dict[str, list[Path]] = {}
+        root = self.out / "rollup" / name / f"window={window_ms}"
+        if name == FILLED and (run := newest_run(self.out)) is not None and (run / name).is_dir():
+            root = run / name / f"window={window_ms}"
+        for path in sorted(root.glob("dt=*/hour=*/*.parquet")):
+            day, hour = path.parent.parent.name, path.parent.name
+            if self._folders is None or f"{day}/{hour}" in self._folders:
+                found.setdefault(day.removeprefix("dt="), []).append(path)
+        return found
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from analytics.pages.consumers import COLUMNS as CONSUMER_COLUMNS
 from analytics.pages.consumers import IDS as CONSUMER_IDS
 from analytics.pages.consumers import consumer_texts
 from analytics.pages.days import day_rows
-from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, read_rows, rollup_files
+from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, Rollups, read_rows
 from analytics.pages.reuse import Reuse, digest_of
 from keelmq.web.page_files import FILE_DATE, PAGES_VERSION, STEP_MS, escaped, packed, series_file
 
@@ -43,14 +43,13 @@ Read = Callable[[str, Sequence[str]], Any]
 """Returns these columns of a table, or None. One table after another, so that one is in memory."""
 
 
-def find_resolutions(out: Path) -> list[Resolution]:
+def find_resolutions(rollups: Rollups) -> list[Resolution]:
     """Returns what is rolled up, finest first. Besides minutes and hours that is one finer or odd width, and
     only if it has all hours: those of an earlier run, of a short span, keep their fine windows."""
-    widths = {int(path.name.removeprefix("window=")) for path in (out / "rollup" / "lag").glob("window=*")}
     names = {step: name for name, step in STEP_MS.items()}
     found: list[Resolution] = []
-    for step in sorted(widths):
-        files = {name: rollup_files(out, name, step) for name in (*TABLES, CONSUMERS, "replica_state")}
+    for step in sorted(rollups.widths()):
+        files = {name: rollups.files(name, step) for name in (*TABLES, CONSUMERS, "replica_state")}
         if step in names or not found:
             found.append(Resolution(names.get(step, "detail"), step, files))
     found = [each for each in found if each.days]
@@ -66,7 +65,7 @@ def _hours(resolution: Resolution) -> set[str]:
 
 
 def write_series(
-    out: Path,
+    rollups: Rollups,
     to: Path,
     resolutions: Sequence[Resolution],
     groups: Sequence[GroupName],
@@ -94,19 +93,19 @@ def write_series(
             put(each, file, paths, _end(days), partial(_reader, each, days))
         if each.name == "hour":
             whole = Resolution("day", STEP_MS["day"], each.files)
-            histogram = rollup_files(out, "lag_histogram", STEP_MS["hour"])
+            histogram = rollups.files("lag_histogram", STEP_MS["hour"])
             for file, days in _by_file(whole).items():
                 paths = [path for table in TABLES for path in each.paths(table, days)]
                 paths += [path for day in days for path in histogram.get(day, [])]
-                put(whole, file, paths, _end(days), partial(_days, out, each, days))
+                put(whole, file, paths, _end(days), partial(_days, rollups, each, days))
 
 
 def _end(days: Sequence[str]) -> int:
     return _day_ts(days[-1]) + STEP_MS["day"]
 
 
-def _days(out: Path, hours: Resolution, days: Sequence[str]) -> Read:
-    return _kept(day_rows(out, hours, days))
+def _days(rollups: Rollups, hours: Resolution, days: Sequence[str]) -> Read:
+    return _kept(day_rows(rollups, hours, days))
 
 
 def _reader(resolution: Resolution, days: Sequence[str]) -> Read:

@@ -6,7 +6,7 @@ nothing of it. Older generations stay for readers that have begun, GENERATIONS_K
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from analytics.errors import AnalyticsError
 from analytics.pages.details import by_group, read_run_tables, write_details
-from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, groups_in, read_rows
+from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, Rollups, groups_in, read_rows
 from analytics.pages.incidents import severity
 from analytics.pages.marks import COLUMNS, incidents_of
 from analytics.pages.reuse import Reuse, newest_pages
@@ -46,6 +46,7 @@ def write_pages(
     out: Path,
     *,
     source: Path | None = None,
+    hours: Iterable[int] | None = None,
     inputs: Sequence[str] = (),
     interval_ms: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -53,12 +54,13 @@ def write_pages(
 ) -> Path:
     """Writes a generation of page files from OUT/rollup and OUT/tables; returns the path of current.json.
 
-    `source`: where rollup and tables are, if not in `out`. `interval_ms`: how often this is done, for pages
-    to tell when they are stale. Raises AnalyticsError if there is nothing rolled up, or a file cannot be
-    written.
+    `source`: where rollup and tables are, if not in `out`. `hours`: those that the tables of the newest run
+    are of; None: all. `interval_ms`: how often this is done, for pages to tell when they are stale. Raises
+    AnalyticsError if there is nothing rolled up, or a file cannot be written.
     """
     source = source or out
-    resolutions = find_resolutions(source)
+    rollups = Rollups(source, hours)
+    resolutions = find_resolutions(rollups)
     if not resolutions:
         raise AnalyticsError(f"{source} has no roll-ups of lag: run keelmq analytics run first")
     generation = max([wall_clock(), *(each + 1 for each in generations(out))])
@@ -66,7 +68,7 @@ def write_pages(
     try:
         to.mkdir(parents=True)
         reuse = Reuse(newest_pages(out), to)
-        index = _write(source, to, resolutions, inputs, interval_ms, generation, reuse)
+        index = _write(rollups, to, resolutions, inputs, interval_ms, generation, reuse)
         reuse.save()
         _replace(out / CURRENT, msgspec.json.encode(Current(generation=generation, interval_ms=interval_ms)))
     except OSError as error:
@@ -83,7 +85,7 @@ def write_pages(
 
 
 def _write(
-    out: Path,
+    rollups: Rollups,
     to: Path,
     resolutions: Sequence[Resolution],
     inputs: Sequence[str],
@@ -91,12 +93,12 @@ def _write(
     generation: int,
     reuse: Reuse,
 ) -> Index:
-    tables = read_run_tables(out)
+    tables = read_run_tables(rollups.out)
     heat = _heat_resolution(resolutions)
     from_ts, last_ts = _span(resolutions[0])
     until_ts = last_ts + resolutions[0].step_ms
     groups = _groups(resolutions, tables)
-    write_series(out, to, resolutions, groups, last_ts, reuse)
+    write_series(rollups, to, resolutions, groups, last_ts, reuse)
     axis = _last(heat.step_ms, from_ts, until_ts)
     fine = resolutions[0]
     fine_axis = Axis(axis.start_ts, fine.step_ms, (until_ts - axis.start_ts) // fine.step_ms)

@@ -188,6 +188,20 @@ def test_an_hour_that_turns_out_to_be_of_a_wrong_clock(run: Run, tmp_path: Path)
     assert not any(time.strftime("dt=%Y-%m-%d", time.gmtime(stray.ts / 1_000)) in str(path) for path in left)
 
 
+def test_a_run_of_another_span(run: Run, tmp_path: Path) -> None:
+    """Pages and tables are of the hours of the newest run, whatever an earlier run has rolled up."""
+    sample = next(each for each in random_history(3).samples if each.role == "master")
+    early = msgspec.structs.replace(sample, ts=sample.ts - 3 * 3_600_000)
+    root, out = write_telemetry(tmp_path / "in", [early, sample]), tmp_path / "out"
+    bounds = {"from_ts": sample.ts, "to_ts": sample.ts + 1}
+    for more, first in (({}, early), (bounds, sample), ({}, early)):
+        run(root, out, **more)
+        index = PageFiles(out).generation().index
+        assert 0 <= first.ts - index.from_ts < WINDOW_MS
+        lag = group_of(out, sample.broker_name).series.lag["samples"]
+        assert sum(filter(None, lag)) == index.quality[0]["rows"] == (1 if more else 2)
+
+
 def test_two_at_once(run: Run, source: Path, out: Path) -> None:
     before = (out / "current.json").read_bytes()
     with (
