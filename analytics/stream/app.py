@@ -7,6 +7,7 @@ from there: a batch that was not finished is read again and gives the same table
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -17,8 +18,9 @@ from analytics.session import SPARK_ERRORS, spark_in_one_line, spark_session
 from analytics.stream.live import KEPT_MS, LiveTables, Status
 from analytics.stream.minutes import minutes_of
 from analytics.stream.pages import LivePages
-from analytics.stream.source import NAME, TelemetrySource
-from keelmq.runtime.clock import now_ms
+from analytics.stream.positions import HOURS_KEPT
+from analytics.stream.source import HOUR_MS, NAME, TelemetrySource
+from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.program import stopped_by_signal
 
 TRIGGER_S = 5
@@ -61,7 +63,10 @@ def run_stream(
         spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
-        batches = _Batches(LiveTables(spark, directory, live, minutes_of), out, trigger_s, stopped, progress)
+        tables = LiveTables(spark, directory, live, minutes_of)
+        if left_out := line_of_stop(tables.status, wall_ms()):
+            progress(left_out)
+        batches = _Batches(tables, out, trigger_s, stopped, progress)
         spark.dataSource.register(TelemetrySource)
         query = (
             spark.readStream.format(NAME)
@@ -136,6 +141,18 @@ def make_directory(live: Path) -> None:
     if (live / ROWS_OF_OLDER_RELEASES).exists():
         shutil.rmtree(live)
     live.mkdir(parents=True, exist_ok=True)
+
+
+def line_of_stop(status: Status, now: int) -> str:
+    """Returns what to say of the time without batches before this start; "": all of it will be read."""
+    from_ts = (now // HOUR_MS - HOURS_KEPT) * HOUR_MS
+    if not 0 < status.computed_ts < from_ts:
+        return ""
+    last, first = (datetime.fromtimestamp(ts / 1000, UTC) for ts in (status.computed_ts, from_ts))
+    return (
+        f"the last batch was at {last:%Y-%m-%d %H:%M} UTC; what was written since in hours before "
+        f"{first:%Y-%m-%d %H:%M} is left to keelmq analytics run"
+    )
 
 
 def _line(status: Status) -> str:

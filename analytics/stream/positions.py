@@ -3,7 +3,8 @@
 Positions are plain JSON, because Spark keeps them in the checkpoint: a batch is a pair of them, and a batch
 that is repeated reads the same bytes. A file is known by its name without ".open", which it loses when its
 hour is over.
-Files of hours before `from_hour` are left to the hourly job, so that positions stay small.
+Files of hours before `from_hour` are left to the hourly job: live pages have none of their minutes, and after
+a long stop reading them would take as long as the hourly job takes.
 """
 
 import calendar
@@ -59,6 +60,12 @@ def hour_of(name: str) -> int | None:
     return calendar.timegm((year, month, day, hour, 0, 0)) // 3_600
 
 
+def followed_from(start: Positions, hour: int) -> int:
+    """Returns the oldest hour that is followed. `hour`: the current one; a smaller one than before is that of
+    a clock which was ahead and is right again."""
+    return min(max(start.from_hour, hour - HOURS_KEPT), hour)
+
+
 def advance(start: Positions, sizes: Mapping[str, int], *, hour: int, bytes_max: int) -> Positions:
     """Returns the positions after the next batch, which reads at most `bytes_max` bytes; older hours first.
 
@@ -66,25 +73,16 @@ def advance(start: Positions, sizes: Mapping[str, int], *, hour: int, bytes_max:
     that disappeared or became shorter keeps its position while its hour is followed. Where bytes_max ends a
     range within a line, the caller moves that end to the beginning of a line.
     """
-    files, left, unread = dict(start.files), bytes_max, hour
-    hours = {name: at for name in {*sizes, *files} if (at := hour_of(name)) is not None}
-    followed = [name for name in sizes if hours.get(name, -1) >= start.from_hour]
+    from_hour, left = followed_from(start, hour), bytes_max
+    hours = {name: at for name in {*sizes, *start.files} if (at := hour_of(name)) is not None}
+    files = {name: at for name, at in start.files.items() if hours.get(name, -1) >= from_hour}
+    followed = [name for name in sizes if hours.get(name, -1) >= from_hour]
     for name in sorted(followed, key=lambda each: (hours[each], each)):
         at = files.get(name, 0)
         if sizes[name] > at and left > 0:
             files[name] = min(sizes[name], at + left)
             left -= files[name] - at
-        if sizes[name] > files.get(name, 0):
-            unread = min(unread, hours[name])
-    from_hour = max(start.from_hour, min(hour - HOURS_KEPT, unread))
-    return Positions(
-        from_hour,
-        {
-            name: at
-            for name, at in files.items()
-            if hours.get(name, -1) >= from_hour or at > start.files.get(name, 0)
-        },
-    )
+    return Positions(from_hour, files)
 
 
 def ranges(start: Positions, end: Positions) -> Iterator[Range]:

@@ -13,13 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from analytics.stream.files import GrowingFiles
-from analytics.stream.positions import Positions, Range, advance, ranges, share
+from analytics.stream.positions import Positions, Range, advance, followed_from, ranges, share
 from analytics.stream.rows import RANGES
 from keelmq.runtime.clock import wall_ms
 
 NAME = "keelmq_telemetry"
 BATCH_BYTES_MAX = 64 << 20
-"""About 300,000 samples: the backlog after a stop is read in pieces of this size."""
+"""About 300,000 samples: the backlog of a stop is read in pieces of this size."""
 PARTS = 2
 HOUR_MS = 3_600_000
 
@@ -33,7 +33,7 @@ class Share(InputPartition):
 
 class TelemetrySource(DataSource):
     """Options: `directory` with telemetry in it or in folders named telemetry below; `bytes_max` and `parts`
-    of a batch; `from_hour`, the first hour since 1970 (default: the current one)."""
+    of a batch; `hour`, the current one since 1970 (default: the clock's). The first batch begins with it."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,11 +51,11 @@ class _Reader(DataSourceStreamReader):
         self._directory = Path(options["directory"])
         self._bytes_max = int(options.get("bytes_max", BATCH_BYTES_MAX))
         self._parts = int(options.get("parts", PARTS))
-        self._from_hour = int(options.get("from_hour", wall_ms() // HOUR_MS))
+        self._fixed_hour = options.get("hour")
         self._files = GrowingFiles(self._directory)
 
     def initialOffset(self) -> dict[str, object]:
-        return Positions(self._from_hour, {}).to_json()
+        return Positions(self._hour(), {}).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._bytes_max)
@@ -63,8 +63,8 @@ class _Reader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         files = self._files
         bytes_max = 1 << 62 if isinstance(limit, ReadAllAvailable) else self._bytes_max
-        at, hour = Positions.of_json(start), wall_ms() // HOUR_MS
-        sizes = files.whole_lines(at.from_hour, hour + 1)
+        at, hour = Positions.of_json(start), self._hour()
+        sizes = files.whole_lines(followed_from(at, hour), hour + 1)
         end = advance(at, sizes, hour=hour, bytes_max=bytes_max)
         cut = {
             each.name: files.cut(each.name, each.start, each.end)
@@ -76,6 +76,9 @@ class _Reader(DataSourceStreamReader):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[Share]:
         every = list(ranges(Positions.of_json(start), Positions.of_json(end)))
         return [Share(each) for each in share(every, self._parts)]
+
+    def _hour(self) -> int:
+        return wall_ms() // HOUR_MS if self._fixed_hour is None else int(self._fixed_hour)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int]]:
         yield from partition.value

@@ -95,7 +95,7 @@ def follow(spark: "SparkSession", files: Files, out: Path, *, fail: str = "", no
 
     source = spark.readStream.format(NAME).option("directory", str(files.root))
     query = (
-        source.option("from_hour", str(HOUR_TS // 3_600_000))
+        source.option("hour", str(HOUR_TS // 3_600_000))
         .load()
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(out / "checkpoint"))

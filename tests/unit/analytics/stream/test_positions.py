@@ -65,6 +65,7 @@ def test_each_byte_once(steps: list[tuple[str, int, int, int]]) -> None:
         new = list(ranges(at, end))
         assert sum(each.size for each in new) <= bytes_max
         assert end.from_hour >= at.from_hour
+        assert all((hour_of(each.name) or 0) >= hour - HOURS_KEPT for each in new)
         for each in new:
             read[each.name].append(each)
         at = end
@@ -74,8 +75,11 @@ def test_each_byte_once(steps: list[tuple[str, int, int, int]]) -> None:
             read[each.name].append(each)
         at = end
     for name, size in sizes.items():
-        assert [each.start for each in read[name]] == [0, *(each.end for each in read[name][:-1])]
-        assert read[name][-1].end >= size
+        assert [each.start for each in read[name]] == [0, *(each.end for each in read[name][:-1])][
+            : len(read[name])
+        ]
+        if (hour_of(name) or 0) >= hour - HOURS_KEPT:
+            assert read[name][-1].end >= size
     assert all(hour_of(name) >= hour - HOURS_KEPT for name in at.files)
 
 
@@ -84,6 +88,27 @@ def test_hours_that_are_not_followed() -> None:
     old, new = files_at(29, 0), files_at(30, 0)
     end = advance(at, {old: 10, new: 10, "strange": 5}, hour=30, bytes_max=100)
     assert list(ranges(at, end)) == [Range(new, 0, 10)]
+
+
+def test_a_long_stop() -> None:
+    """What is older than the followed hours is left to the hourly job, read in part or not at all."""
+    sizes = {files_at(hour, 0): 10 for hour in range(20, 41)}
+    at = Positions(20, {files_at(20, 0): 4})
+    end = advance(at, sizes, hour=40, bytes_max=100)
+    followed = range(40 - HOURS_KEPT, 41)
+    assert list(ranges(at, end)) == [Range(files_at(hour, 0), 0, 10) for hour in followed]
+    assert end == Positions(followed[0], {files_at(hour, 0): 10 for hour in followed})
+
+
+def test_a_clock_that_was_ahead() -> None:
+    """The current hour is followed again as soon as the clock is right. Its first rows come twice."""
+    sizes = {files_at(30, 0): 10}
+    at = advance(Positions(30, {}), sizes, hour=30, bytes_max=100)
+    ahead = advance(at, sizes, hour=300, bytes_max=100)
+    sizes[files_at(30, 0)] = 12
+    assert list(ranges(ahead, advance(ahead, sizes, hour=30, bytes_max=100))) == [
+        Range(files_at(30, 0), 0, 12)
+    ]
 
 
 def test_a_dropped_file_is_not_read_again() -> None:
