@@ -16,12 +16,15 @@ import pyarrow.compute as pc
 from analytics.rollup import lag, replicas
 from analytics.rollup.arrays import Bools, Ints, arrow, bools_of, ints, numbers_of
 from analytics.rollup.consumers import PAIR, consumer_lag, consumer_samples
+from analytics.rollup.logs import EpochLogs, Views
 from analytics.rollup.masters import GroupNumbers, Terms, named_rows
 from analytics.rollup.minimum import minimum_changes
 from analytics.rollup.replicas import ReplicaCounts
 from analytics.rollup.tables import CONSUMERS, LAG, LAG_HISTOGRAM, MINIMUM, REPLICA_LAG, TABLES, RollUp
 from analytics.rollup.window_counts import HOUR_MS, WindowCounts, hour_buckets, lag_rows
 from analytics.tables import CONSUMER_LAG, CONTROLLER_EVENT, GROUP, MASTER_SAMPLE, REPLICA_SAMPLE, Table
+
+_OF_EVENT = (*GROUP, "ts", "log_id", "before.master_epoch", "after.master_epoch")
 
 Rolled = Iterator[tuple[RollUp, int, pa.Table]]
 """A table, the width of its windows in ms, and its rows in the order of the key."""
@@ -59,37 +62,48 @@ def roll_hour(
 class _Masters:
     """Of every row of master_sample: gid, ts, whether it is stale, and its minimum."""
 
-    def __init__(self, source: Source, numbers: GroupNumbers, terms: Terms) -> None:
+    def __init__(self, source: Source, numbers: GroupNumbers, terms: Terms, logs: EpochLogs) -> None:
         columns = (*GROUP, "ts", "master_epoch", "min_in_sync_replicas")
         batches = list(source.batches(MASTER_SAMPLE, columns))
         self.gid = _joined([numbers.of(each) for each in batches])
         self.ts, epoch = (_joined([ints(each, name) for each in batches]) for name in ("ts", "master_epoch"))
         self.minimum = pa.chunked_array([each.column(columns[-1]) for each in batches], pa.int32())
+        views = [
+            each for batch in source.batches(CONTROLLER_EVENT, _OF_EVENT) for each in _views(batch, numbers)
+        ]
+        for each in views:
+            logs.add(each)
+        epoch = logs.of_samples(self.gid, epoch, self.ts)
         terms.add(self.gid, epoch, self.ts)
-        for each in source.batches(
-            CONTROLLER_EVENT, (*GROUP, "ts", "before.master_epoch", "after.master_epoch")
-        ):
-            gid, ts = numbers.of(each), ints(each, "ts")
-            before, after = (
-                pc.struct_field(each.column(view), "master_epoch") for view in ("before", "after")
-            )
-            for epochs in (before, after):
-                is_known = bools_of(epochs.is_valid())
-                terms.add(gid[is_known], numbers_of(epochs.drop_null()), ts[is_known])
-            begins = bools_of(pc.less(before, after))  # NULL, of a snapshot, is false
-            terms.add_elections(gid[begins], numbers_of(after)[begins])
+        for each in views:
+            of_log, counts = logs.of_events(each)
+            terms.add(each.gid[counts], of_log[counts], each.ts[counts])
+            begins = counts & each.is_elected
+            terms.add_elections(each.gid[begins], of_log[begins])
         _, self.is_stale = terms.is_stale(self.gid, epoch, self.ts)
+
+
+def _views(events: pa.RecordBatch, numbers: GroupNumbers) -> Iterator[Views]:
+    """Yields the groups before these events, and after them."""
+    gid, ts, log = numbers.of(events), ints(events, "ts"), events.column("log_id")
+    before, after = (pc.struct_field(events.column(view), "master_epoch") for view in ("before", "after"))
+    begins = bools_of(pc.less(before, after))  # NULL, of a snapshot, is false
+    for epochs, is_elected in ((before, np.zeros(len(gid), np.bool_)), (after, begins)):
+        known = bools_of(epochs.is_valid())
+        yield Views(
+            gid[known], ts[known], log.filter(arrow(known)), numbers_of(epochs.drop_null()), is_elected[known]
+        )
 
 
 class _Hour:
     def __init__(self, source: Source, hour_ts: int, windows: Sequence[int]) -> None:
         self._source, self._hour_ts, self._windows = source, hour_ts, windows
         self._base_ms = windows[0]
-        self._numbers, self._terms = GroupNumbers(), Terms()
+        self._numbers, self._terms, self._logs = GroupNumbers(), Terms(), EpochLogs()
 
     @cached_property
     def _masters(self) -> _Masters:
-        return _Masters(self._source, self._numbers, self._terms)
+        return _Masters(self._source, self._numbers, self._terms, self._logs)
 
     def lag(self) -> Rolled:
         rows: dict[int, list[pa.RecordBatch]] = {width: [] for width in self._windows}
@@ -110,8 +124,9 @@ class _Hour:
         _ = self._masters
         parts = []
         for batch in self._source.batches(REPLICA_SAMPLE, replicas.SAMPLE_COLUMNS):
-            gid = self._numbers.of(batch)
-            is_seen, is_stale = self._terms.is_stale(gid, ints(batch, "master_epoch"), ints(batch, "ts"))
+            gid, ts = self._numbers.of(batch), ints(batch, "ts")
+            epoch = self._logs.of_samples(gid, ints(batch, "master_epoch"), ts)
+            is_seen, is_stale = self._terms.is_stale(gid, epoch, ts)
             counts = is_seen & ~is_stale
             current = batch if counts.all() else batch.filter(arrow(counts))
             parts.append(ReplicaCounts.of_samples(current, gid[counts], self._base_ms))

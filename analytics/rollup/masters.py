@@ -4,6 +4,7 @@ A master that was replaced goes on sampling until it hears of it; its numbers ar
 wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of
 that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
 An epoch that is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
+Epochs here are those of analytics/rollup/logs.py.
 """
 
 from collections.abc import Sequence

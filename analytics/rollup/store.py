@@ -25,7 +25,7 @@ STAGING = f"{ROLLUP}/.staging"
 MANIFESTS = f"{ROLLUP}/manifest"
 PART = "part.parquet"
 RUN_TABLES, RUN = "tables", "run="
-ROLLUP_VERSION = 2
+ROLLUP_VERSION = 3
 """To be incremented when an hour's roll-up changes for equal parts: then every hour is computed again."""
 
 

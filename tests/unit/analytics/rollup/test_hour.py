@@ -124,3 +124,61 @@ def test_an_hour_without_samples(hour: dict[str, list[Row]]) -> None:
     assert list(roll_hour(Rows(nothing, 7), HOUR_TS, WINDOWS)) == []
     alone = nothing | {REPLICA_SAMPLE.name: hour[REPLICA_SAMPLE.name]}
     assert list(roll_hour(Rows(alone, 7), HOUR_TS, WINDOWS)) == [], "nobody knows whose masters these are"
+
+
+def rebuilt(log_id: str) -> dict[str, list[Row]]:
+    """Broker 1 is master of epoch 5. At 12 s the controllers begin anew; at 13 s broker 2 is master of epoch
+    1, and samples from 14 s on. Broker 1 goes on until 17 s, and so does a controller of the old log."""
+    group = {"cluster_name": "c", "broker_name": "b"}
+    sample = {**group, "max_offset": 9, "confirm_offset": 9, "lag_ms": 0, "lag_ms_max": 0, "lag_bytes_max": 0}
+
+    def event(second: int, log: str, before: int | None, after: int) -> Row:
+        views = {
+            "before": None if before is None else {"master_epoch": before},
+            "after": {"master_epoch": after},
+        }
+        fields = {"event_id": second, "type": "", "controller_id": "n0", "log_id": log, **views}
+        return {**group, "ts": HOUR_TS + second * 1_000, **fields}
+
+    rows: dict[str, list[Row]] = {table.name: [] for table in (REPLICA_SAMPLE, CONSUMER_LAG)}
+    rows[MASTER_SAMPLE.name] = [
+        {**sample, "ts": HOUR_TS + second * 1_000 + 500, "broker_id": broker, "master_epoch": epoch}
+        for broker, epoch, seconds in ((1, 5, range(17)), (2, 1, range(14, 20)))
+        for second in seconds
+    ]
+    rows[CONTROLLER_EVENT.name] = [
+        event(0, "a", None, 5), event(12, log_id, None, 0), event(13, log_id, 0, 1), event(17, "a", None, 5)
+    ]  # fmt: skip
+    return rows
+
+
+def test_controllers_that_were_built_anew() -> None:
+    """Epochs of the new log are newer, although they are smaller."""
+    rows = rebuilt("b")
+    (row,) = found(rows, 100, "lag")[model.HOUR_MS]
+    assert (row["samples"], row["stale_master"]) == (13 + 6, 4)
+    in_one_log = rebuilt("a")
+    (row,) = found(in_one_log, 100, "lag")[model.HOUR_MS]
+    assert (row["samples"], row["stale_master"]) == (17, 6)
+
+
+def test_controllers_that_were_built_anew_and_that_brokers_do_not_follow() -> None:
+    """A broker that runs on keeps its epoch: no sample has one of the new log."""
+    rows = rebuilt("b")
+    rows[MASTER_SAMPLE.name] = [each for each in rows[MASTER_SAMPLE.name] if each["broker_id"] == 1]
+    (row,) = found(rows, 100, "lag")[model.HOUR_MS]
+    assert (row["samples"], row["stale_master"]) == (17, 0)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_what_a_controller_of_the_old_log_writes_later(first: str) -> None:
+    """In an hour after that, both logs have a snapshot only, in any order."""
+    rows = rebuilt("b")
+    rows[MASTER_SAMPLE.name] = [each for each in rows[MASTER_SAMPLE.name] if each["broker_id"] == 2]
+    snapshot = rows[CONTROLLER_EVENT.name][0]
+    rows[CONTROLLER_EVENT.name] = [
+        {**snapshot, "log_id": log, "after": {"master_epoch": epoch}, "ts": HOUR_TS + 300 * (log != first)}
+        for log, epoch in (("a", 5), ("b", 1))
+    ]
+    (row,) = found(rows, 100, "lag")[model.HOUR_MS]
+    assert (row["samples"], row["stale_master"]) == (6, 0)
