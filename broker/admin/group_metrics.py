@@ -105,31 +105,30 @@ def message_type(metadata: Metadata, topic: str) -> str:
 
 
 def _add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    messages, size = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     groups = metadata.groups.table.rows
-    found = [
-        (topic, group, reads)
+    found = {
+        (topic, group): (reads.messages, reads.bytes)
         for (topic, group), reads in stats.reads.groups.items()
         if group in groups and has_topic(metadata, topic)
-    ]
-    for number, (topic, group, reads) in enumerate(found):
-        labels = (topic, group, is_system_topic(topic)) if number < made.limit else (OTHERS, OTHERS, "false")
-        messages[labels] += reads.messages
-        size[labels] += reads.bytes
-    for labels, count in messages.items():
-        made.add("rocketmq_messages_out_total", count, *labels)
-        made.add("rocketmq_throughput_out_total", size[labels], *labels)
+    }
+    own, others = stats.shared["rocketmq_messages_out_total"].split(found, made.limit)
+    series = [((*key, is_system_topic(key[0])), counts) for key, counts in own.items()]
+    if others:
+        series.append(((OTHERS, OTHERS, "false"), others))
+    for labels, (messages, size) in series:
+        made.add("rocketmq_messages_out_total", messages, *labels)
+        made.add("rocketmq_throughput_out_total", size, *labels)
 
 
 def _add_bytes_in(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    found = Counter[tuple[str, str, str]]()
-    counts = {topic: size for topic, (_, size) in stats.messages_in.counts().items()}
-    for number, topic in enumerate(each for each in counts if has_topic(metadata, each)):
-        kind = message_type(metadata, topic)
-        labels = (topic, kind, is_system_topic(topic)) if number < made.limit else (OTHERS, NORMAL, "false")
-        found[labels] += counts[topic]
-    for labels, count in found.items():
-        made.add("rocketmq_throughput_in_total", count, *labels)
+    counts = stats.messages_in.counts().items()
+    found = {topic: (size,) for topic, (_, size) in counts if has_topic(metadata, topic)}
+    own, others = stats.shared["rocketmq_throughput_in_total"].split(found, made.limit)
+    for topic, (size,) in own.items():
+        labels = topic, message_type(metadata, topic), is_system_topic(topic)
+        made.add("rocketmq_throughput_in_total", size, *labels)
+    if others:
+        made.add("rocketmq_throughput_in_total", others[0], OTHERS, NORMAL, "false")
 
 
 def _add_lags(made: Scrape, metadata: Metadata, lags: LagTimes) -> None:

@@ -287,22 +287,21 @@ def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[st
 
 
 def _add_messages(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    others, other_bytes, other_sizes = 0, 0, [0] * (len(SIZE_BOUNDS) + 1)
-    found = stats.messages_in.counts()
-    for count, topic in enumerate(each for each in found if has_topic(metadata, each)):
-        messages, log_bytes = found[topic]
-        sizes = stats.messages_in.sizes(topic, messages)
-        if count < made.limit:
-            labels = topic, message_type(metadata, topic), is_system_topic(topic)
-            made.add("rocketmq_messages_in_total", messages, *labels)
-            made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, sizes, log_bytes, *labels)
-        else:
-            others, other_bytes = others + messages, other_bytes + log_bytes
-            other_sizes = [a + b for a, b in zip(other_sizes, sizes, strict=True)]
+    found = {
+        topic: (messages, log_bytes, *stats.messages_in.sizes(topic, messages))
+        for topic, (messages, log_bytes) in stats.messages_in.counts().items()
+        if has_topic(metadata, topic)
+    }
+    own, others = stats.shared["rocketmq_messages_in_total"].split(found, made.limit)
+    series = [
+        ((topic, message_type(metadata, topic), is_system_topic(topic)), counts)
+        for topic, counts in own.items()
+    ]
     if others:
-        labels = OTHERS, NORMAL, "false"
-        made.add("rocketmq_messages_in_total", others, *labels)
-        made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, other_sizes, other_bytes, *labels)
+        series.append(((OTHERS, NORMAL, "false"), others))
+    for labels, (messages, log_bytes, *sizes) in series:
+        made.add("rocketmq_messages_in_total", messages, *labels)
+        made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, sizes, log_bytes, *labels)
 
 
 _ENDS: Final = {

@@ -45,11 +45,9 @@ def add_requests(made: Scrape, latency: RpcLatency, stats: BrokerStats) -> None:
         made.add_histogram("rocketmq_topic_create_execution_time_milliseconds", histogram, *status)
     for created, histogram in stats.creations.groups.items():
         made.add_histogram("rocketmq_consumer_group_create_execution_time_milliseconds", histogram, *created)
-    others = 0
-    for number, ((topic, group), count) in enumerate(stats.reads.dead_letters.items()):
-        if number < made.limit:
-            made.add("rocketmq_send_to_dlq_messages_total", count, group, topic, is_system_topic(topic))
-        else:
-            others += count
+    found = {pair: (count,) for pair, count in stats.reads.dead_letters.items()}
+    own, others = stats.shared["rocketmq_send_to_dlq_messages_total"].split(found, made.limit)
+    for (topic, group), (count,) in own.items():
+        made.add("rocketmq_send_to_dlq_messages_total", count, group, topic, is_system_topic(topic))
     if others:
-        made.add("rocketmq_send_to_dlq_messages_total", others, OTHERS, OTHERS, "false")
+        made.add("rocketmq_send_to_dlq_messages_total", others[0], OTHERS, OTHERS, "false")

@@ -6,6 +6,7 @@ as well. Source: RocketMQ 5.3.3 BrokerStatsManager, StoreStatsService, BrokerSta
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 
 from broker.core.read_counters import ReadCounters
 from broker.stats.core.put_times import PutTimes
+from broker.stats.core.shared_counters import SharedCounters
 from broker.stats.core.stats_items import (
     DAY_MS,
     HOUR_MS,
@@ -65,6 +67,8 @@ class BrokerStats:
         self.put_times = put_times or PutTimes()
         self.messages_in = MessagesIn(store.queues)
         self.creations = CreationTimes()
+        self.shared = defaultdict[str, SharedCounters](SharedCounters)
+        """By metric: what its series beyond the limit have together."""
         self.loop_lag_ms = 0
         """How late the event loop was at the last sample: as long may a request have waited."""
         self.dispatch_behind_max = 0

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from broker.admin.group_metrics import OTHERS
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from keelmq.remoting.client import RemotingClient
@@ -10,7 +11,9 @@ from keelmq.remoting.operations import clients
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
     PULL_MESSAGE,
+    SEND_MESSAGE_V2,
     PullMessageRequest,
+    SendMessageRequestV2,
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_metadata import (
@@ -83,6 +86,37 @@ async def test_a_metric_beyond_the_limit_has_one_series_for_the_others(
     assert ("rocketmq_messages_out_total", "T", "g2", "false") not in found
     overflow = {key[1]: count for key, count in found.items() if key[0] == OVERFLOW.name}
     assert overflow
+
+
+async def test_the_series_of_the_others_never_goes_down(tmp_path: Path, client: RemotingClient) -> None:
+    """Prometheus takes a smaller value for a restart, and counts all of it again."""
+    async with Broker(config(tmp_path, metrics_otel_cardinality_limit=1)) as broker:
+        reads, group = broker.stats.reads, next(iter(broker.metadata.groups.table.rows))
+        for topic in ("T1", "T2", "T3"):
+            header = SendMessageRequestV2(a="g", b=topic, e=0, g=1)
+            assert isinstance(await client.call(broker.address, SEND_MESSAGE_V2, header, b"x" * 10), Ok)
+            for _ in range(5):
+                reads.count_read(topic, group, 0, 1, 1, 100)
+                reads.count_dead_letter(topic, group)
+        names = {
+            "rocketmq_messages_in_total", "rocketmq_throughput_in_total", "rocketmq_message_size_bytes_count",
+            "rocketmq_messages_out_total", "rocketmq_throughput_out_total",
+            "rocketmq_send_to_dlq_messages_total",
+        }  # fmt: skip
+
+        def others() -> dict[str, float]:
+            return {
+                key[0]: value for key, value in samples(broker).items() if OTHERS in key and key[0] in names
+            }
+
+        before = others()
+        delete = TopicRequest(topic="T1")
+        assert isinstance(await client.call(broker.address, DELETE_TOPIC_IN_BROKER, delete), Ok)
+        after = others()
+        assert before.keys() == after.keys() == names
+        assert all(after[name] >= before[name] for name in names), (before, after)
+        reads.count_read("T3", group, 0, 1, 1, 100)
+        assert others()["rocketmq_messages_out_total"] == after["rocketmq_messages_out_total"] + 1
 
 
 async def test_messages_that_were_pulled_and_not_committed_are_in_flight(
