@@ -223,3 +223,35 @@ def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
 @needs_promtool
 def test_the_first_event_of_a_counter_fires_its_alert(tmp_path: Path) -> None:
     fire_and_resolve(FIRST_EVENTS, tmp_path)
+
+
+@needs_promtool
+def test_the_first_event_of_a_counter_is_in_its_panel(tmp_path: Path) -> None:
+    """A series that begins with 1 was 0 before: increase() shows nothing of it."""
+    queries = {query for found in dashboard_queries().values() for query in found if "increase(" in query}
+    labels = '{cluster="c", broker_name="a", consumer_group="g", topic="t", node_id="n", reason="r"}'
+    tests = []
+    for query in sorted(queries):
+        (metric,) = set(NAMES.findall(query))
+        shown = re.sub(r"\$(cluster|consumer_group)", ".*", query.replace("$__rate_interval", "1m"))
+        values = f"_x{BAD // 2} 1+0x10 4+0x{GOOD}"  # 1 for two minutes, then 4
+        at = {"5m20s": [1], "6m30s": [0], "10m": [0]}
+        tests.append(
+            {
+                "interval": INTERVAL,
+                "name": query,
+                "input_series": [{"series": metric + labels, "values": values}],
+                "promql_expr_test": [
+                    {
+                        "expr": f"sum({shown})",
+                        "eval_time": time,
+                        "exp_samples": [{"labels": "{}", "value": value} for value in values],
+                    }
+                    for time, values in at.items()
+                ],
+            }
+        )
+    path = tmp_path / "panels.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": INTERVAL, "tests": tests}))
+    done = promtool("test", "rules", str(path))
+    assert len(tests) >= 3 and done.returncode == 0, done.stdout + done.stderr
