@@ -76,15 +76,13 @@ def run(
     often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
     `master`, `conf`: of a Spark cluster.
     """
-    if keep_days is not None and is_url(output):
-        raise AnalyticsError(f"--keep-days deletes in a local or mounted directory only, not in {output}")
     out = output.rstrip("/") if is_url(output) else str(Path(output.removeprefix("file://")).absolute())
     sources = find_sources([input])
     with _only_run(out):
         compact(sources, out, progress=progress, from_ts=from_ts, to_ts=to_ts, wall_clock=wall_clock)
         manifests = read_manifests(out)
         if keep_days is not None:
-            kept_ts = prune(Path(out), manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
+            kept_ts = prune(out, manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
             manifests = [each for each in manifests if each.hour_ts >= kept_ts]
         span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
         quick = master is None and span.rows_of(QUERIED) <= QUICK_ROWS_MAX

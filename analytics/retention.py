@@ -7,9 +7,9 @@ such lines from files of later hours. The tables of a run (membership, totals, f
 """
 
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+
+import pyarrow.fs as pa_fs
 
 from analytics.compaction.kept import keep_from, kept_from
 from analytics.compaction.lock import locked
@@ -18,14 +18,14 @@ from analytics.compaction.storage import open_storage
 from analytics.errors import AnalyticsError
 from analytics.rollup.outliers import outlier_hours
 from analytics.rollup.store import MANIFESTS as ROLLUP_MANIFESTS
-from analytics.rollup.store import ROLLUP
+from analytics.rollup.store import ROLLUP, RollupStore
 
 DAY_MS = 86_400_000
 _DAY = re.compile(r"dt=(\d{4}-\d\d-\d\d)(?:-hour=\d\d)?", re.ASCII)
 
 
 def prune(
-    out: Path,
+    out: str,
     manifests: Sequence[HourManifest],
     *,
     keep_days: int,
@@ -34,10 +34,11 @@ def prune(
 ) -> int:
     """Deletes the days before the newest `keep_days` with data; returns the first moment that is kept.
 
-    `manifests`: of all hours. Hours of wrong clocks do not count as the newest. Raises AnalyticsError if
-    something cannot be deleted, or another compaction is running.
+    `out`: a directory or a URL. `manifests`: of all hours. Hours of wrong clocks do not count as the newest.
+    Raises AnalyticsError if something cannot be deleted, or another compaction is running.
     """
-    with open_storage(str(out)) as storage, locked(storage):
+    system, root = RollupStore(out).place_of_files
+    with open_storage(out) as storage, locked(storage):
         from_ts = max(kept_from(storage), _wanted(manifests, keep_days, now_ms))
         if from_ts <= 0:
             return 0
@@ -51,11 +52,11 @@ def prune(
             )
         try:
             keep_from(storage, from_ts)
-            for path in _older(out, from_ts):
-                path.unlink() if path.is_file() else shutil.rmtree(path)
+            for each in _older(system, root, from_ts):
+                delete(system, each)
         except OSError as error:
             raise AnalyticsError(
-                f"cannot change {error.filename}: {error.strerror or error}; the next run tries again"
+                f"cannot change {error.filename or out}: {error.strerror or error}; the next run tries again"
             ) from error
     return from_ts
 
@@ -68,16 +69,36 @@ def _wanted(manifests: Sequence[HourManifest], keep_days: int, now_ms: int) -> i
     return max(0, newest // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS)
 
 
-def _older(out: Path, from_ts: int) -> Iterator[Path]:
+def _older(system: pa_fs.FileSystem, root: str, from_ts: int) -> Iterator[pa_fs.FileInfo]:
     """Yields manifests first, then roll-ups, then folders of parts: a manifest never names what is gone."""
-    for folder in (MANIFESTS, ROLLUP_MANIFESTS):
-        yield from (path for path in sorted((out / folder).glob("dt=*")) if _is_older(path, from_ts))
-    yield from (path for path in sorted((out / ROLLUP).glob("*/window=*/dt=*")) if _is_older(path, from_ts))
-    yield from (path for path in sorted((out / COMPACTED).glob("*/dt=*")) if _is_older(path, from_ts))
+
+    def below(path: str) -> list[pa_fs.FileInfo]:
+        infos = system.get_file_info(pa_fs.FileSelector(path, allow_not_found=True))
+        return sorted(infos, key=lambda each: each.path)
+
+    def folders(path: str) -> list[str]:
+        return [each.path for each in below(path) if each.type == pa_fs.FileType.Directory]
+
+    tables = [window for table in folders(f"{root}/{ROLLUP}") for window in folders(table)]
+    for folder in (
+        f"{root}/{MANIFESTS}",
+        f"{root}/{ROLLUP_MANIFESTS}",
+        *tables,
+        *folders(f"{root}/{COMPACTED}"),
+    ):
+        yield from (each for each in below(folder) if _is_older(each.base_name, from_ts))
 
 
-def _is_older(path: Path, from_ts: int) -> bool:
-    match = _DAY.match(path.name)
+def delete(system: pa_fs.FileSystem, info: pa_fs.FileInfo) -> None:
+    """Deletes a file, or a folder with all that is in it. Raises OSError."""
+    if info.type == pa_fs.FileType.Directory:
+        system.delete_dir(info.path)
+    else:
+        system.delete_file(info.path)
+
+
+def _is_older(name: str, from_ts: int) -> bool:
+    match = _DAY.match(name)
     return match is not None and hour_of(match[1], "00") < from_ts
 
 

@@ -226,8 +226,6 @@ def test_an_output_that_cannot_be_written(run: Run, source: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(AnalyticsError, match=r"cannot write .*file"):
         run(source, tmp_path / "file")
-    with pytest.raises(AnalyticsError, match="in a local or mounted directory only"):
-        run(source, "s3a://bucket/out", keep_days=3)
 
 
 @pytest.mark.timeout(600)
@@ -246,7 +244,7 @@ def test_an_output_that_is_a_url(
     for module in (storage, store, remote_output):
         monkeypatch.setattr(module, "file_system", opened)
     url = "viewfs://bucket/out"
-    assert run(source, url) == f"{url}/current.json"
+    assert run(source, url, keep_days=1_000) == f"{url}/current.json"
     run(source, tmp_path / "local")
     assert files_of(there / "rollup") == files_of(tmp_path / "local" / "rollup")
     assert files_of(there / "compacted") == files_of(tmp_path / "local" / "compacted")

@@ -1,19 +1,22 @@
 """--keep-days: what is deleted, what stays, that it stays away, and a kill at each deletion."""
 
-import shutil
 from pathlib import Path
-from typing import Any
 
+import pyarrow.fs as pa_fs
 import pytest
 
+from analytics import retention
+from analytics.compaction import storage
 from analytics.compaction.kept import kept_from
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.retention import delete_sources
 from analytics.compaction.scan import find_sources
 from analytics.compaction.storage import LocalStorage
 from analytics.retention import prune
+from analytics.rollup import store
 from keelmq.remoting.records import ClockSample
 from tests.unit.analytics.compaction.model import HOUR, run, write
+from tests.unit.analytics.s3 import s3_server
 
 DAY_MS = 86_400_000
 DAYS = 4
@@ -49,9 +52,9 @@ def history(tmp_path: Path) -> tuple[Path, Path]:
     return root, out
 
 
-def pruned(out: Path, keep_days: int, said: list[str] | None = None) -> int:
+def pruned(out: Path | str, keep_days: int, said: list[str] | None = None) -> int:
     progress = (said if said is not None else []).append
-    return prune(out, read_manifests(str(out)), keep_days=keep_days, now_ms=NOW, progress=progress)
+    return prune(str(out), read_manifests(str(out)), keep_days=keep_days, now_ms=NOW, progress=progress)
 
 
 def names(out: Path) -> set[str]:
@@ -80,6 +83,29 @@ def test_older_days_go_everywhere_and_stay_away(tmp_path: Path) -> None:
     said.clear()
     assert pruned(out, 30, said) == HOUR + 2 * DAY_MS, "a longer time does not bring them back"
     assert said == []
+
+
+@pytest.mark.timeout(240)
+def test_older_days_of_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays is what stays of a directory."""
+    _, out = history(tmp_path)
+    with s3_server() as url:
+        system, _ = pa_fs.FileSystem.from_uri(url % "")
+        system.create_dir("bucket")
+        for name in names(out) - {"compacted/.lock"}:
+            with system.open_output_stream(f"bucket/out/{name}") as file:
+                file.write((out / name).read_bytes())
+        for module in (storage, store):
+            monkeypatch.setattr(module, "file_system", lambda url: (system, url.removeprefix("s3a://")))
+        for _ in range(2):
+            assert pruned("s3a://bucket/out", 2) == HOUR + 2 * DAY_MS
+            assert [each.hour_ts for each in read_manifests("s3a://bucket/out")] == [
+                HOUR + 2 * DAY_MS, HOUR + 3 * DAY_MS
+            ]  # fmt: skip
+        infos = system.get_file_info(pa_fs.FileSelector("bucket/out", recursive=True))
+        found = {each.path.removeprefix("bucket/out/") for each in infos if each.type == pa_fs.FileType.File}
+    pruned(out, 2)
+    assert found == names(out) - {"compacted/.lock"}
 
 
 def test_all_days_are_kept(tmp_path: Path) -> None:
@@ -124,25 +150,17 @@ def test_killed_at_each_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def killed_after(deletions: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Prunes, and returns whether it was killed."""
-    unlink, rmtree, left = Path.unlink, shutil.rmtree, deletions
+    delete, left = retention.delete, deletions
 
-    def count(path: Path) -> None:
+    def slow_delete(system: pa_fs.FileSystem, info: pa_fs.FileInfo) -> None:
         nonlocal left
-        left -= "dt=" in str(path)
+        left -= 1
         if left < 0:
             raise Killed
-
-    def slow_unlink(path: Path, *rest: Any, **more: Any) -> None:
-        count(path)
-        unlink(path, *rest, **more)
-
-    def slow_rmtree(path: Path, *rest: Any, **more: Any) -> None:
-        count(path)
-        rmtree(path, *rest, **more)
+        delete(system, info)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", slow_unlink)
-        patch.setattr(shutil, "rmtree", slow_rmtree)
+        patch.setattr(retention, "delete", slow_delete)
         try:
             pruned(out, 2)
         except Killed:
