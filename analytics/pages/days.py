@@ -1,17 +1,29 @@
-"""Days as the sum of their hours: counts and times are added, percentiles come from the added histograms."""
+"""Days as the sum of their hours: counts and times are added, percentiles come from the added histograms.
 
+    OUT/pages/days/dt=YYYY-MM-DD     the rows of a day, and a digest of the roll-ups that they are of
+
+The file of a year is written anew with each new hour, so the rows of all other days are read from there.
+"""
+
+import contextlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.pages.grid import GROUP, Resolution, Rollups, read_rows
+from analytics.pages.reuse import digest_of
+from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.log_buckets import bucket_top
 from keelmq.web.page_files import STEP_MS
 
 HOUR_MS, DAY_MS = STEP_MS["hour"], STEP_MS["day"]
+DAYS = "days"
+"""The folder of kept days, beside the generations."""
 UNITS = ("bytes", "ms", "lag_us", "confirm_us")
 PERCENT = {"p50": 50, "p95": 95, "p99": 99}
 _SUMS = {
@@ -29,19 +41,60 @@ _MOST = {
 }
 
 
-def day_rows(rollups: Rollups, hours: Resolution, days: Sequence[str]) -> dict[str, Any]:
-    """Returns the tables lag, group_state and replica_lag with one row per day.
+class Kept(msgspec.Struct, frozen=True):
+    """The rows of a day: Arrow streams, by table."""
 
-    One day after another is read: the histograms of a fleet's year do not fit into the memory.
+    digest: str
+    tables: dict[str, bytes]
+
+
+class Days:
+    """The rows of the tables lag, group_state and replica_lag, one per group or replica and day.
+
+    `hours`: their roll-ups. `kept`: the folder of the days that are computed already.
     """
-    histogram = rollups.files("lag_histogram", HOUR_MS)
-    found: dict[str, list[Any]] = {}
-    for day in days:
-        for name, table in _rows_of_day(hours, day, histogram.get(day, [])).items():
-            found.setdefault(name, []).append(table)
-    return {
-        name: _encoded(pa.concat_tables(each, promote_options="permissive")) for name, each in found.items()
-    }
+
+    def __init__(self, rollups: Rollups, hours: Resolution, kept: Path) -> None:
+        self._hours, self._kept = hours, kept
+        self._histogram = rollups.files("lag_histogram", HOUR_MS)
+
+    @cache  # noqa: B019 - one object per run
+    def digest(self, day: str) -> str:
+        """Returns a digest of a day's roll-ups."""
+        paths = [path for name in _SUMS for path in self._hours.paths(name, [day])]
+        return digest_of([*paths, *self._histogram.get(day, [])], "day")
+
+    def rows(self, days: Sequence[str]) -> dict[str, Any]:
+        """Returns the rows of these days. Raises OSError.
+
+        One day after another is read: the histograms of a fleet's year do not fit into the memory.
+        """
+        found: dict[str, list[Any]] = {}
+        for day in days:
+            for name, table in self._of_day(day).items():
+                found.setdefault(name, []).append(table)
+        return {
+            name: _encoded(pa.concat_tables(each, promote_options="permissive"))
+            for name, each in found.items()
+        }
+
+    def _of_day(self, day: str) -> dict[str, Any]:
+        path, digest = self._kept / f"dt={day}", self.digest(day)
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, pa.ArrowInvalid):
+            kept = msgspec.msgpack.decode(path.read_bytes(), type=Kept)
+            if kept.digest == digest:
+                return {name: pa.ipc.open_stream(data).read_all() for name, data in kept.tables.items()}
+        rows = _rows_of_day(self._hours, day, self._histogram.get(day, []))
+        kept = Kept(digest, {name: _stream(table) for name, table in rows.items()})
+        replace_file(path, msgspec.msgpack.encode(kept), keep_backup=False, durable=False)
+        return rows
+
+
+def _stream(table: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _rows_of_day(hours: Resolution, day: str, histogram_files: Sequence[Path]) -> dict[str, Any]:

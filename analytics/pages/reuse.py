@@ -14,7 +14,7 @@ from analytics.pages.grid import GroupName
 from keelmq.web.page_files import CURRENT, PAGES, Current
 
 MADE_OF = "series.json"
-FORMAT = 2
+FORMAT = 3
 """To be incremented when equal roll-ups give other files."""
 
 

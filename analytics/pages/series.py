@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from analytics.pages.consumers import COLUMNS as CONSUMER_COLUMNS
 from analytics.pages.consumers import IDS as CONSUMER_IDS
 from analytics.pages.consumers import consumer_texts
-from analytics.pages.days import day_rows
+from analytics.pages.days import DAYS, Days
 from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, Rollups, read_rows
 from analytics.pages.reuse import Reuse, digest_of
 from keelmq.web.page_files import FILE_DATE, PAGES_VERSION, STEP_MS, escaped, packed, series_file
@@ -79,10 +79,14 @@ def write_series(
         folder.mkdir(parents=True)
 
     def put(
-        resolution: Resolution, file: str, paths: Sequence[Path], end: int, read: Callable[[], Read]
+        resolution: Resolution,
+        file: str,
+        made_of: Sequence[object],
+        days: Sequence[str],
+        read: Callable[[], Read],
     ) -> None:
-        last = min(until_ts, end)
-        digest = digest_of(paths, resolution.name, last)
+        last = min(until_ts, _day_ts(days[-1]) + STEP_MS["day"])
+        digest = digest_of((), resolution.name, last, *made_of)
         if not reuse.link(file, digest, folders):
             written = _write(read(), resolution, folders, file, groups, until_ts)
             reuse.written(file, digest, written)
@@ -90,22 +94,16 @@ def write_series(
     for each in resolutions:
         for file, days in _by_file(each).items():
             paths = [path for table in (*TABLES, CONSUMERS) for path in each.paths(table, days)]
-            put(each, file, paths, _end(days), partial(_reader, each, days))
+            put(each, file, [digest_of(paths)], days, partial(_reader, each, days))
         if each.name == "hour":
             whole = Resolution("day", STEP_MS["day"], each.files)
-            histogram = rollups.files("lag_histogram", STEP_MS["hour"])
+            rows = Days(rollups, each, to.parent / DAYS)
             for file, days in _by_file(whole).items():
-                paths = [path for table in TABLES for path in each.paths(table, days)]
-                paths += [path for day in days for path in histogram.get(day, [])]
-                put(whole, file, paths, _end(days), partial(_days, rollups, each, days))
+                put(whole, file, [*map(rows.digest, days)], days, partial(_days, rows, days))
 
 
-def _end(days: Sequence[str]) -> int:
-    return _day_ts(days[-1]) + STEP_MS["day"]
-
-
-def _days(rollups: Rollups, hours: Resolution, days: Sequence[str]) -> Read:
-    return _kept(day_rows(rollups, hours, days))
+def _days(rows: Days, days: Sequence[str]) -> Read:
+    return _kept(rows.rows(days))
 
 
 def _reader(resolution: Resolution, days: Sequence[str]) -> Read:

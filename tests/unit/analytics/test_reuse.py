@@ -1,16 +1,18 @@
 """Series files that are as before are links; consumers in series files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from analytics.fleet.plan import plan
 from analytics.fleet.rollup import write_rollups
-from analytics.pages import write_pages
+from analytics.pages import days, grid, write_pages
 from keelmq.web.page_files import CONSUMERS_MAX, PAGES
 from keelmq.web.page_reader import PageFiles, generations
-from tests.unit.analytics.test_pages import DAY_MS, MINUTE_MS, START, put, series
+from tests.unit.analytics.test_pages import DAY_MS, HOUR_MS, MINUTE_MS, START, put, series
 
 FIRST, SECOND = "minute-2024-10-04.json.gz", "minute-2024-10-05.json.gz"
 
@@ -79,6 +81,39 @@ def test_what_cannot_be_linked_is_written(
     after = pages(tmp_path, 2)
     assert {name: path.read_bytes() for name, path in after.items() if name != "index.json.gz"} == wanted
     assert all(path.stat().st_nlink == 1 for name, path in after.items() if FIRST in name)
+
+
+@pytest.mark.parametrize("fault", ["", "an empty file", "damaged", "of other rows"])
+def test_a_day_is_computed_again_if_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The file of a year is written anew each hour: the rows of its other days are kept."""
+    write_rollups(plan(3, groups=3, hours=30, kinds=(), from_ts=START), tmp_path)
+    pages(tmp_path, 1)
+    (first, *_) = kept = sorted((tmp_path / PAGES / "days").iterdir())
+    assert [each.name for each in kept] == [f"dt=2024-10-0{day}" for day in (4, 5, 6)]
+    if fault:
+        first.write_bytes(
+            {"an empty file": b"", "damaged": first.read_bytes()[:-9]}.get(fault, kept[1].read_bytes())
+        )
+    changed = sorted((tmp_path / "rollup" / "lag" / f"window={HOUR_MS}").glob("dt=*/hour=*/*"))[-1]
+    pq.write_table(pq.ParquetFile(changed).read().slice(1), changed)
+    read = set[str]()
+
+    def noted(paths: Sequence[Path], columns: Sequence[str]) -> Any:
+        read.update(path.parent.parent.name for path in paths)
+        return grid.read_rows(paths, columns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(days, "read_rows", noted)
+        again = pages(tmp_path, 2)
+    assert read == {"dt=2024-10-06", *([first.name] if fault else [])}
+    for path in [*(tmp_path / PAGES / "days").iterdir(), tmp_path / "current.json"]:
+        path.unlink()
+    fresh = pages(tmp_path, 3)
+    of_year = [name for name in fresh if name.endswith("day-2024.json.gz")]
+    assert len(of_year) == 3
+    assert all(again[name].read_bytes() == fresh[name].read_bytes() for name in of_year)
 
 
 def consumer(ts: int, group: str, topic: str, messages: int | None) -> dict[str, Any]:
