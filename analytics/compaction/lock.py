@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,12 @@ from analytics.compaction.storage import LocalStorage, Storage
 from analytics.errors import AnalyticsError
 from keelmq.runtime.clock import wall_ms
 
+RENEW_MS = 60_000
+"""On an object store: how often an owner renews its claim."""
+DEAD_MS = 10 * 60_000
+"""After this without a renewal, the owner of a claim counts as dead; clocks of machines differ by less."""
 STALE_MS = 6 * 3_600_000
-"""On an object store: after this, the owner of a claim counts as dead."""
+"""The same of a claim of an older release, which renews none."""
 CLAIM = ".lock"
 """How the names of claims begin; on a local disk, the name of the lock. Releases before had one claim, of
 exactly this name."""
@@ -33,6 +38,7 @@ class _Owner(msgspec.Struct):
     host: str
     pid: int
     since_ms: int
+    renewed_ms: int = 0
 
 
 @contextlib.contextmanager
@@ -48,12 +54,34 @@ def locked(storage: Storage, folder: str = COMPACTED, what: str = COMPACTION) ->
     _refuse_if_claimed(storage, folder, what, but="")  # so a long-running one does not see claims come and go
     name = f"{CLAIM}-{uuid.uuid4().hex}"
     path = f"{folder}/{name}"
-    storage.replace(path, msgspec.json.encode(_Owner(socket.gethostname(), os.getpid(), wall_ms())))
+    now = wall_ms()
+    owner = _Owner(socket.gethostname(), os.getpid(), now, now)
+    storage.replace(path, msgspec.json.encode(owner))
     try:
         _refuse_if_claimed(storage, folder, what, but=name)
-        yield
+        with _renewing(storage, path, owner):
+            yield
     finally:
         storage.delete(path)
+
+
+@contextlib.contextmanager
+def _renewing(storage: Storage, path: str, owner: _Owner) -> Iterator[None]:
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_MS / 1_000):
+            owner.renewed_ms = wall_ms()
+            with contextlib.suppress(OSError):  # the next one may succeed, in time
+                storage.replace(path, msgspec.json.encode(owner))
+
+    thread = threading.Thread(target=renew, name="claim", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()  # it may be writing the claim that the caller deletes
 
 
 @contextlib.contextmanager
@@ -87,8 +115,10 @@ def _refuse_if_claimed(storage: Storage, folder: str, what: str, *, but: str) ->
             continue  # its owner has just ended
         except msgspec.MsgspecError:
             owner = _Owner("an unknown machine", 0, each.modified_ns // 1_000_000)
-        age_ms = wall_ms() - owner.since_ms
-        if age_ms < STALE_MS:
+        now = wall_ms()
+        age_ms = now - owner.since_ms
+        is_alive = now - owner.renewed_ms < DEAD_MS if owner.renewed_ms else age_ms < STALE_MS
+        if is_alive:
             raise AnalyticsError(
                 f"{storage.url}/{path}: another {what} (process {owner.pid} on {owner.host}, for "
                 f"{max(0, age_ms) // 1000} s) writes there or began at the same moment; start this one again "

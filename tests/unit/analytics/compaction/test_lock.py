@@ -1,13 +1,15 @@
 """The lock of an object store: of two that begin together, never do both run."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import msgspec
 import pytest
 
-from analytics.compaction.lock import CLAIM, STALE_MS, locked
+from analytics.compaction import lock
+from analytics.compaction.lock import CLAIM, DEAD_MS, STALE_MS, locked
 from analytics.compaction.manifest import COMPACTED
 from analytics.compaction.storage import RemoteStorage, Stored
 from analytics.errors import AnalyticsError
@@ -88,6 +90,41 @@ def test_the_owner_is_named_and_a_dead_one_does_not_count() -> None:
     with locked(Bucket(objects)):
         assert len(objects) == 1
     assert objects == {}
+
+
+def test_a_killed_owner_counts_as_dead_when_it_has_not_renewed_its_claim() -> None:
+    now = wall_ms()
+    owner = {"host": "h", "pid": 1, "since_ms": now - 3_600_000, "renewed_ms": now - DEAD_MS + 60_000}
+    objects = {f"{COMPACTED}/{CLAIM}-1": msgspec.json.encode(owner)}
+    with pytest.raises(AnalyticsError, match=r"process 1 on h, for 36\d\d s"), locked(Bucket(objects)):
+        pass
+    objects = {f"{COMPACTED}/{CLAIM}-1": msgspec.json.encode({**owner, "renewed_ms": now - DEAD_MS})}
+    with locked(Bucket(objects)):
+        assert len(objects) == 1
+    assert objects == {}
+
+
+def test_a_claim_is_renewed_until_its_owner_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the store takes it each time."""
+    monkeypatch.setattr(lock, "RENEW_MS", 1)
+    bucket, renewed, writes = Bucket({}), threading.Event(), 0
+
+    def replace(name: str, content: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 2:
+            raise OSError("not now")
+        Bucket.replace(bucket, name, content)
+        if writes > 3:
+            renewed.set()
+
+    monkeypatch.setattr(bucket, "replace", replace)
+    with locked(bucket):
+        assert renewed.wait(20)
+        (content,) = bucket.objects.values()
+        owner = msgspec.json.decode(content)
+        assert owner["since_ms"] <= owner["renewed_ms"] <= wall_ms()
+    assert bucket.objects == {}
 
 
 def test_two_folders_are_two_locks() -> None:
