@@ -36,6 +36,8 @@ STATE = (
 REPLICA = ("samples", "bytes_max", "ms_max", "last_ack_offset")
 TABLES = {"lag": LAG, "group_state": STATE, "replica_lag": REPLICA}
 CONSUMERS = "consumer_lag"
+DETAIL = "detail"
+"""The name of windows that are neither minutes nor hours."""
 GZIP_LEVEL = 3
 HEAD = ("window_ts", *GROUP)
 
@@ -50,12 +52,11 @@ def find_resolutions(rollups: Rollups) -> list[Resolution]:
     found: list[Resolution] = []
     for step in sorted(rollups.widths()):
         files = {name: rollups.files(name, step) for name in (*TABLES, CONSUMERS, "replica_state")}
-        if step in names or not found:
-            found.append(Resolution(names.get(step, "detail"), step, files))
+        found.append(Resolution(names.get(step, DETAIL), step, files))
     found = [each for each in found if each.days]
-    if len(found) > 1 and found[0].name == "detail" and _hours(found[0]) < _hours(found[1]):
-        del found[0]
-    return found
+    named = [each for each in found if each.name != DETAIL]
+    fine = [each for each in found if not named or each.step_ms < named[0].step_ms]
+    return [each for each in fine if not named or not _hours(each) < _hours(named[0])][:1] + named
 
 
 def _hours(resolution: Resolution) -> set[str]:

@@ -285,3 +285,15 @@ def test_a_fleet_of_a_hundred_groups_is_small(tmp_path: Path) -> None:
     generation = PageFiles(tmp_path).generation()
     assert generation.index.columns == 24 and len(generation.index.groups) == 100
     assert len(generation.packed_index) < 25_000
+
+
+def test_fine_windows_of_other_hours_hide_no_others(tmp_path: Path) -> None:
+    """An earlier run, of a shorter span, had finer windows."""
+    later = START + HOUR_MS
+    for ts, step in ((START, 1_000), (START, MINUTE_MS), (later, 5_000), (later, MINUTE_MS)):
+        put(tmp_path, "lag", step, [{"window_ts": ts, "samples": 1}])
+    write_pages(tmp_path, hours=[later])
+    index = PageFiles(tmp_path).generation().index
+    assert (index.detail_ms, index.from_ts, index.to_ts) == (5_000, later, later + 4_999)
+    write_pages(tmp_path)
+    assert PageFiles(tmp_path).generation().index.detail_ms is None, "no width has all hours"
