@@ -209,7 +209,7 @@ class LiveTables:
         return Status(
             batch=batch.number,
             computed_ts=now,
-            data_to_ts=max(before.data_to_ts, min(batch.to_ts, now)),
+            data_to_ts=min(max(before.data_to_ts, batch.to_ts), now),  # the clock may have been ahead
             rows=before.rows + sum(batch.rows.values()),
             bad=before.bad + batch.bad,
             late=before.late + late,

@@ -71,7 +71,8 @@ class LivePages:
         self._write(FLEET, packed(msgspec.json.encode(fleet), level=1))
         for each in [each for each in self._fleet if each < start]:
             del self._fleet[each]
-        minutes = [int(path.stem) for path in (self._out / MINUTES).glob("*.jsonl") if path.stem.isdigit()]
+        found = [int(path.stem) for path in (self._out / MINUTES).glob("*.jsonl") if path.stem.isdigit()]
+        minutes = [each for each in found if each < end]  # later ones: of a clock that was ahead
         first, last = min(minutes, default=end), max(minutes, default=end - MINUTE_MS)
         head = Live(
             computed_ts=computed_ts,

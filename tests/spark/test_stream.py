@@ -161,6 +161,16 @@ def test_a_clock_of_the_far_future_keeps_no_batch(
     assert [path.name for path in (out / "records").iterdir()] == ["batch=1"]
 
 
+def test_a_clock_that_was_ahead_for_a_moment(spark: "SparkSession", files: Files, tmp_path: Path) -> None:
+    """Of the machine with the stream and a broker."""
+    day_s = 24 * 3_600
+    files.append(sample(1200 + day_s))
+    ahead = follow(spark, files, tmp_path / "live", now=NOW + day_s * 1_000)
+    assert ahead.status.data_to_ts == HOUR_TS + (1_200 + day_s) * 1_000
+    files.append(sample(1201))
+    assert follow(spark, files, tmp_path / "live").status.data_to_ts <= NOW
+
+
 @pytest.mark.parametrize("fail", ["before", "after", "committed"])
 def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, fail: str) -> None:
     from pyspark.errors import StreamingQueryException

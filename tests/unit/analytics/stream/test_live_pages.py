@@ -68,6 +68,14 @@ def test_a_group_is_found_by_its_exact_name(tmp_path: Path) -> None:
     assert late is not None and (late.start_ts, late.count) == (START + MINUTE_MS, 2)
 
 
+def test_minutes_of_a_clock_that_was_ahead_are_left_out(tmp_path: Path) -> None:
+    pages = published(tmp_path)
+    put(pages, 1_440, lag(1_440, 1))
+    pages.publish(GroupStates(), computed_ts=5, data_to_ts=START + 3 * MINUTE_MS - 1)
+    head = LiveFiles(tmp_path).head()
+    assert head is not None and (head.start_ts, head.count) == (START, 3)
+
+
 def test_a_minute_that_changes_replaces_its_file(tmp_path: Path) -> None:
     pages = published(tmp_path)
     put(pages, 0, lag(0, 77))
