@@ -123,7 +123,11 @@ def index_keys(message: Message) -> str:
 
 def encode_properties(message: Message, unique_key: str) -> str:
     """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
-    these separators, or delay_level is negative."""
+    these separators, or delay_level is negative. TypeError: the body is not bytes; the connection would write
+    it as JSON."""
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        what = "str: use text.encode()" if isinstance(message.body, str) else type(message.body).__name__
+        raise TypeError(f"the body of a message is bytes, not {what}")
     pairs = dict(message.properties)
     pairs[UNIQ_KEY] = unique_key
     pairs[WAIT] = "true" if message.wait else "false"

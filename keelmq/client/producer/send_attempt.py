@@ -86,12 +86,12 @@ def pending(
     message: Message, unique_key: str, deadline_ms: int, compress_over_bytes: int | None
 ) -> PendingSend:
     """Returns the send of a message, whose body is compressed from that size on; None: never."""
+    properties = encode_properties(message, unique_key)
     body, sys_flag = message.body, 0
     if compress_over_bytes is not None and len(body) >= compress_over_bytes:
         body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
     if message.properties.get(TRAN_MSG) == "true":
         sys_flag |= HALF_FLAG
-    properties = encode_properties(message, unique_key)
     return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
 
 

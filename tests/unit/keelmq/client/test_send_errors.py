@@ -5,7 +5,8 @@ import pytest
 from keelmq.client.cluster.routes import TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind
-from keelmq.client.producer.send_attempt import PendingSend
+from keelmq.client.message import Message, encode_properties
+from keelmq.client.producer.send_attempt import PendingSend, pending
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,18 @@ def test_an_attempt_that_fails_after_close_does_not_replace_closed() -> None:
     assert (error.kind, error.remark) == (SendErrorKind.CLOSED, "the producer was closed")
     send.uncertain += 1
     assert send.error().kind is SendErrorKind.UNKNOWN, "what may be stored is said before all else"
+
+
+@pytest.mark.parametrize("body", ["text", "long " * 2_000, {"a": 1}, [1], 5, None])
+def test_a_body_that_is_not_bytes_is_refused(body: object) -> None:
+    """The connection writes what is not bytes as JSON, so consumers got a text with quotation marks."""
+    message = Message("t", body)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the body of a message is bytes, not "):
+        pending(message, "key", 0, 4_096)
+    with pytest.raises(TypeError, match=type(body).__name__):  # as batches and replies do
+        encode_properties(message, "key")
+
+
+@pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
+def test_what_is_like_bytes_is_a_body(body: bytes) -> None:
+    assert bytes(pending(Message("t", body), "key", 0, None).body) == b"x"
