@@ -24,6 +24,7 @@ from keelmq.client.consumer.offset_store import BrokerOffsets, LocalOffsets, Off
 from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, ProcessQueueContext
 from keelmq.client.consumer.queue_locks import LockHolder
 from keelmq.client.consumer.settings import ConsumerSettings, MessageModel
+from keelmq.client.consumer.unassigned_topics import UnassignedTopics
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.rebalance import allocate_averagely, changes
 from keelmq.client.core.subscription import ExpressionType, Subscription, java_hash
@@ -41,7 +42,7 @@ from keelmq.remoting.operations.clients import (
     SubscriptionData,
 )
 from keelmq.runtime.backoff import Backoff
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, optional_signer
@@ -123,6 +124,7 @@ class GroupMember:
             addresses=self.routes.addresses,
             interval_ms=settings.heartbeat_interval_ms,
         )
+        self._unassigned = UnassignedTopics(group)
         self._locks = LockHolder(self.reader, group, self.client_id)
         self._tasks, self._upkeep = TaskSet(), TaskSet()
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -259,6 +261,7 @@ class GroupMember:
     async def _rebalance(self, *, fresh: bool = False) -> bool:
         """Returns True if every wanted queue is assigned and locked. `fresh`: refresh the routes first."""
         balanced = True
+        problems: dict[str, Exception] = {}
         for queue in [queue for queue in self.process_queues if queue.topic not in self._subscriptions]:
             self._release(queue)
         for topic, subscription in sorted(self._subscriptions.items()):
@@ -266,9 +269,11 @@ class GroupMember:
                 wanted = await self._wanted(topic, fresh=fresh)
             except (PullError, RouteError) as error:
                 logger.info("group %s keeps its queues of %s: %s", self.group, topic, error)
+                problems[topic] = error
                 balanced = False
             else:
                 balanced &= await self._assign(topic, subscription, wanted)
+        self._unassigned.rebalanced(problems, now_ms())
         return balanced
 
     async def _wanted(self, topic: str, *, fresh: bool) -> tuple[MessageQueue, ...]:

@@ -1,0 +1,43 @@
+"""UnassignedTopics: since when the queues of which topics cannot be assigned to a consumer.
+
+No call of a consumer fails when its name servers do not answer, refuse it, or do not know the topic: all of
+this may end. But to an application it looks as if there were no messages, so a warning tells what lasts.
+"""
+
+import logging
+from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+WARN_AFTER_MS = 5_000
+"""More than a fail-over takes, or a topic that its first message creates."""
+WARN_EVERY_MS = 60_000
+TOPICS_SHOWN = 5
+
+
+class UnassignedTopics:
+    """Of one member of a group; used in its event loop."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._since_ms: dict[str, int] = {}
+        self._next_ms = 0
+
+    def rebalanced(self, problems: Mapping[str, Exception], now_ms: int) -> None:
+        """Takes the topics whose assignment failed just now, and why. Logs a warning if it has failed for
+        long, once in a minute."""
+        self._since_ms = {topic: self._since_ms.get(topic, now_ms) for topic in problems}
+        overdue = [topic for topic, since in self._since_ms.items() if now_ms - since >= WARN_AFTER_MS]
+        if not overdue:
+            self._next_ms = 0
+        elif now_ms >= self._next_ms:
+            self._next_ms = now_ms + WARN_EVERY_MS
+            more = f" and {len(overdue) - TOPICS_SHOWN} more" if len(overdue) > TOPICS_SHOWN else ""
+            logger.warning(
+                "group %s: the queues of %s%s cannot be assigned for %.0f s now: %s",
+                self._group,
+                ", ".join(overdue[:TOPICS_SHOWN]),
+                more,
+                (now_ms - self._since_ms[overdue[-1]]) / 1_000,
+                problems[overdue[-1]],
+            )
