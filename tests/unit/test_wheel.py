@@ -41,6 +41,12 @@ def test_the_wheel_has_our_packages_and_nothing_else(site: Path) -> None:
     assert {each.name for each in site.iterdir() if not each.name.endswith(".dist-info")} == PACKAGES
 
 
+@pytest.mark.parametrize("package", ["keelmq", "pytest_keelmq"])
+def test_what_programs_import_declares_its_types(site: Path, package: str) -> None:
+    """Without the marker mypy takes all of the package for Any, and with `strict` refuses the import."""
+    assert (site / package / "py.typed").is_file()
+
+
 def test_the_client_imports_no_server(site: Path, tmp_path: Path) -> None:
     """Nor does a module of the program's own named client, web or remoting get in the way."""
     for name in ("client", "remoting", "web"):
