@@ -382,6 +382,10 @@ def next_step(error: AdminError) -> str:
         if error.request.startswith("send"):
             return "check its name with topicList, or create it with updateTopic"
     if isinstance(error, DoesNotExist) and error.code == ResponseCode.QUERY_NOT_FOUND:
+        if error.request.endswith("User"):
+            return "check the name with listUser"
+        if error.request.endswith("Acl"):
+            return "check the subject with listAcl"
         return "check the namespace and the key"
     return NEXT_STEPS.get(error.code, "")
 

@@ -127,6 +127,22 @@ def test_offsets_of_a_group_that_does_not_exist_are_not_cloned(world: World) -> 
     assert world.broker.metadata.groups.get("g-clone") is None
 
 
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("getUser -u no-such", "check the name with listUser"),
+        ("deleteUser -u no-such", "check the name with listUser"),
+        ("getAcl -s User:no-such", "check the subject with listAcl"),
+        ("deleteAcl -s User:no-such", "check the subject with listAcl"),
+    ],
+)
+def test_a_user_or_an_acl_that_does_not_exist_is_no_key(world: World, line: str, step: str) -> None:
+    result = ran(*line.split(), "-b", world.address, code=1)
+    assert result.stdout == ""
+    assert "User:no-such has no ACL" in result.stderr or "user no-such does not exist" in result.stderr
+    assert result.stderr.endswith(f"; {step}\n")
+
+
 def test_a_key_that_does_not_exist_is_not_deleted(name_servers: NameServers) -> None:
     first, second = name_servers.addresses
     both, entry = f"{first};{second}", ("-s", "NS", "-k", "key")
