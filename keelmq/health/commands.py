@@ -55,10 +55,17 @@ def sign(seen: ClusterSnapshot) -> str:
     return f"keelmq status {name_servers(seen) or controllers(seen)} --credentials FILE"
 
 
+def with_tls(seen: ClusterSnapshot) -> str:
+    """Returns the same question with TLS."""
+    return f"keelmq --tls-ca FILE status {name_servers(seen) or controllers(seen)}"
+
+
 def start_broker(answer: object, seen: ClusterSnapshot, group: str = "") -> str:
     """Returns the command for a broker that does not answer: nothing listens there, or it may hang."""
     if isinstance(answer, Silent) and answer.is_refusal:
         return sign(seen)
+    if isinstance(answer, Silent) and answer.was_plain:
+        return with_tls(seen)
     if isinstance(answer, Silent) and "no answer" in str(answer):
         return watch(seen, group)
     return START_BROKER

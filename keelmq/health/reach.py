@@ -22,7 +22,7 @@ import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.addresses import is_loopback
-from keelmq.remoting.client import RemotingClient, split_address
+from keelmq.remoting.client import LOST, RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.tls.contexts import Tls
@@ -37,11 +37,12 @@ T = TypeVar("T")
 
 
 class Silent(Exception):
-    """No answer, or not a usable one; the text says which. code: of a server that refused, else None."""
+    """No answer, or not a usable one; the text says which. code: of a server that refused, else None.
+    was_plain: the server closed a connection without TLS, as one does that takes TLS only."""
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    def __init__(self, text: str, code: int | None = None, *, was_plain: bool = False) -> None:
         super().__init__(text)
-        self.code = code
+        self.code, self.was_plain = code, was_plain
 
     @property
     def is_refusal(self) -> bool:
@@ -110,7 +111,8 @@ class Reach:
         except AdminError as error:
             code = f"{error.code_name}, " if error.code else ""
             hint = "" if self._is_signing or error.code != ResponseCode.NO_PERMISSION else SIGN
-            raise Silent(f"{code}{_reason(error.remark)}{hint}", error.code) from None
+            was_plain = self._client.tls is None and error.unknown and error.remark.endswith(LOST)
+            raise Silent(f"{code}{_reason(error.remark)}{hint}", error.code, was_plain=was_plain) from None
 
     async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
         """Returns the answer to an HTTP GET. as_user: with the password, where nobody else can read it.

@@ -21,6 +21,7 @@ RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
+TLS_STEP = "if it takes TLS only, give its CA; else see whether it runs there"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
     "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "
@@ -63,6 +64,9 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
 def _silent_name_server(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:
     if silent.is_refusal:
         return failed("namesrv.reachable", address, f"name server: {silent}", SIGN_STEP, commands.sign(seen))
+    if silent.was_plain:
+        line = commands.with_tls(seen)
+        return failed("namesrv.reachable", address, f"name server: {silent}", TLS_STEP, line)
     step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
     line = commands.START_NAME_SERVER
     return failed("namesrv.reachable", address, f"name server: {silent}", step, line)
@@ -151,6 +155,8 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
             line = commands.START_NAME_SERVER if seen.is_embedded(address) else commands.START_CONTROLLER
             if each.is_refusal:
                 step, line = SIGN_STEP, commands.sign(seen)
+            elif each.was_plain:
+                step, line = TLS_STEP, commands.with_tls(seen)
             yield failed("controller.reachable", address, f"controller: {each}", step, line)
         else:
             member = seen.member_of(address)
@@ -316,6 +322,8 @@ def _silent_broker(seen: ClusterSnapshot, address: str, silent: Silent) -> Findi
     text, line = f"broker: {silent}", commands.start_broker(silent, seen)
     if silent.is_refusal:
         step = SIGN_STEP
+    elif silent.was_plain:
+        step = TLS_STEP
     elif "no answer" in str(silent):
         step = "it hangs, or its machine is away: see whether it comes back; if not, restart mqbroker there"
     else:

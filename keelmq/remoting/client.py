@@ -35,6 +35,8 @@ from keelmq.runtime.tls.transport import TlsError
 
 logger = logging.getLogger(__name__)
 
+LOST = " lost"
+"""The end of the remark of a call whose connection was closed, without TLS."""
 PENDING_MAX = 65_535
 """Calls that may wait on one connection; more fail at once."""
 OPAQUE_MASK = 0x7FFFFFFF
@@ -228,7 +230,7 @@ class RemotingClient:
             pending.pop(opaque, None)
         if response is not None:
             return response
-        return Unknown(f"connection to {address} lost{self._why(connection)}")
+        return Unknown(f"connection to {address}{LOST}{self._why(connection)}")
 
     def _signs_anew(self, connection: Connection, response: RemotingCommand) -> bool:
         return (

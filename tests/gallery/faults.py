@@ -445,6 +445,19 @@ def refused(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "the servers take TLS only, and were asked without it",
+    "failed",
+    "namesrv.reachable",
+    ", ".join(NS),
+    "connection lost",
+    f"keelmq --tls-ca FILE status -n '{';'.join(NS)}'",
+)
+def plain(seen: ClusterSnapshot) -> None:
+    seen.name_servers = dict.fromkeys(NS, Silent("connection lost", was_plain=True))
+    seen.controllers, seen.brokers, seen.sets, seen.groups = {}, {}, None, {}
+
+
+@fault(
     "a replica's log differs from its master's (epoch divergence)",
     "failed",
     "group.epochs",

@@ -48,6 +48,8 @@ def parse(command: str) -> None:
         assert broker_parser().parse_args(args)
         return
     found: Any = get_command({"mqadmin": mqadmin, "keelmq": keelmq}[program])
+    if args[0] == "--tls-ca":  # an option of the program, before its subcommand
+        args = args[2:]
     while hasattr(found, "commands"):
         program, args = args[0], args[1:]
         found = found.get_command(found.make_context("it", [], resilient_parsing=True), program)

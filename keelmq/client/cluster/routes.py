@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from keelmq.client.core.queues import MessageQueue
-from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.client import LOST, RemotingClient
 from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
 from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
@@ -346,4 +346,6 @@ class RouteCache:
         told = "; ".join(remarks)
         if denials == len(self._name_servers):
             raise RouteError(f"no route for this client ({told})", ResponseCode.NO_PERMISSION)
+        if self._client.tls is None and told.endswith(LOST):
+            told += ": a server that takes TLS only closes plain connections"
         raise RouteError(f"no name server answered ({told})")

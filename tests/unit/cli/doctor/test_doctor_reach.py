@@ -92,6 +92,23 @@ async def test_a_refusal_is_told_by_name() -> None:
             await metadata(reach, server.address)
 
 
+async def test_a_server_that_closes_a_connection_without_tls() -> None:
+    """As one does that takes TLS only: to start it is no advice."""
+    async with talking(b"") as address, Reach(1_000) as reach:
+        with pytest.raises(Silent, match="lost") as closed:
+            await metadata(reach, address)
+        assert closed.value.was_plain
+    with hanging() as address:
+        async with Reach(100) as reach:
+            with pytest.raises(Silent) as hung:
+                await metadata(reach, address)
+    assert not hung.value.was_plain
+    async with Reach(1_000) as reach:
+        with pytest.raises(Silent, match="refused") as dead:
+            await metadata(reach, f"{HOST}:1")
+        assert not dead.value.was_plain
+
+
 class Strict(Access):
     """An Access that knows one user."""
 

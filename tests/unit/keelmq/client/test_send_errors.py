@@ -1,12 +1,15 @@
 """What a SendError says: a group without a master has a route, and was not tried."""
 
+import asyncio
+
 import pytest
 
-from keelmq.client.cluster.routes import TopicRoute
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind
 from keelmq.client.message import Message, encode_properties
 from keelmq.client.producer.send_attempt import PendingSend, pending
+from keelmq.remoting.client import RemotingClient
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,18 @@ def test_a_body_that_is_not_bytes_is_refused(body: object) -> None:
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
 def test_what_is_like_bytes_is_a_body(body: bytes) -> None:
     assert bytes(pending(Message("t", body), "key", 0, None).body) == b"x"
+
+
+async def test_a_name_server_that_closes_a_plain_connection_may_take_tls_only() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    client = RemotingClient()
+    async with server:
+        routes = RouteCache(client, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(RouteError, match=r" lost: a server that takes TLS only closes plain connections"):
+            await routes.refresh("T")
+        await routes.close()
+        await client.close()
