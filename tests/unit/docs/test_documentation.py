@@ -131,16 +131,32 @@ OURS = r"(?:keelmq|namesrv|broker|cli|analytics|pytest_keelmq|tests|tools|deploy
 
 
 def test_the_paths_that_the_pages_name_exist() -> None:
-    """`broker/ha/service.py`, `broker/pop/`. In the table of old paths those of the last column."""
+    """`broker/ha/service.py`, `broker/pop/`. In the table of old paths those of the last column, and the
+    modules that moved into them under their names."""
     wrong = []
     for page in PAGES:
         text, _, old = page.read_text().partition("\n## Old paths\n")
         found = re.findall(rf"`({OURS}/[\w./-]+)`", text)
         found += [path for line in old.splitlines() for path in re.findall(r"\| `([^`]+)` \|$", line)]
+        for names, folder in re.findall(
+            r"^\| `[^`]+/`: ((?:`\w+`(?:, )?)+) \| `([^`]+/)` \|$", old, re.MULTILINE
+        ):
+            found += [folder + name for name in re.findall(r"\w+", names)]
         if old:
             assert len(found) > 100
-        wrong += [f"{page.name}: {path}" for path in found if not (ROOT / path).exists()]
+        wrong += [f"{page.name}: {path}" for path in found if not _exists(path)]
     assert wrong == []
+
+
+def _exists(path: str) -> bool:
+    return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
+
+
+def test_the_pages_name_the_folders_of_keelmq() -> None:
+    folders = {each.parent.name for each in (ROOT / "keelmq").glob("*/__init__.py")}
+    for page, begin in (("README.md", "| `keelmq/` |"), ("docs/architecture.md", "Packages, ")):
+        (line,) = (each for each in (ROOT / page).read_text().splitlines() if each.startswith(begin))
+        assert set(re.findall(r"`(\w+)/`", line)) - {"keelmq"} == folders, page
 
 
 def test_the_links_between_the_pages_lead_somewhere() -> None:
