@@ -159,6 +159,16 @@ def test_the_pages_name_the_folders_of_keelmq() -> None:
         assert set(re.findall(r"`(\w+)/`", line)) - {"keelmq"} == folders, page
 
 
+def test_every_picture_is_on_a_page() -> None:
+    """That the linked ones exist is a matter of the links."""
+    shown = {
+        name
+        for page in PAGES
+        for name in re.findall(r"\((?:docs/)?(?:\.\./)?images/([\w.-]+)\)", page.read_text())
+    }
+    assert {each.name for each in (ROOT / "docs" / "images").iterdir()} == shown
+
+
 def test_the_links_between_the_pages_lead_somewhere() -> None:
     """To files that exist, and to headings that they have."""
     wrong = []
