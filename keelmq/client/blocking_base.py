@@ -1,6 +1,7 @@
 """The base of the blocking clients: opening, calls from any thread, closing, and fork()."""
 
 import asyncio
+import inspect
 import os
 import threading
 import weakref
@@ -112,12 +113,18 @@ class Blocking(Generic[C]):
 
     async def _in_a_thread(self, function: Callable[[A], T], value: A) -> T:
         """RuntimeError: the function raised something that no task may raise: SystemExit would end the loop,
-        and a future does not accept StopIteration."""
+        and a future does not accept StopIteration. TypeError: it is a coroutine function or a
+        generator, whose body has not run; without an error its messages would count as consumed."""
 
         def called() -> T:
             self._listening.add(threading.get_ident())
             try:
-                return function(value)
+                result = function(value)
+                if inspect.iscoroutine(result) or inspect.isgenerator(result):
+                    result.close()
+                    kind = "coroutine" if inspect.iscoroutine(result) else "generator"
+                    raise TypeError(f"a {kind} function: {type(self).__name__} calls plain functions")
+                return result
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, StopIteration):
                     raise

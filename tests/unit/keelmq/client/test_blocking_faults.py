@@ -5,8 +5,9 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,27 @@ def test_whatever_a_listener_raises_its_message_comes_again(
         assert producer.send(Message(topic, b"2"), timeout_ms=5_000).queue_offset == 1
     assert seen[:2] == [0, 1]
     assert f"listener of {topic} failed" in caplog.text and repr(problem) in caplog.text
+
+
+async def coroutine(messages: Sequence[MessageExt]) -> None:
+    raise AssertionError("not awaited")
+
+
+def generator(messages: Sequence[MessageExt]) -> Iterator[None]:
+    yield None
+
+
+@pytest.mark.parametrize("function", [coroutine, generator])
+def test_what_only_begins_when_it_is_called_is_no_listener(
+    broker: TestBroker, function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its body does not run then, and the message counted as consumed."""
+    name = function.__name__
+    with BlockingProducer(broker.namesrv_addr) as producer:
+        producer.send(Message(name, b"x"))
+    with BlockingPushConsumer(broker.namesrv_addr, name, function, settings=FIRST).subscribe(name):
+        assert broker.messages(f"%RETRY%{name}", 1), "the message comes again"
+    assert f"a {name} function: BlockingPushConsumer calls plain functions" in caplog.text
 
 
 def test_a_hook_that_exits_ends_its_own_call_only(broker: TestBroker) -> None:
