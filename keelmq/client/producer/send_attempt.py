@@ -31,6 +31,7 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+NO_ATTEMPT = "no attempt was made"
 DENIALS_MAX = 3
 """NO_PERMISSION ends a send after this many attempts, as RocketMQ's producers end all: another broker may
 permit it, but time does not."""
@@ -62,7 +63,7 @@ class PendingSend:
     last_broker: str = ""
     last_address: str = ""
     problem: SendErrorKind = SendErrorKind.NO_ROUTE
-    remark: str = "no attempt was made"
+    remark: str = NO_ATTEMPT
 
     def fail(self, kind: SendErrorKind, remark: str) -> None:
         """Records why the latest attempt failed. CLOSED stays: an attempt that ends after close() does not
@@ -79,7 +80,13 @@ class PendingSend:
         """Returns the SendError of the whole send; UNKNOWN if any attempt may be stored."""
         uncertain = self.uncertain + self.in_doubt
         kind = SendErrorKind.UNKNOWN if uncertain else self.problem
-        return SendError(kind, self.remark, self.attempts, self.unique_key)
+        remark = self.remark
+        if (
+            self.in_doubt and self.problem is not SendErrorKind.CLOSED
+        ):  # the deadline ended the latest attempt
+            earlier = f"; before: {remark}" if remark != NO_ATTEMPT else ""
+            remark = f"{self.last_address}: no answer in time{earlier}"
+        return SendError(kind, remark, self.attempts, self.unique_key)
 
 
 def pending(

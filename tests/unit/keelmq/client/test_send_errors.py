@@ -51,6 +51,16 @@ def test_an_attempt_that_fails_after_close_does_not_replace_closed() -> None:
     assert send.error().kind is SendErrorKind.UNKNOWN, "what may be stored is said before all else"
 
 
+def test_an_attempt_that_the_deadline_ended_was_one() -> None:
+    """It said "unknown after 1 attempt: no attempt was made", of a broker that hangs."""
+    send = PendingSend("t", b"", 0, 0, "", "key", 0, attempts=1, in_doubt=True, last_address="h:1")
+    assert str(send.error()) == "unknown after 1 attempt: h:1: no answer in time"
+    send.fail(SendErrorKind.REFUSED, "h:2 answered 2 busy")
+    assert str(send.error()).endswith(": h:1: no answer in time; before: h:2 answered 2 busy")
+    send.fail(SendErrorKind.CLOSED, "the producer was closed")
+    assert send.error().remark == "the producer was closed"
+
+
 @pytest.mark.parametrize("body", ["text", "long " * 2_000, {"a": 1}, [1], 5, None])
 def test_a_body_that_is_not_bytes_is_refused(body: object) -> None:
     """The connection writes what is not bytes as JSON, so consumers got a text with quotation marks."""
