@@ -66,7 +66,7 @@ def start_broker(answer: object, seen: ClusterSnapshot, group: str = "") -> str:
         return sign(seen)
     if isinstance(answer, Silent) and answer.was_plain:
         return with_tls(seen)
-    if isinstance(answer, Silent) and "no answer" in str(answer):
+    if isinstance(answer, Silent) and answer.hangs:
         return watch(seen, group)
     return START_BROKER
 

@@ -49,6 +49,11 @@ class Silent(Exception):
         """Returns whether the server answers, and wants other credentials, or has none for us."""
         return self.code == ResponseCode.NO_PERMISSION
 
+    @property
+    def hangs(self) -> bool:
+        """Returns whether nothing came in time: to start a program there is no advice."""
+        return "no answer" in str(self)
+
 
 class HttpAnswer(msgspec.Struct, frozen=True):
     status: int

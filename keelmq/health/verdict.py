@@ -21,6 +21,7 @@ RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
+HANGS = "it hangs, or its machine is away: see whether it comes back; if not, restart"
 TLS_STEP = "if it takes TLS only, give its CA; else see whether it runs there"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
@@ -69,6 +70,8 @@ def _silent_name_server(seen: ClusterSnapshot, address: str, silent: Silent) -> 
         return failed("namesrv.reachable", address, f"name server: {silent}", TLS_STEP, line)
     step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
     line = commands.START_NAME_SERVER
+    if silent.hangs:
+        step, line = f"{HANGS} mqnamesrv there; clients use the others meanwhile", commands.watch(seen)
     return failed("namesrv.reachable", address, f"name server: {silent}", step, line)
 
 
@@ -157,6 +160,9 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
                 step, line = SIGN_STEP, commands.sign(seen)
             elif each.was_plain:
                 step, line = TLS_STEP, commands.with_tls(seen)
+            elif each.hangs:
+                step = f"{HANGS} it: without a majority of controllers no master can be replaced"
+                line = commands.watch(seen)
             yield failed("controller.reachable", address, f"controller: {each}", step, line)
         else:
             member = seen.member_of(address)
@@ -324,8 +330,8 @@ def _silent_broker(seen: ClusterSnapshot, address: str, silent: Silent) -> Findi
         step = SIGN_STEP
     elif silent.was_plain:
         step = TLS_STEP
-    elif "no answer" in str(silent):
-        step = "it hangs, or its machine is away: see whether it comes back; if not, restart mqbroker there"
+    elif silent.hangs:
+        step = f"{HANGS} mqbroker there"
     else:
         step = "start mqbroker there; the name servers still list it"
     return failed("broker.reachable", address, text, step, line)

@@ -240,6 +240,18 @@ def name_server_down(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "a name server hangs, and the controller in its process",
+    "failed",
+    "namesrv.reachable",
+    NS[2],
+    "no answer",
+    WATCH,
+)
+def name_server_hangs(seen: ClusterSnapshot) -> None:
+    seen.name_servers[NS[2]] = seen.controllers[CONTROLLERS[2]] = HUNG
+
+
+@fault(
     "a broker's namesrvAddr lacks a name server",
     "failed",
     "namesrv.agree",
