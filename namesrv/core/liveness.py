@@ -7,7 +7,8 @@ that its process is dead ends the grace at once. Any heartbeat makes it active.
 
 A late close of an older connection never evicts a newer registration (promise S7). Connections are bound to
 an incarnation (one run of one process); connection ids ascend, so a heartbeat of another incarnation over an
-older connection than the bound ones is outdated and ignored, while the key is active. Once it is inactive,
+older connection than the bound ones is outdated and ignored, while the key is active. Within an incarnation a
+new connection takes the place of the older ones, until they carry a heartbeat again. Once a key is inactive,
 whoever still beats is alive: else an old process that came back for a moment, over a new connection, would
 keep the present one out until that one connects again.
 
@@ -124,6 +125,8 @@ class HeartbeatTable(msgspec.Struct):
             entry.suspect_deadline_ms = None
             del self._suspects[key]
         if connection_id > 0 and connection_id not in entry.connections:
+            if connection_id > entry.newest_connection_id:
+                self._unbind_all(key, entry)  # of a lost host they never close; a live one's next beat binds
             entry.connections.add(connection_id)
             entry.newest_connection_id = max(entry.newest_connection_id, connection_id)
             self._keys_of_connection.setdefault(connection_id, {})[key] = None

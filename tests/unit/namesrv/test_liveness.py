@@ -163,11 +163,24 @@ def test_an_older_incarnation_that_came_back_for_a_moment_keeps_nobody_out() -> 
 
 
 def test_two_live_connections_of_one_incarnation_must_both_close() -> None:
+    """A broker that has a controller under two names in its configuration."""
     table = HeartbeatTable()
     beat(table, connection=1)
     beat(table, connection=2)
+    beat(table, connection=1)
     assert table.connection_closed(2, 10) == []
     assert table.connection_closed(1, 20) == [A]
+
+
+def test_a_connection_whose_host_was_lost_does_not_hide_the_end_of_a_newer_one() -> None:
+    """It never closes. The broker runs again at the same address, and dies again."""
+    table = HeartbeatTable()
+    beat(table, connection=1)
+    beat(table, connection=2, now=300)
+    assert table.connection_closed(2, 400) == [A]
+    assert table.scan_not_active(450) == [A]
+    assert table.connection_closed(1, 500) == []
+    table.check_invariants()
 
 
 def test_one_connection_of_a_container_carries_many_brokers() -> None:
