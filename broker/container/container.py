@@ -221,7 +221,7 @@ class Container:
             raise refused(str(error)) from error
         member.state, member.worker = BrokerState.SERVING, worker
         try:
-            await self._keep(lambda kept: kept.with_added(str(member.path), worker))
+            await self._keep(lambda kept: kept.with_moved(str(member.path), worker))
         except CommandError as error:  # it serves, and the place of a broker is not worth another stop
             logger.warning("%s is at worker %d until the next start: %s", member.name, worker, error.remark)
         logger.info("%s was moved from worker %d to worker %d", member.name, before, worker)
@@ -330,7 +330,7 @@ class Container:
             placed,
             range(len(self._hosts)),
             is_master=may_lead(plan),
-            remembered=self._kept.added.get(str(path)),
+            remembered=self._kept.worker_of(str(path)),
         )
 
     async def _stop(self, member: Member) -> None:

@@ -64,8 +64,8 @@ def _members(file: ConfigFile, container: ContainerConfig) -> tuple[list[Path], 
         text = f"{each} is in brokerConfigPaths, but a request removed its broker: it stays away"
         step = f"mqadmin addBroker -c {_address(container)} -b {each}, or take it out of brokerConfigPaths"
         found.append(warning("config.container", file.name, text, step))
-    for each, worker in sorted(kept.added.items()):
-        if worker >= container.container_processes:
+    for each in sorted(kept.to_start(configured)):
+        if (worker := kept.worker_of(each)) is not None and worker >= container.container_processes:
             text = f"{each} was in worker {worker}, and containerProcesses is {container.container_processes}"
             step = f"keelmq container list -c {_address(container)} shows where it is after the next start"
             found.append(warning("config.container", file.name, text, step))

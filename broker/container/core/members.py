@@ -14,20 +14,32 @@ class BadMembers(ValueError):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """added: {configPath: worker} of files that requests added, or moved to that worker. removed: files of
-    brokerConfigPaths whose brokers requests removed."""
+    """added: {configPath: worker} of files that requests added. removed: files of brokerConfigPaths whose
+    brokers requests removed. placed: {configPath: worker} of those whose brokers requests moved: they end
+    with their line in brokerConfigPaths."""
 
     added: dict[str, int] = msgspec.field(default_factory=dict)
     removed: frozenset[str] = frozenset()
+    placed: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def worker_of(self, path: str) -> int | None:
+        """Returns the worker where a request put the broker; None: no request did."""
+        return self.added.get(path, self.placed.get(path))
 
     def with_added(self, path: str, worker: int) -> "Members":
-        """Returns the members after a broker was added or moved."""
-        return replace(self, added={**self.added, path: worker}, removed=self.removed - {path})
+        """Returns the members after a broker was added."""
+        return Members({**self.added, path: worker}, self.removed - {path}, _without(self.placed, path))
+
+    def with_moved(self, path: str, worker: int) -> "Members":
+        """Returns the members after a broker that runs was moved."""
+        if path in self.added:
+            return replace(self, added={**self.added, path: worker})
+        return replace(self, placed={**self.placed, path: worker})
 
     def with_removed(self, path: str, configured: Iterable[str]) -> "Members":
         """Returns the members after a broker was removed. configured: the files of brokerConfigPaths."""
-        added = {each: worker for each, worker in self.added.items() if each != path}
-        return Members(added, self.removed | ({path} & set(configured)))
+        removed = self.removed | ({path} & set(configured))
+        return Members(_without(self.added, path), removed, _without(self.placed, path))
 
     def to_start(self, configured: Sequence[str]) -> list[str]:
         """Returns the files to start with: those of brokerConfigPaths first, in their order."""
@@ -36,7 +48,12 @@ class Members(msgspec.Struct, frozen=True):
 
     def to_json(self) -> str:
         """Returns the text that parse_members() reads."""
-        kept = {"version": VERSION, "added": self.added, "removed": sorted(self.removed)}
+        kept = {
+            "version": VERSION,
+            "added": self.added,
+            "removed": sorted(self.removed),
+            "placed": self.placed,
+        }
         return json.dumps(kept, indent=2) + "\n"
 
 
@@ -48,9 +65,18 @@ def parse_members(text: str) -> Members:
         raise BadMembers(f"not JSON: {error}") from None
     if not isinstance(kept, dict) or kept.get("version") != VERSION:
         raise BadMembers(f"no version {VERSION}")
-    added, removed = kept.get("added"), kept.get("removed")
-    if not isinstance(added, dict) or not all(type(each) is int for each in added.values()):
-        raise BadMembers("`added` is not {path: worker}")
+    added, placed = _workers("added", kept.get("added")), _workers("placed", kept.get("placed", {}))
+    removed = kept.get("removed")
     if not isinstance(removed, list) or not all(isinstance(each, str) for each in removed):
         raise BadMembers("`removed` is not a list of paths")
-    return Members(added, frozenset(removed))
+    return Members(added, frozenset(removed), placed)
+
+
+def _workers(name: str, found: object) -> dict[str, int]:
+    if not isinstance(found, dict) or not all(type(each) is int for each in found.values()):
+        raise BadMembers(f"`{name}` is not {{path: worker}}")
+    return found
+
+
+def _without(workers: dict[str, int], path: str) -> dict[str, int]:
+    return {each: worker for each, worker in workers.items() if each != path}

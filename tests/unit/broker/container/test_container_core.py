@@ -70,6 +70,20 @@ def test_members_after_changes() -> None:
     assert parse_members(members.to_json()) == members
 
 
+def test_a_configured_broker_that_was_moved_ends_with_its_line_in_the_configuration() -> None:
+    members = Members().with_added("/c", 1).with_moved("/a", 1).with_moved("/c", 0)
+    members = parse_members(members.to_json())
+    assert [members.worker_of(each) for each in ("/a", "/b", "/c")] == [1, None, 0]
+    assert members.to_start(["/a", "/b"]) == ["/a", "/b", "/c"]
+    assert members.to_start(["/b"]) == ["/b", "/c"], "nobody has added a"
+    assert members.with_removed("/a", ["/a"]).with_added("/a", 0).worker_of("/a") == 0
+
+
+def test_members_of_a_release_that_kept_no_places() -> None:
+    members = parse_members('{"version": 1, "added": {"/a": 2}, "removed": []}')
+    assert members == Members({"/a": 2})
+
+
 NAMES = st.sampled_from(["/a", "/b", "/c", "/d"])
 
 
@@ -93,7 +107,8 @@ def test_the_last_request_of_a_file_decides(
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", '{"version": 2}', '{"version": 1, "added": [], "removed": []}',
-     '{"version": 1, "added": {"/a": true}, "removed": []}', '{"version": 1, "added": {}, "removed": [1]}'],
+     '{"version": 1, "added": {"/a": true}, "removed": []}', '{"version": 1, "added": {}, "removed": [1]}',
+     '{"version": 1, "added": {}, "removed": [], "placed": ["/a"]}'],
 )  # fmt: skip
 def test_damaged_members(text: str) -> None:
     with pytest.raises(BadMembers):

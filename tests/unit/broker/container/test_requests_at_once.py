@@ -106,3 +106,17 @@ async def test_without_persist_brokers_a_start_is_that_of_the_configuration(tmp_
     host = FakeHost()
     await container_of(tmp_path, a, hosts=[host], persistBrokers=False).start_all()
     assert [setup.config_path for setup in host.running.values()] == [a]
+
+
+async def test_a_configured_broker_that_was_moved_is_not_an_added_one(tmp_path: Path) -> None:
+    a, b = broker_file(tmp_path, "a"), broker_file(tmp_path, "b")
+    first = container_of(tmp_path, a, b, hosts=[FakeHost(), FakeHost()])
+    await first.start_all()
+    await first.move("c1", "a", 0, 1)
+    hosts = [FakeHost(), FakeHost()]
+    await container_of(tmp_path, a, b, hosts=hosts).start_all()
+    assert [each.config_path for each in hosts[1].running.values()] == [a], "a restart keeps its place"
+    hosts = [FakeHost(), FakeHost()]
+    await container_of(tmp_path, b, hosts=hosts).start_all()
+    started = [each.config_path for host in hosts for each in host.running.values()]
+    assert started == [b], "the operator took its line out of brokerConfigPaths"
