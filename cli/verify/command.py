@@ -45,6 +45,10 @@ def verify(
     """Compare the replicas of each group while it runs: log, epochs, queues, metadata. Changes nothing."""
     if (namesrv_addr is None) == (from_dir is None):
         raise typer.BadParameter("give -n NAMESRV to compare replicas, or --from-dir DIR to check files")
+    if namesrv_addr is not None and epoch_file is not None:
+        raise typer.BadParameter("--epoch-file is of a stopped broker: it goes with --from-dir")
+    if from_dir is not None and group is not None:
+        raise typer.BadParameter("--group is of running brokers: it goes with -n")
     if from_dir is not None:
         root = from_dir.expanduser().resolve()
         run_steps(lambda: _files(root, epoch_file, rate_mib, as_json=as_json))

@@ -328,3 +328,11 @@ def test_one_of_the_two_ways(tmp_path: Path) -> None:
 
 def test_nobody_answers() -> None:
     assert verify("-n", "127.0.0.1:1").exit_code == 3
+
+
+def test_an_option_of_the_other_way_is_a_usage_error(tmp_path: Path) -> None:
+    """--epoch-file is of files, --group of replicas: without it something else would be checked."""
+    of_files = verify("-n", "127.0.0.1:1", "--epoch-file", tmp_path / "epochs")
+    assert of_files.exit_code == 2 and "--epoch-file" in of_files.output
+    of_replicas = verify("--from-dir", tmp_path, "--group", "broker-a")
+    assert of_replicas.exit_code == 2 and "--group" in of_replicas.output
