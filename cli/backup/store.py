@@ -84,6 +84,8 @@ async def _of_running(
             line.tell(found.bytes_done, found.bytes_total)
             await asyncio.sleep(POLL_S)
             found = await admin.store_backup(address)
+            if not found.name:
+                raise Refused(f"{address} was restarted before backup {name} was complete: begin it again")
             if found.name != name:
                 raise Refused(
                     f"{address} has begun another backup, {found.name}: look for {name} at its host"

@@ -8,7 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker.backup import restore
+from cli.backup import store as commands
 from cli.keelmq import app
+from keelmq.client.admin import AdminClient
+from keelmq.remoting.operations.store_copies import StoreBackup
 from tests.support.store_parts import bodies, open_store
 from tests.unit.broker.backup.test_store_backup import COUNT, filled
 
@@ -72,3 +75,18 @@ def test_a_restore_onto_a_full_disk_names_it(tmp_path: Path, monkeypatch: pytest
         f"keelmq: the restore into {tmp_path / 'new'} failed: No space left on device; "
         f"remove what is in {tmp_path / 'new'} before you repeat it\n"
     )
+
+
+def test_a_broker_that_was_restarted_during_its_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begun(self: AdminClient, address: str, name: str, *, bytes_per_second: int) -> StoreBackup:
+        return StoreBackup(state="copying", name=name)
+
+    async def after_its_restart(self: AdminClient, address: str) -> StoreBackup:
+        return StoreBackup()
+
+    monkeypatch.setattr(AdminClient, "start_store_backup", begun)
+    monkeypatch.setattr(AdminClient, "store_backup", after_its_restart)
+    monkeypatch.setattr(commands, "POLL_S", 0)
+    ended = keelmq("backup", "store", "monday", "-b", "127.0.0.1:1")
+    assert ended.exit_code == 1 and "another" not in ended.stderr, ended.output
+    assert "127.0.0.1:1 was restarted before backup monday was complete: begin it again" in ended.stderr
