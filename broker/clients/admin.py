@@ -39,6 +39,7 @@ from keelmq.remoting.operations.clients import (
     TopicNames,
 )
 from keelmq.remoting.queue_map import QueueKey, dump_queue_map
+from keelmq.runtime.clock import now_ms, wall_ms
 
 LATEST: Final = -1
 """timestamp of a reset to the end of the queue."""
@@ -148,6 +149,7 @@ class ClientAdmin:
 
     async def get_producers(self, header: Empty, call: Call) -> Reply:
         """Returns the connected producers by group (328)."""
+        wall_of_clock_ms = wall_ms() - now_ms()
         table = {
             name: [
                 {
@@ -155,6 +157,7 @@ class ClientAdmin:
                     "language": each.language,
                     "remoteIP": each.address,
                     "version": each.version,
+                    "lastUpdateTimestamp": wall_of_clock_ms + self._registry.seen_ms(each.connection_id),
                 }
                 for each in members.values()
             ]

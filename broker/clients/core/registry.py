@@ -205,6 +205,10 @@ class ClientRegistry:
         if not self._count_of[known.owner]:
             del self._count_of[known.owner]
 
+    def seen_ms(self, connection_id: int) -> int:
+        """Returns when the last heartbeat of a member arrived."""
+        return self._known[connection_id].seen_ms
+
     def unregister(
         self, connection_id: int, client_id: str, *, producer_group: str = "", consumer_group: str = ""
     ) -> list[str]:

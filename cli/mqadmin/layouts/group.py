@@ -107,7 +107,8 @@ def all_producers(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "\n".join(
         f"producer group ({group}) instances : clientId={each.get('clientId')}, "
         f"remoteIP={each.get('remoteIP')}, language={each.get('language')}, "
-        f"version={version_text(int(each.get('version') or 0))}"
+        f"version={version_text(int(each.get('version') or 0))}, "
+        f"lastUpdateTimestamp={each.get('lastUpdateTimestamp') or 0}"
         for group, members in sorted(table.items())
         for each in members
     )

@@ -209,6 +209,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                             "language": "JAVA",
                             "remoteIP": "10.0.0.9:40002",
                             "version": 493,
+                            "lastUpdateTimestamp": 1_767_225_600_000,
                         }
                     ]
                 }

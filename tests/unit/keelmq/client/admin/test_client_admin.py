@@ -19,6 +19,7 @@ from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand, decode
+from keelmq.runtime.clock import now_ms, wall_ms
 from tests.support.handler_parts import Broker
 from tests.support.store_parts import FakePeer
 from tests.unit.broker.handlers.test_pull_handler import answer, fill
@@ -150,7 +151,8 @@ async def test_who_subscribes_to_what(desk: Desk) -> None:
     wanted = Subscription("TopicA", "A||B", "TAG", 5, parse("A||B", "TAG", tag_code))
     consumer = Consumer("g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (wanted,))
     client = Client(1, "c@1", "10.0.0.1:1", "JAVA", 479)
-    desk.broker.context.registry.heartbeat(client, [consumer], ["p"], now_ms=0)
+    began_ms = wall_ms()
+    desk.broker.context.registry.heartbeat(client, [consumer], ["p"], now_ms=now_ms())
     body = json.loads((await desk.ask(345, group="g", topic="TopicA")).body)
     assert body["subscriptionData"]["tagsSet"] == ["A", "B"]
     assert "subscriptionData" not in json.loads((await desk.ask(345, group="g", topic="Other")).body)
@@ -158,7 +160,9 @@ async def test_who_subscribes_to_what(desk: Desk) -> None:
     await desk.commit(1)
     assert json.loads((await desk.ask(343, group="g")).body) == {"topicList": ["TopicA"]}
     producers = json.loads((await desk.ask(328)).body)
-    assert producers["data"]["p"][0]["clientId"] == "c@1"
+    (producer,) = producers["data"]["p"]
+    assert producer["clientId"] == "c@1"
+    assert began_ms - 1 <= producer["lastUpdateTimestamp"] <= wall_ms() + 1, "of its last heartbeat"
 
 
 async def test_a_topic_is_consumed_by_those_who_commit_and_those_who_are_connected(desk: Desk) -> None:
