@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controller_client import ControllerClient
 from broker.core.registration import Effect, Event, RegisterState, Registration, event_of, recover, step
@@ -23,6 +25,7 @@ from keelmq.remoting.operations.controller import (
     ApplyBrokerIdRequest,
     BrokerSetRequest,
     MasterInfo,
+    NotifyBrokerRoleChangedRequest,
     RegisterBrokerToControllerRequest,
     SyncStateSet,
 )
@@ -36,9 +39,11 @@ EXPLAIN_EVERY = 30
 """A failure that persists is logged again after this many tries."""
 
 
-def role_update_of(header: MasterInfo, sync_state_set: SyncStateSet | None) -> RoleUpdate:
-    """Returns what an answer to 1002, 1003 or 1004 says. Without masterEpoch nothing is known: epoch 0, no
-    master."""
+def role_update_of(
+    header: MasterInfo | NotifyBrokerRoleChangedRequest, sync_state_set: SyncStateSet | None
+) -> RoleUpdate:
+    """Returns what an answer to 1002, 1003 or 1004, or a 1008, says. Without masterEpoch nothing is known:
+    epoch 0, no master."""
     members = sync_state_set or SyncStateSet()
     return RoleUpdate(
         master_epoch=header.master_epoch or 0,
@@ -73,6 +78,7 @@ class Identity:
         self.now = Registration()
         self._is_loaded, self._is_new = False, True
         self._tries = 0
+        self._was_lost = self._is_replaced = False
 
     def load(self) -> None:
         """Reads the files. Raises BrokerMetaError if they cannot be trusted."""
@@ -94,8 +100,24 @@ class Identity:
         """Whether the controller has accepted this broker's registration (1003)."""
         return self.now.state is RegisterState.REGISTERED
 
+    @property
+    def address(self) -> str:
+        """host:port that this broker is registered with."""
+        return self._broker_address()
+
+    def lose(self) -> None:
+        """The controllers have registered the id at another address: settle() asks for it again. If a process
+        works there, that one is the broker from now on, and settle() never returns: to take the id back when
+        it restarts would lose what it has acknowledged."""
+        assert self.is_registered
+        self._was_lost = True
+        self.now = replace(
+            self.now, state=RegisterState.CREATE_METADATA_FILE_DONE, effect=Effect.REGISTER_TO_CONTROLLER
+        )
+
     async def settle(self) -> RoleUpdate:
-        """Registers, and returns what the controller knows about the master. Never gives up."""
+        """Registers, and returns what the controller knows about the master. Never gives up, except as in
+        lose()."""
         assert self._is_loaded, "a broker that forgot its id would take another one"
         failures = 0
         role_update = RoleUpdate(master_epoch=0)
@@ -107,6 +129,12 @@ class Identity:
             else:
                 event, broker_id = await self._perform(self.now)
             self.now = step(self.now, event, broker_id)
+            if self._is_replaced:
+                logger.critical(
+                    "another process is broker %d now: this one asks no more, until it is restarted",
+                    self.now.broker_id or 0,
+                )
+                await asyncio.Event().wait()
             if event is Event.UNKNOWN:
                 failures += 1
                 await asyncio.sleep(AGAIN.pause_ms(failures, random.random()) / 1000)
@@ -165,7 +193,10 @@ class Identity:
         )
         outcome = await self._controller.call(REGISTER_BROKER_TO_CONTROLLER, request)
         event = self._event(Effect.REGISTER_TO_CONTROLLER, outcome)
+        if isinstance(outcome, Failed) and outcome.code == ResponseCode.CONTROLLER_INVALID_REQUEST:
+            self._is_replaced = self._was_lost
         if isinstance(outcome, Ok):
+            self._was_lost = False
             return event, role_update_of(outcome.header, outcome.body)
         return event, RoleUpdate(master_epoch=0)
 

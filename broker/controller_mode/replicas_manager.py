@@ -14,11 +14,11 @@ see and report a group without a master. It keeps trying. Source: RIP-44, Rocket
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
 from broker.controller_mode.broker_id_registration import Identity, role_update_of
 from broker.controller_mode.controller_client import ControllerClient
+from broker.controller_mode.election_requests import ElectionRequests
 from broker.controller_mode.role_change import (
     HaRoles,
     RoleChange,
@@ -31,11 +31,13 @@ from broker.core.role import (
     AskForElection,
     ChangeToMaster,
     ChangeToSlave,
+    RegisterAgain,
     Role,
     RoleUpdate,
     Stay,
     decide_role,
     finished,
+    id_is_taken,
     newest,
 )
 from broker.ha.ports import EpochPassed
@@ -43,26 +45,20 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Failed, LocalProtocolError, Ok, in_short
 from keelmq.remoting.operations.controller import (
     ALTER_SYNC_STATE_SET,
-    ELECT_MASTER,
     GET_REPLICA_INFO,
     AlterSyncStateSetRequest,
-    ElectMasterRequest,
     MasterInfo,
     NotifyBrokerRoleChangedRequest,
     ReplicaInfoRequest,
     SyncStateSet,
 )
-from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet, Trouble, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-ELECT_AGAIN = Backoff(first_ms=100, max_ms=1_000)
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
-
-MASTER_EXISTS_IS_GOOD = (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
 
 
@@ -93,11 +89,17 @@ class ReplicasManager:
         self._role = self._acting = Role(broker_id=0)  # _acting: already the one that a change leads to
         self._role_update: RoleUpdate | None = None
         self._role_update_came, self._poll_now = asyncio.Event(), asyncio.Event()
-        self._master_wanted = asyncio.Event()
+        self._elections = ElectionRequests(
+            controller,
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_id=lambda: self._role.broker_id,
+            offer=self.offer,
+        )
         self._changing = asyncio.Lock()
         self._on_change, self._on_confirmed = on_change, on_confirmed
         self._on_sync_state_set = on_sync_state_set
-        self._no_master_because = ""
+        self._lost_because = ""
         self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
         self.fault = ""
         """Why this broker cannot take the role that the controllers gave it; it sends no heartbeats then."""
@@ -124,13 +126,7 @@ class ReplicasManager:
         election."""
         if request.broker_name not in (None, self._broker_name):
             return
-        header = MasterInfo(
-            master_broker_id=request.master_broker_id,
-            master_address=request.master_address,
-            master_epoch=request.master_epoch,
-            sync_state_set_epoch=request.sync_state_set_epoch,
-        )
-        self.offer(role_update_of(header, body))
+        self.offer(role_update_of(request, body))
 
     def poll_now(self) -> None:
         """Asks the controllers for the role at once, before the poll period is over."""
@@ -139,19 +135,47 @@ class ReplicasManager:
     async def _run(self, tasks: TaskSet) -> None:
         """Registers, then handles role updates. After an error its supervisor calls it again, and it goes on
         with the id that it has."""
-        if self._role.broker_id == 0:
-            role_update = await self._identity.settle()
-            assert self._identity.broker_id is not None
-            self._role = self._acting = Role(broker_id=self._identity.broker_id)
-            self.offer(role_update)
-            tasks.start("poll of the replica info", self._poll_forever)
-            tasks.start("elections", self._elect_when_wanted)
         while True:
+            if self._lost_because:
+                await self._give_up_id()
+            if not self._identity.is_registered or self._role.broker_id == 0:
+                await self._register(tasks)
             await self._role_update_came.wait()
             self._role_update_came.clear()
             role_update_now, self._role_update = self._role_update, None
             if role_update_now is not None:
                 await self._act_on(role_update_now)
+
+    async def _register(self, tasks: TaskSet) -> None:
+        role_update, is_first = await self._identity.settle(), self._role.broker_id == 0
+        assert self._identity.broker_id is not None
+        self._role = self._acting = Role(broker_id=self._identity.broker_id, address=self._identity.address)
+        self._role_update, self.fault = None, ""
+        self.offer(role_update)
+        if is_first:
+            tasks.start("poll of the replica info", self._poll_forever)
+            tasks.start("elections", self._elections.run)
+
+    def _lost_id(self, reason: str) -> None:
+        """Another process is registered with this broker's id, as after this one was paused."""
+        if self._identity.is_registered:
+            self._lost_because = reason
+            self._role_update_came.set()
+
+    async def _give_up_id(self) -> None:
+        """Ends the role. From now on the broker is as one that has just been started."""
+        self.fault = f"{self._lost_because}: this process serves nothing"
+        logger.critical("%s", self.fault)
+        self._effects.fence(self.fault)
+        if self._role.is_master:
+            self._effects.send_clients_away()
+        async with self._changing:
+            await self._ha.leave_role(self.fault)
+            self._role = self._acting = Role(broker_id=self._role.broker_id, address=self._role.address)
+            await self._effects.serve_as(self._role)
+        self._elections.have()
+        self._identity.lose()
+        self._lost_because = ""
 
     async def _act_on(self, role_update: RoleUpdate) -> None:
         try:
@@ -191,7 +215,7 @@ class ReplicasManager:
             return
         why = failure_text(error)
         reason = f"this broker cannot become master at masterEpoch {role_update.master_epoch}: {why}"
-        if await self._give_back(role_update):
+        if await self._elections.give_back(role_update.sync_state_set):
             logger.critical("%s", reason)
         elif self.fault != reason:  # logged once, not at every try
             self.fault = reason
@@ -199,22 +223,6 @@ class ReplicasManager:
                 "%s; no other replica is known to have everything, so the group stays without a master",
                 reason,
             )
-
-    async def _give_back(self, role_update: RoleUpdate) -> bool:
-        """Asks the controller to elect another member of the SyncStateSet. Nothing was stored in this term,
-        so each has all messages. False: none was elected."""
-        for other in sorted(role_update.sync_state_set - {self._role.broker_id}):
-            request = ElectMasterRequest(
-                cluster_name=self._cluster_name,
-                broker_name=self._broker_name,
-                broker_id=other,
-                designate_elect=True,
-                invoke_time=wall_ms(),
-            )
-            outcome = await self._controller.call(ELECT_MASTER, request)
-            if isinstance(outcome, Ok) and self.elected(outcome):
-                return True
-        return False
 
     async def _carry_out(self, role_update: RoleUpdate) -> None:
         match decide_role(self._role, role_update):
@@ -231,7 +239,9 @@ class ReplicasManager:
                 if role_update.master_epoch > self._role.epoch and self._role.is_master:
                     self._effects.fence("the controllers have ended this broker's term as master")
                 self.fault = ""  # the next election may choose this broker: that is a new try
-                self._master_wanted.set()
+                self._elections.want()
+            case RegisterAgain(reason):
+                self._lost_id(reason)
             case Stay(reason):
                 logger.debug("role stays: %s", reason)
 
@@ -253,12 +263,14 @@ class ReplicasManager:
     def _is_superseded(self) -> bool:
         """Returns whether the update that waits names another master, or this one at another address."""
         waiting = self._role_update
-        return waiting is not None and not isinstance(decide_role(self._acting, waiting), Stay)
+        if waiting is None:
+            return bool(self._lost_because)
+        return not isinstance(decide_role(self._acting, waiting), Stay)
 
     def _changed(self, after: Role, role_update: RoleUpdate, took_ms: int) -> None:
         before, self._role = self._role, after
-        self._no_master_because = self.fault = ""
-        self._master_wanted.clear()
+        self.fault = ""
+        self._elections.have()
         self._on_change(before, after, took_ms)
         self._effects.announce(after)
         logger.info(
@@ -283,25 +295,28 @@ class ReplicasManager:
             await self._poll()
 
     async def _poll(self, fence: tuple[Role, int] | None = None) -> RoleUpdate | None:
-        request = ReplicaInfoRequest(broker_name=self._broker_name)
-        if fence is not None:
-            role, doubted_epoch = fence
-            request = ReplicaInfoRequest(
-                broker_name=self._broker_name,
-                master_broker_id=role.broker_id,
-                master_epoch=role.epoch,
-                fence_sync_state_set_epoch=doubted_epoch,
-            )
+        role, doubted_epoch = (None, None) if fence is None else fence
+        request = ReplicaInfoRequest(
+            broker_name=self._broker_name,
+            broker_id=self._role.broker_id,
+            broker_address=self._role.address,
+            master_broker_id=None if role is None else role.broker_id,
+            master_epoch=None if role is None else role.epoch,
+            fence_sync_state_set_epoch=doubted_epoch,
+        )
         asked_ms = now_ms()
         match await self._controller.call(GET_REPLICA_INFO, request):
             case Ok(header=header, body=body):
                 role_update = role_update_of(header, body)
                 acting = self._acting
-                if acting.is_master and (role_update.master_epoch, role_update.master_broker_id) == (
-                    acting.epoch,
-                    acting.broker_id,
-                ):
+                is_same = role_update.master_broker_id == acting.broker_id and not id_is_taken(
+                    acting, role_update
+                )
+                if acting.is_master and is_same and role_update.master_epoch == acting.epoch:
                     self._on_confirmed(asked_ms)
+            case Failed(code=ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, remark=reason):
+                self._lost_id(reason)
+                return None
             case Failed(code=ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST):
                 again = await self._identity.register_again()
                 if again is None:
@@ -313,44 +328,9 @@ class ReplicasManager:
         self.offer(role_update)
         return role_update
 
-    async def _elect_when_wanted(self) -> None:
-        """Sends 1002, with a back-off, for as long as no master is known."""
-        failures = 0
-        while True:
-            await self._master_wanted.wait()
-            if await self._ask_for_election():
-                self._master_wanted.clear()
-                failures = 0
-                continue
-            failures += 1
-            await asyncio.sleep(ELECT_AGAIN.pause_ms(failures, random.random()) / 1000)
-
-    async def _ask_for_election(self) -> bool:
-        request = ElectMasterRequest(
-            cluster_name=self._cluster_name,
-            broker_name=self._broker_name,
-            broker_id=self._role.broker_id,
-            invoke_time=wall_ms(),
-        )
-        outcome = await self._controller.call(ELECT_MASTER, request, good=MASTER_EXISTS_IS_GOOD)
-        if not isinstance(outcome, Ok):
-            if self._master_wanted.is_set() and in_short(outcome) != self._no_master_because:
-                self._no_master_because = in_short(outcome)
-                logger.warning("no master for %s yet: %s", self._broker_name, self._no_master_because)
-            return False
-        return self.elected(outcome)
-
     def elected(self, outcome: Ok[MasterInfo]) -> bool:
         """Takes the answer to a 1002. False: it names no master."""
-        members = outcome.body.sync_state_set if outcome.body else []
-        epoch = outcome.header.sync_state_set_epoch or 0
-        role_update = role_update_of(
-            outcome.header, SyncStateSet(sync_state_set=members, sync_state_set_epoch=epoch)
-        )
-        if role_update.master_broker_id is None:
-            return False
-        self.offer(role_update)
-        return True
+        return self._elections.elected(outcome)
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         """Sends 1001 for the HA service. None: refused or unknown, and the set must be read again."""

@@ -34,6 +34,9 @@ class HaRoles(Protocol):
     ) -> None:
         """Begins to copy from this master. master_file_bytes: its mappedFileSizeCommitLog; None: unknown."""
 
+    async def leave_role(self, reason: str) -> None:
+        """Ends the role: no slave is served, and no master is copied."""
+
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
         """Takes the controller's SyncStateSet; an older one than the known is ignored."""
 
@@ -59,7 +62,8 @@ class RoleChangeEffects(Protocol):
         ...
 
     async def serve_as(self, role: Role) -> None:
-        """Begins the term of the metadata, as master or as slave. Called while the broker is fenced."""
+        """Begins the term of the metadata, as master or as slave; epoch 0: as neither. Called while the
+        broker is fenced."""
         ...
 
     def announce(self, role: Role) -> None:

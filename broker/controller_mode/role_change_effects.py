@@ -69,7 +69,8 @@ class BrokerRoleChangeEffects:
             self._metadata.begin_term(role.epoch, self._replicas, on_released=self._on_released)
         else:
             self._metadata.end_term()
-            self._sync.follow(Leader(role.master_address or "", role.epoch, role.broker_id))
+            leader = Leader(role.master_address or "", role.epoch, role.broker_id)
+            self._sync.follow(leader if role.epoch else None)
 
     def announce(self, role: Role) -> None:
         if not role.is_master:

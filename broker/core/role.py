@@ -1,5 +1,5 @@
 """What a broker does about a role update: become master or slave, reconnect, adopt a SyncStateSet, ask, or
-stay.
+stay, or register again.
 
 Pure. Role updates come from registration (1003), election (1002), poll (1004) and notification (1008), in any
 order and any number of times. A strictly newer masterEpoch wins; at the same epoch only the master's address
@@ -27,13 +27,15 @@ class RoleUpdate(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """What this broker is. epoch 0: nothing yet since the process started."""
+    """What this broker is. epoch 0: nothing yet since it was registered. address: its own, with which it was
+    registered; empty: not known."""
 
     broker_id: int
     epoch: int = 0
     master_broker_id: int | None = None
     master_address: str | None = None
     sync_state_set_epoch: int = 0
+    address: str = ""
 
     @property
     def is_master(self) -> bool:
@@ -68,13 +70,28 @@ class AskForElection(msgspec.Struct, frozen=True):
     """There is no master: send 1002 for this broker."""
 
 
+class RegisterAgain(msgspec.Struct, frozen=True):
+    """Another process is registered with this broker's id: serve nothing until the controllers accept this
+    one again. The reason is for people."""
+
+    reason: str
+
+
 class Stay(msgspec.Struct, frozen=True):
     """Do nothing; the reason is for the log."""
 
     reason: str = "nothing new"
 
 
-Decision = ChangeToMaster | ChangeToSlave | AdoptSyncStateSet | AskForElection | Stay
+Decision = ChangeToMaster | ChangeToSlave | AdoptSyncStateSet | AskForElection | RegisterAgain | Stay
+
+
+def id_is_taken(mine: Role, role_update: RoleUpdate) -> bool:
+    """Returns whether the update's master has this broker's id and another address. An id tells nothing about
+    a process: a copy of its disk has the same one."""
+    if role_update.master_broker_id != mine.broker_id or not mine.address:
+        return False
+    return role_update.master_address not in (None, mine.address)
 
 
 def decide_role(mine: Role, role_update: RoleUpdate) -> Decision:
@@ -83,6 +100,8 @@ def decide_role(mine: Role, role_update: RoleUpdate) -> Decision:
         return Stay(f"masterEpoch {role_update.master_epoch} is older than ours, {mine.epoch}")
     if role_update.master_broker_id is None:
         return AskForElection()
+    if id_is_taken(mine, role_update):
+        return RegisterAgain(f"brokerId {mine.broker_id} is master at {role_update.master_address} now")
     if role_update.master_epoch > mine.epoch:
         return (
             ChangeToMaster(role_update)
@@ -116,4 +135,5 @@ def finished(mine: Role, role_update: RoleUpdate) -> Role:
         master_broker_id=role_update.master_broker_id,
         master_address=role_update.master_address,
         sync_state_set_epoch=role_update.sync_state_set_epoch,
+        address=mine.address,
     )

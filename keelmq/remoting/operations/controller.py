@@ -149,8 +149,12 @@ class BrokerNameRequest(Wire):
 
 class ReplicaInfoRequest(BrokerNameRequest):
     """Header of 1004. The other fields (ours) are from a master that does not know the outcome of its 1001:
-    if its set still has that epoch, the controller raises it, so a 1001 that arrives later is refused."""
+    if its set still has that epoch, the controller raises it, so a 1001 that arrives later is refused.
+    broker_id, broker_address: of the sender (ours); refused (2010) if that id is registered at another
+    address now."""
 
+    broker_id: int | None = None
+    broker_address: str | None = None
     master_broker_id: int | None = None
     master_epoch: int | None = None
     fence_sync_state_set_epoch: int | None = None

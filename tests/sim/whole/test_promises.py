@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.controller_mode.election_requests import ElectionRequests
 from broker.core.sync_state_set import SyncStateSetManager
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.master_link import LinkSettings
@@ -468,13 +468,13 @@ async def without_a_master(world: WholeGroup) -> None:
 def elections_only_on_death() -> Iterator[None]:
     """No retries, no period, no requests of brokers."""
 
-    async def nothing(self: ReplicasManager) -> bool:
-        return False
+    async def nothing(self: ElectionRequests) -> None:
+        await asyncio.Event().wait()
 
     with (
         mock.patch.object(Elections, "_failed", lambda self, name, reason: None),
         mock.patch.object(Elections, "check_all_groups", lambda self: None),
-        mock.patch.object(ReplicasManager, "_ask_for_election", nothing),
+        mock.patch.object(ElectionRequests, "run", nothing),
     ):
         yield
 

@@ -34,6 +34,7 @@ from namesrv.plugins.controller.core.rules import (
     clean_refused,
     not_the_owner,
     other_cluster,
+    registered_elsewhere,
     second_owner,
     unknown_set,
 )
@@ -168,11 +169,14 @@ def decide_read(
     state: State,
     *,
     broker_name: str,
+    broker_id: int | None = None,
+    broker_address: str | None = None,
     master_broker_id: int | None = None,
     master_epoch: int | None = None,
     fence_sync_state_set_epoch: int | None = None,
 ) -> Decision:
-    """getReplicaInfo (1004).
+    """getReplicaInfo (1004). Refused: the group is unknown, or the sender's id is registered at another
+    address now.
 
     A master that does not know the outcome of its 1001 sends its id and the last SyncStateSet epoch that it
     knows. If that is still the current epoch, an event raises it, so that a delayed 1001 is refused.
@@ -180,6 +184,8 @@ def decide_read(
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
         return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+    if refused := registered_elsewhere(broker_set, broker_id, broker_address):
+        return refused
     is_unsure = fence_sync_state_set_epoch == broker_set.sync_state_set_epoch
     is_master = master_broker_id is not None and master_broker_id == broker_set.master_broker_id
     if is_unsure and is_master and master_epoch == broker_set.master_epoch:

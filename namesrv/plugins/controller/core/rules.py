@@ -113,6 +113,20 @@ def second_owner(broker_id: int, owner_address: str) -> Refused:
     )
 
 
+def registered_elsewhere(
+    broker_set: BrokerSet, broker_id: int | None, broker_address: str | None
+) -> Refused | None:
+    """Refused: the sender's id is registered at another address. That process has taken its place while it
+    was silent, and only one of them may serve. None, too, if the sender does not tell who it is."""
+    replica = None if broker_id is None else broker_set.replicas.get(broker_id)
+    if replica is None or broker_address in (None, replica.address):
+        return None
+    return Refused(
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        f"brokerId {broker_id} of {broker_set.broker_name} is registered at {replica.address} now",
+    )
+
+
 def not_the_owner(broker_id: int, owner_address: str) -> Refused:
     """Returns the refusal of a broker that got its id from other controllers, whose store is lost: its log is
     not that of the broker which has the id now, also while that one is down."""

@@ -77,9 +77,9 @@ class RegistrationHandlers:
         """
         decided = await self._decide_register(request)
         if isinstance(decided.event, UpdateBrokerAddress):
-            decided = await self._decide_register(
-                request
-            )  # decided again: it may be the master, at a new address
+            # It may be the master. Then the term ends, whatever epoch is on its disk: a process at the former
+            # address may have written in it, and may go on.
+            decided = await self._decide_register(request.model_copy(update={"epoch": None}))
         broker_set = decided.broker_set
         master = broker_set.master_broker_id
         is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)

@@ -57,11 +57,14 @@ class SyncStateSetHandlers:
         return Reply(header, sync_state_set(broker_set))
 
     async def get_replica_info(self, request: wire.ReplicaInfoRequest, call: Call) -> Reply:
-        """Returns master, epochs and SyncStateSet of a group (1004). Raises CommandError: it is unknown."""
+        """Returns master, epochs and SyncStateSet of a group (1004). Raises CommandError: it is unknown, or
+        the sender is not the broker with its id any more."""
         decided = await self._proposer.decide_and_propose(
             lambda state: decide_read(
                 state,
                 broker_name=request.broker_name,
+                broker_id=request.broker_id,
+                broker_address=request.broker_address,
                 master_broker_id=request.master_broker_id,
                 master_epoch=request.master_epoch,
                 fence_sync_state_set_epoch=request.fence_sync_state_set_epoch,

@@ -79,7 +79,8 @@ class FakeController:
             case _:
                 raise AssertionError(f"nobody expected {operation.name}")
 
-    def elect(self, broker_id: int, epoch: int, address: str = "m:1") -> None:
+    def elect(self, broker_id: int, epoch: int, address: str = "") -> None:
+        address = address or ("me:1" if broker_id == 2 else "m:1")
         self.master = MasterInfo(
             master_broker_id=broker_id, master_address=address, master_epoch=epoch, sync_state_set_epoch=epoch
         )
@@ -116,6 +117,9 @@ class Scene:
         self.note(f"ha slave {epoch} {master_ha_address}")
         if epoch < self.log_epoch:
             raise EpochPassed(epoch, self.log_epoch)
+
+    async def leave_role(self, reason: str) -> None:
+        self.note("leave role")
 
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
         self.note(f"adopt {sync_state_set.sync_state_set}")
@@ -200,7 +204,7 @@ async def test_a_new_broker_gets_an_id_and_becomes_slave(broker: Broker) -> None
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
     assert broker.scene.log == ["fence", "find m:1", "ha slave 1 m:2", "serve slave 1", "announce 1"]
     assert not broker.scene.writable
-    assert manager.role == Role(2, 1, 1, "m:1", 1)
+    assert manager.role == Role(2, 1, 1, "m:1", 1, "me:1")
     assert (broker.directory / ".broker.meta").exists()
 
 
@@ -281,7 +285,7 @@ async def test_repeated_and_older_news_do_nothing(broker: Broker, caplog: pytest
     seen = len(broker.scene.log)
     for epoch, master in ((3, 2), (2, 1), (1, 2)):
         caplog.clear()
-        manager.offer(RoleUpdate(epoch, master, "x:1"))
+        manager.offer(RoleUpdate(epoch, master, "me:1" if master == 2 else "x:1"))
         await until(lambda: any("role stays" in line for line in caplog.messages), "decided")
     assert len(broker.scene.log) == seen
 
@@ -346,11 +350,11 @@ async def test_a_master_in_doubt_reads_with_a_fence_and_polls_without(broker: Br
     manager = broker.start()
     await broker.scene.until(lambda: "announce 4" in broker.scene.log)
     assert await manager.read_sync_state_set(7) == broker.controller.members
-    assert broker.controller.last[GET_REPLICA_INFO.code] == ReplicaInfoRequest(
-        broker_name="b", master_broker_id=2, master_epoch=4, fence_sync_state_set_epoch=7
+    without_fence = ReplicaInfoRequest(broker_name="b", broker_id=2, broker_address="me:1")
+    assert broker.controller.last[GET_REPLICA_INFO.code] == without_fence.model_copy(
+        update={"master_broker_id": 2, "master_epoch": 4, "fence_sync_state_set_epoch": 7}
     )
     manager.poll_now()
-    without_fence = ReplicaInfoRequest(broker_name="b")
     await until(lambda: broker.controller.last[GET_REPLICA_INFO.code] == without_fence)
 
 
@@ -378,9 +382,9 @@ async def test_late_news_are_no_trouble(
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
     broker.scene.log_epoch = 3
     broker.controller.elect(1, epoch=3)
-    manager.offer(RoleUpdate(2, master, "m:1", frozenset({master}), 2))
+    manager.offer(RoleUpdate(2, master, "me:1" if master == 2 else "m:1", frozenset({master}), 2))
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
-    assert manager.role == Role(2, 3, 1, "m:1", 3) and not manager.fault
+    assert manager.role == Role(2, 3, 1, "m:1", 3, "me:1") and not manager.fault
     assert not broker.tasks.deaths and "importControllerState" not in caplog.text
 
 
@@ -392,7 +396,7 @@ async def test_late_news_wait_for_controllers_that_do_not_answer(broker: Broker)
     broker.controller.script[GET_REPLICA_INFO.code] = [Unknown("lost")]
     manager.offer(RoleUpdate(2, 1, "m:1", frozenset({1}), 2))
     await until(lambda: not broker.controller.script[GET_REPLICA_INFO.code])
-    assert manager.role == Role(2, 1, 1, "m:1", 1) and not broker.tasks.deaths
+    assert manager.role == Role(2, 1, 1, "m:1", 1, "me:1") and not broker.tasks.deaths
     broker.controller.elect(1, epoch=3)
     manager.poll_now()
     await broker.scene.until(lambda: "announce 3" in broker.scene.log)
@@ -446,7 +450,7 @@ async def test_a_mastership_that_cannot_be_taken_is_given_back(
     manager = broker.start()
     await broker.scene.until(lambda: "announce 5" in broker.scene.log)
     assert broker.scene.log.count("ha master 4 [2, 3]") == 3
-    assert manager.role == Role(2, 5, 3, "m:1", 5) and not manager.fault
+    assert manager.role == Role(2, 5, 3, "m:1", 5, "me:1") and not manager.fault
     assert "cannot become master at masterEpoch 4: disk full" in caplog.text
 
 
@@ -498,3 +502,56 @@ async def test_a_promotion_that_does_not_end_is_a_failure(
     await broker.scene.until(lambda: "announce 4" in broker.scene.log)
     assert "did not end within 20 ms" in caplog.text
     assert broker.scene.writable and not manager.fault
+
+
+# -- a second process with the id --------------------------------------------------------------------------
+
+TAKEN = Failed(
+    ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "brokerId 2 of b is registered at x:1 now"
+)
+WORKS = Failed(ResponseCode.CONTROLLER_INVALID_REQUEST, "brokerId 2 works at x:1")
+
+
+@pytest.mark.parametrize("epoch", [4, 3], ids=["a new epoch", "the same epoch"])
+async def test_a_master_that_was_replaced_meanwhile_serves_no_more(broker: Broker, epoch: int) -> None:
+    """It was paused, and a copy of its disk has taken its place: both have the id that the update names."""
+    broker.controller.elect(2, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    del broker.scene.log[:]
+    broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code] = [WORKS]
+    broker.controller.elect(2, epoch, "x:1")
+    manager.poll_now()
+    await until(lambda: not broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code])
+    assert broker.scene.log == ["fence", "clients away", "leave role", "serve slave 0"]
+    assert manager.role == Role(2, address="me:1") and "x:1" in manager.fault
+    asked = broker.controller.asked.count(REGISTER_BROKER_TO_CONTROLLER.code)
+    polls = broker.controller.asked.count(GET_REPLICA_INFO.code)
+    manager.poll_now()
+    await until(lambda: broker.controller.asked.count(GET_REPLICA_INFO.code) > polls)
+    assert broker.controller.asked.count(REGISTER_BROKER_TO_CONTROLLER.code) == asked, "it takes nothing back"
+    assert not broker.scene.writable and manager.role.epoch == 0
+
+
+async def test_a_slave_that_was_replaced_meanwhile_copies_no_more(broker: Broker) -> None:
+    """No role update names a slave's address: the controllers refuse its poll."""
+    broker.controller.elect(1, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    broker.controller.script[GET_REPLICA_INFO.code] = [TAKEN]
+    broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code] = [WORKS]
+    manager.poll_now()
+    await until(lambda: not broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code])
+    assert "leave role" in broker.scene.log and manager.role.epoch == 0
+
+
+async def test_a_broker_that_controllers_have_at_an_older_address_registers_again(broker: Broker) -> None:
+    """They were restored from a backup that was made before it moved, and nobody works at that address."""
+    broker.controller.elect(1, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    broker.controller.script[GET_REPLICA_INFO.code] = [TAKEN]
+    manager.poll_now()
+    await broker.scene.until(lambda: broker.scene.log.count("announce 3") == 2)
+    assert manager.role == Role(2, 3, 1, "m:1", 3, "me:1") and not manager.fault
+    assert not broker.tasks.deaths

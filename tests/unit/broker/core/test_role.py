@@ -10,11 +10,13 @@ from broker.core.role import (
     ChangeToMaster,
     ChangeToSlave,
     Decision,
+    RegisterAgain,
     Role,
     RoleUpdate,
     Stay,
     decide_role,
     finished,
+    id_is_taken,
     newest,
 )
 
@@ -53,6 +55,15 @@ CASES: list[tuple[str, Role, RoleUpdate, type[Decision]]] = [
 )
 def test_decision(role: Role, said: RoleUpdate, expected: type[Decision]) -> None:
     assert isinstance(decide_role(role, said), expected)
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_an_update_about_another_process_with_the_same_id(epoch: int) -> None:
+    mine = finished(Role(broker_id=2, address="b:1"), role_update(3, 2, "b:1"))
+    theirs = role_update(epoch, 2, "copy:1", set_epoch=6)
+    assert id_is_taken(mine, theirs) and isinstance(decide_role(mine, theirs), RegisterAgain)
+    assert isinstance(decide_role(mine, role_update(2, 2, "copy:1")), Stay), "an older term tells nothing"
+    assert not id_is_taken(mine, role_update(4, 2, "b:1")) and not id_is_taken(mine, role_update(4, 1, "a:1"))
 
 
 def test_a_change_that_failed_is_decided_again() -> None:

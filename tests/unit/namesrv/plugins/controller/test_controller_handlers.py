@@ -1,6 +1,7 @@
 """The controller's operations against an in-memory log. Numbers are the pitfalls of RocketMQ's controller."""
 
 import asyncio
+import functools
 from pathlib import Path
 from typing import cast
 
@@ -283,6 +284,28 @@ async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -
     await bench.beat(2, broker_addr="10.9.9.9:10911")  # it moved, and this beat overtook its 1003
     await bench.register(2, "10.9.9.9:10911")
     assert bench.broker_set.replicas[2].address == "10.9.9.9:10911"
+
+
+async def test_who_was_replaced_is_told_when_it_asks(bench: Bench) -> None:
+    """A process with a copy of its disk took its place while it was paused: it would go on with the id."""
+    await bench.group_of(1, 2)
+    await bench.beat(2, broker_addr="10.9.9.9:10911")
+    await bench.register(2, "10.9.9.9:10911")
+    ask = functools.partial(bench.ask, wire.GET_REPLICA_INFO, broker_name=GROUP)
+    error = await refused(ask(broker_id=2, broker_address=address(2)))
+    assert error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    assert "brokerId 2 of broker-a is registered at 10.9.9.9:10911 now" in str(error)
+    for known in ({"broker_id": 2, "broker_address": "10.9.9.9:10911"}, {}, {"broker_id": 9}):
+        assert (await ask(**known)).header.master_broker_id == 1  # type: ignore[union-attr]
+
+
+async def test_a_master_at_another_address_begins_a_new_term_whatever_its_disk_says(bench: Bench) -> None:
+    """It has an older copy of the disk, without the epoch in which the process before has acknowledged."""
+    await bench.group_of(1)
+    await bench.beat(1, broker_addr="10.9.9.9:10911")
+    await bench.register(1, "10.9.9.9:10911", epoch=0)
+    assert bench.broker_set.replicas[1].address == "10.9.9.9:10911"
+    assert bench.broker_set.master_epoch > 1
 
 
 async def test_a_master_that_begins_anew_is_followed_by_another_member(bench: Bench) -> None:
