@@ -109,7 +109,7 @@ def decide_register(
         if refused := check_length("brokerAddr", broker_address):
             return refused
         if view.works_at(broker_id, replica.address):
-            return second_owner(broker_id, replica.address)
+            return second_owner(broker_id, replica.address, is_sure=broker_id in view.live)
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,

@@ -59,7 +59,10 @@ class LiveView(msgspec.Struct, frozen=True):
         return broker_id in self.live or broker_id in self.presumed
 
     def works_at(self, broker_id: int, address: str) -> bool:
-        """Returns whether the replica is surely active, and sends heartbeats from this brokerAddr."""
+        """Returns whether the replica is surely active, and sends heartbeats from this brokerAddr; or may be,
+        because a new active controller has not heard it yet."""
+        if broker_id in self.presumed:
+            return True
         info = self.live.get(broker_id)
         return info is not None and info.broker_address == address and broker_id not in self.doubtful
 

@@ -103,9 +103,15 @@ def check_distance(before: BrokerSet, event: ApplyBrokerId) -> Refused | None:
     return _invalid_id(event, f"the next id is {before.next_broker_id}; request it")
 
 
-def second_owner(broker_id: int, owner_address: str) -> Refused:
+def second_owner(broker_id: int, owner_address: str, *, is_sure: bool) -> Refused:
     """Returns the refusal of another address for a broker that works: its files were copied, and two brokers
-    with one id would both acknowledge messages."""
+    with one id would both acknowledge messages. not is_sure: a new active controller waits for it first."""
+    if not is_sure:
+        return Refused(
+            ResponseCode.SYSTEM_BUSY,
+            f"brokerId {broker_id} may work at {owner_address}: this controller has just become active, and "
+            "waits for its heartbeat; repeat the request",
+        )
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
         f"brokerId {broker_id} works at {owner_address}: stop that broker if this one takes its place; a copy"

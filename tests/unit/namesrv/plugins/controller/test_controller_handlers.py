@@ -286,6 +286,22 @@ async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -
     assert bench.broker_set.replicas[2].address == "10.9.9.9:10911"
 
 
+async def test_a_new_active_controller_waits_for_the_owner_before_it_gives_an_id_away(bench: Bench) -> None:
+    """A copy that asks again and again would be there before the next heartbeat of the owner."""
+    await bench.group_of(1)
+    bench.liveness.forget(bench.broker_set.key(1))
+    bench.plugin.liveness_view.became_active(3_000)
+    error = await refused(bench.register(1, "10.9.9.9:10911"))
+    assert error.code == ResponseCode.SYSTEM_BUSY and f"may work at {address(1)}" in str(error)
+    await bench.beat(1)
+    error = await refused(bench.register(1, "10.9.9.9:10911"))
+    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    bench.liveness.forget(bench.broker_set.key(1))
+    bench.now_ms += 3_000
+    await bench.register(1, "10.9.9.9:10911")
+    assert bench.broker_set.replicas[1].address == "10.9.9.9:10911", "it was not heard in time"
+
+
 async def test_who_was_replaced_is_told_when_it_asks(bench: Bench) -> None:
     """A process with a copy of its disk took its place while it was paused: it would go on with the id."""
     await bench.group_of(1, 2)
