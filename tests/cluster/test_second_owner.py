@@ -70,3 +70,31 @@ async def test_a_master_that_was_paused_is_no_second_master(tmp_path: Path) -> N
             assert isinstance(refused, Failed) and copy.address in refused.remark, refused
             assert isinstance(await send(copy), Ok)
             assert "until it is restarted" in original.log_path.read_text()
+
+
+async def test_a_clone_that_tells_the_address_of_the_original_is_no_second_master(tmp_path: Path) -> None:
+    """The whole machine was cloned, with brokerIP1 in the configuration."""
+    async with AdminClient() as admin:
+        with Cluster(tmp_path, name_servers=1, brokers=1) as cluster:
+            cluster.start()
+            (original,) = cluster.brokers
+
+            async def leads() -> dict[str, str] | None:
+                role = await role_of(admin, original)
+                return role if role.get("brokerActive") == "true" else None
+
+            first = await cluster.until("a master", leads, timeout_s=30)
+            shutil.copytree(original.settings["storePathRootDir"], tmp_path / "clone")
+            changes = {"bindAddress": "127.0.0.2", "storePathRootDir": str(tmp_path / "clone")}
+            address = original.address.replace("127.0.0.1", "127.0.0.2")
+            clone = Program("clone", "broker", tmp_path, {**original.settings, **changes}, address)
+            clone.write()
+            cluster.brokers.append(clone)
+            cluster.start_program(clone)
+
+            async def refused() -> bool:
+                return f"works at {original.address}" in clone.log_path.read_text()
+
+            await cluster.until("the clone is refused", refused, timeout_s=20)
+            assert isinstance(await send(original), Ok) and isinstance(await send(clone), Failed)
+            assert (await role_of(admin, original))["masterEpoch"] == first["masterEpoch"]

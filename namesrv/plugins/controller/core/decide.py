@@ -22,6 +22,7 @@ from namesrv.plugins.controller.core.events import (
     UpdateBrokerAddress,
     UpdateConfig,
 )
+from namesrv.plugins.controller.core.ownership import check_owner
 from namesrv.plugins.controller.core.rules import (
     Refused,
     check_alter,
@@ -32,10 +33,8 @@ from namesrv.plugins.controller.core.rules import (
     check_length,
     check_master,
     clean_refused,
-    not_the_owner,
     other_cluster,
     registered_elsewhere,
-    second_owner,
     unknown_set,
 )
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -82,6 +81,7 @@ def decide_register(
     broker_address: str,
     epoch: int | None = None,
     check_code: str | None = None,
+    connection_id: int = 0,
 ) -> Decision:
     """registerBroker (1003). The id must have been applied for (1013), by this broker if `check_code` tells.
     A changed address is recorded first, unless the broker still works at the old one: an id has one owner.
@@ -103,13 +103,11 @@ def decide_register(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
-    if check_code not in (None, replica.check_code):
-        return not_the_owner(broker_id, replica.address)
+    if refused := check_owner(view, broker_id, replica, broker_address, check_code, connection_id):
+        return refused
     if replica.address != broker_address:
         if refused := check_length("brokerAddr", broker_address):
             return refused
-        if view.works_at(broker_id, replica.address):
-            return second_owner(broker_id, replica.address, is_sure=broker_id in view.live)
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,

@@ -14,13 +14,15 @@ from namesrv.plugins.controller.core.state import BrokerSet
 
 
 class LiveInfo(msgspec.Struct, frozen=True, gc=False):
-    """Last heartbeat of a live broker. election_priority: smaller is better."""
+    """Last heartbeat of a live broker. election_priority: smaller is better. connection_id: it arrived over
+    this one; 0: over HTTP."""
 
     broker_address: str
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
     election_priority: int = 2**31 - 1
+    connection_id: int = 0
 
 
 class LossReason(Enum):
@@ -65,6 +67,14 @@ class LiveView(msgspec.Struct, frozen=True):
             return True
         info = self.live.get(broker_id)
         return info is not None and info.broker_address == address and broker_id not in self.doubtful
+
+    def works_over_another(self, broker_id: int, connection_id: int) -> bool:
+        """Returns whether the replica is surely active, and its heartbeats arrive over another connection. 0:
+        not known over which."""
+        info = self.live.get(broker_id)
+        if info is None or broker_id in self.doubtful or 0 in (connection_id, info.connection_id):
+            return False
+        return info.connection_id != connection_id
 
 
 class Verdict(Enum):

@@ -103,22 +103,6 @@ def check_distance(before: BrokerSet, event: ApplyBrokerId) -> Refused | None:
     return _invalid_id(event, f"the next id is {before.next_broker_id}; request it")
 
 
-def second_owner(broker_id: int, owner_address: str, *, is_sure: bool) -> Refused:
-    """Returns the refusal of another address for a broker that works: its files were copied, and two brokers
-    with one id would both acknowledge messages. not is_sure: a new active controller waits for it first."""
-    if not is_sure:
-        return Refused(
-            ResponseCode.SYSTEM_BUSY,
-            f"brokerId {broker_id} may work at {owner_address}: this controller has just become active, and "
-            "waits for its heartbeat; repeat the request",
-        )
-    return Refused(
-        ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"brokerId {broker_id} works at {owner_address}: stop that broker if this one takes its place; a copy"
-        " of its files must not run beside it",
-    )
-
-
 def registered_elsewhere(
     broker_set: BrokerSet, broker_id: int | None, broker_address: str | None
 ) -> Refused | None:
@@ -130,16 +114,6 @@ def registered_elsewhere(
     return Refused(
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
         f"brokerId {broker_id} of {broker_set.broker_name} is registered at {replica.address} now",
-    )
-
-
-def not_the_owner(broker_id: int, owner_address: str) -> Refused:
-    """Returns the refusal of a broker that got its id from other controllers, whose store is lost: its log is
-    not that of the broker which has the id now, also while that one is down."""
-    return Refused(
-        ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"brokerId {broker_id} belongs to another broker, registered at {owner_address}: remove .broker.meta"
-        " of this one to join under a new id",
     )
 
 

@@ -108,7 +108,14 @@ class HeartbeatHandler:
         self.beats += 1
         config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
         key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
-        live = LiveInfo(ext.broker_addr, ext.epoch, ext.max_offset, ext.confirm_offset, ext.election_priority)
+        live = LiveInfo(
+            ext.broker_addr,
+            ext.epoch,
+            ext.max_offset,
+            ext.confirm_offset,
+            ext.election_priority,
+            peer.connection_id,
+        )
         beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         is_new = self._liveness.record_heartbeat(

@@ -75,11 +75,11 @@ class RegistrationHandlers:
 
         Raises CommandError: the id was not applied for; UnknownOutcome.
         """
-        decided = await self._decide_register(request)
+        decided = await self._decide_register(request, call.peer.connection_id)
         if isinstance(decided.event, UpdateBrokerAddress):
             # It may be the master. Then the term ends, whatever epoch is on its disk: a process at the former
             # address may have written in it, and may go on.
-            decided = await self._decide_register(request.model_copy(update={"epoch": None}))
+            decided = await self._decide_register(request.model_copy(update={"epoch": None}), 0)
         broker_set = decided.broker_set
         master = broker_set.master_broker_id
         is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)
@@ -89,7 +89,9 @@ class RegistrationHandlers:
         )
         return Reply(header, sync_state_set(broker_set))
 
-    async def _decide_register(self, request: wire.RegisterBrokerToControllerRequest) -> Decided:
+    async def _decide_register(
+        self, request: wire.RegisterBrokerToControllerRequest, connection_id: int
+    ) -> Decided:
         return await self._proposer.decide_and_propose(
             lambda state: decide_register(
                 state,
@@ -100,5 +102,6 @@ class RegistrationHandlers:
                 broker_address=request.broker_address,
                 epoch=request.epoch,
                 check_code=request.register_check_code,
+                connection_id=connection_id,
             )
         )

@@ -286,6 +286,21 @@ async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -
     assert bench.broker_set.replicas[2].address == "10.9.9.9:10911"
 
 
+async def test_a_copy_that_tells_the_address_of_the_broker_does_not_get_its_id(bench: Bench) -> None:
+    """brokerIP1 was copied, too: only the connection tells them apart."""
+    await bench.group_of(1)
+    before = bench.broker_set
+    header = {"cluster_name": CLUSTER, "broker_name": GROUP, "broker_id": 1, "broker_address": address(1)}
+    ask = functools.partial(bench.ask, wire.REGISTER_BROKER_TO_CONTROLLER, None, **header)
+    error = await refused(ask(FakePeer(99)))
+    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST and "works at" in str(error)
+    assert bench.broker_set == before
+    await ask(bench.peers[1])
+    assert bench.broker_set.master_epoch > before.master_epoch, "the broker itself"
+    bench.now_ms += 1_501
+    await ask(FakePeer(99))  # its process was restarted, and the former connection has never closed
+
+
 async def test_a_new_active_controller_waits_for_the_owner_before_it_gives_an_id_away(bench: Bench) -> None:
     """A copy that asks again and again would be there before the next heartbeat of the owner."""
     await bench.group_of(1)
