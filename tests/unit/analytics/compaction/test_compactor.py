@@ -31,7 +31,7 @@ from analytics.compaction.scan import find_sources
 from analytics.compaction.storage import open_storage
 from analytics.compaction.sweep import KEPT_MS
 from analytics.errors import AnalyticsError
-from keelmq.remoting.records import ClockSample, HaSample, Record, encode_record
+from keelmq.remoting.records import ClockSample, HaSample, Record, encode_record, name_of
 from keelmq.runtime.clock import wall_ms
 from tests.support.slices import share
 from tests.unit.analytics.compaction.model import (
@@ -67,6 +67,13 @@ class World:
         self.names += 1
         write(self.root, records, f"n-{self.names}{suffix}", HOUR + self.names % 2 * HOUR_MS)
         self.pending += records
+
+    def grow(self, records: list[Record]) -> None:
+        for path in sorted(self.root.rglob("*.open")):
+            mine = [record for record in records if name_of(type(record)) == path.parts[-4]]
+            with path.open("ab") as file:
+                file.writelines(map(encode_record, mine))
+            self.pending += mine
 
     def files(self, pattern: str) -> list[Path]:
         return sorted(self.root.rglob(pattern))
