@@ -24,7 +24,7 @@ DISTRIBUTION = "keelmq"
 TEXT, JSON = "text", "json"
 """Of --log-format."""
 OPEN_FILES_WANTED = 65_536
-OPEN_FILES_MIN = 64
+OPEN_FILES_MIN = 32
 """Below it an event loop or a store cannot be opened."""
 SWITCH_S = 0.0005
 STDERR = 2

@@ -68,7 +68,8 @@ class Connection:
     def __init__(self, client: "Client", node: Node) -> None:
         self.client, self.node = client, node
         self.connection_id = next(client.air.connection_ids)
-        self.address, self.in_flight, self.closed = client.name, 0, False
+        self.address, self.closed = client.name, False
+        self.in_flight = self.in_flight_bytes = 0
         self.heard_s: list[float] = []  # when a heartbeat arrived
 
     def is_closing(self) -> bool:

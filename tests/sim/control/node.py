@@ -50,6 +50,7 @@ class Peer(Protocol):
     connection_id: int
     address: str
     in_flight: int
+    in_flight_bytes: int
 
     def is_closing(self) -> bool: ...
     def send(self, frame: bytes) -> bool: ...

@@ -103,11 +103,11 @@ def decide_register(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {broker_id} hasn't been registered in broker-set: {broker_name}",
         )
+    if refused := check_length("brokerAddr", broker_address):
+        return refused
     if refused := check_owner(view, broker_id, replica, broker_address, check_code, connection_id):
         return refused
     if replica.address != broker_address:
-        if refused := check_length("brokerAddr", broker_address):
-            return refused
         return UpdateBrokerAddress(
             broker_name=broker_name,
             broker_id=broker_id,

@@ -63,15 +63,12 @@ class ReplicaCore(RaftLibrary, Protocol):
 
     def submit(self, data: bytes, callback: Callback) -> None:
         """Proposes an entry. Any thread. The callback runs in the raft thread, or never."""
-        ...
 
     def doTick(self, time_to_wait: float, /) -> None:
         """One turn of the library; waits for input up to `time_to_wait` seconds."""
-        ...
 
     def close(self) -> None:
         """Closes links, journal and poller."""
-        ...
 
 
 class Replica:
@@ -119,10 +116,17 @@ class Replica:
         """Raises ConfigError: invalid settings, a port in use, or a directory that is in use or damaged."""
         check_settings(self.settings)
         self._opening = asyncio.create_task(asyncio.to_thread(self._open))
-        core = self._core = await asyncio.shield(self._opening)
-        self._loop = asyncio.get_running_loop()
+        core = await asyncio.shield(self._opening)
+        self._attach(core, asyncio.get_running_loop())
+        self._thread = threading.Thread(
+            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _attach(self, core: ReplicaCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core, self._loop = core, loop
         self._proposals = Proposals(
-            self._loop,
+            loop,
             core.submit,
             lambda: self.leader_id,
             self_id=self.self_id,
@@ -131,10 +135,6 @@ class Replica:
         self._changes = Changes(
             self.self_id, core.member, self._proposals, self.state_machine, lambda: self._epoch
         )
-        self._thread = threading.Thread(
-            target=self._run, args=(core,), name=f"raft {self.self_id}", daemon=True
-        )
-        self._thread.start()
 
     async def stop(self) -> None:
         """Ends the thread, and closes files and connections; appends in flight are Unknown."""

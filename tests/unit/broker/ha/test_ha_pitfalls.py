@@ -102,7 +102,8 @@ async def test_every_heartbeat_says_everything_16(tmp_path: Path) -> None:
             return info
 
         await until(lambda: heard().live.max_offset == end, "a heartbeat after the message")
-        assert heard().live == LiveInfo(broker.address, 1, end, end, 77)
+        connection_id = heard().live.connection_id
+        assert connection_id and heard().live == LiveInfo(broker.address, 1, end, end, 77, connection_id)
         assert (heard().hands_over, heard().min_in_sync_replicas) == (True, 1)
         seen = namesrv.liveness.last_seen(key)
         assert seen is not None and namesrv.liveness.is_active(key, seen.last_heartbeat_ms + 4_321)

@@ -89,6 +89,6 @@ def test_a_limit_of_open_files_that_is_too_low_is_one_line(module: str) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].partition(": ")[2] == (
-        "the limit of open files is 12; at least 64 are needed: raise it (ulimit -Hn), 65536 are enough"
+        "the limit of open files is 12; at least 32 are needed: raise it (ulimit -Hn), 65536 are enough"
     )
     assert "Traceback" not in done.stderr
