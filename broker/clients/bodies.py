@@ -1,4 +1,4 @@
-"""Bodies of clients' requests as what the registry and the locks keep, and that as bodies of answers."""
+"""Turns bodies of clients' requests into what the registry and the locks keep, and that into answers."""
 
 import logging
 from collections.abc import Iterable

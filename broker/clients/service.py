@@ -150,7 +150,7 @@ class Clients:
         joins = {each.group for each in consumers if not self.registry.is_member(each.group, connection_id)}
         changed = self.registry.heartbeat(client, consumers, producers, now_ms=now)
         if self.registry.refused != refused:
-            text = "more than %d memberships of clients in groups: of %s, or in its favour, some are left out"
+            text = "more than %d memberships of clients in groups: %s, or others to its benefit, lost some"
             self._too_many.tell(now, text, REGISTRATIONS_MAX, client.owner)
         if self.registry.forgotten != forgotten:
             text = "more than %d characters of subscriptions: those of the largest groups are forgotten"
@@ -324,14 +324,14 @@ class Clients:
             outcome = await self._by_master(LOCK_BATCH_MQ, body)
             if isinstance(outcome, Ok):
                 return Reply(body=outcome.body)
-        mine: set[Queue] = set()
+        asked, mine = queues_of(body), set[Queue]()
         if self._metadata.epoch != self._locks_epoch:  # another master has given locks since
             self.locks.clear()
             self._locks_epoch = self._metadata.epoch
         if self._metadata.gate.writable:
-            queues = self._existing(body.consumer_group, queues_of(body))
+            queues = self._existing(body.consumer_group, asked)
             mine = set(self.locks.lock(body.consumer_group, body.client_id, queues, now_ms=self._clock()))
-        locked = [queue for queue, each in zip(body.mq_set, queues_of(body), strict=True) if each in mine]
+        locked = [queue for queue, each in zip(body.mq_set, asked, strict=True) if each in mine]
         return Reply(body=LockedQueues(lockOKMQSet=locked))
 
     def _existing(self, group: str, queues: list[Queue]) -> list[Queue]:

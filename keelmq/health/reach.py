@@ -51,7 +51,8 @@ class Silent(Exception):
 
     @property
     def hangs(self) -> bool:
-        """Returns whether nothing came in time: to start a program there is no advice."""
+        """Returns whether no answer came in time. Something listens there, or the machine is away: starting a
+        program does not help."""
         return "no answer" in str(self)
 
 

@@ -81,9 +81,8 @@ class PendingSend:
         uncertain = self.uncertain + self.in_doubt
         kind = SendErrorKind.UNKNOWN if uncertain else self.problem
         remark = self.remark
-        if (
-            self.in_doubt and self.problem is not SendErrorKind.CLOSED
-        ):  # the deadline ended the latest attempt
+        # The deadline ended the latest attempt.
+        if self.in_doubt and self.problem is not SendErrorKind.CLOSED:
             earlier = f"; before: {remark}" if remark != NO_ATTEMPT else ""
             remark = f"{self.last_address}: no answer in time{earlier}"
         return SendError(kind, remark, self.attempts, self.unique_key)

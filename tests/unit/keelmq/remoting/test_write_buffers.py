@@ -70,6 +70,21 @@ def test_a_peer_that_takes_nothing_is_aborted(new_loop: Any, caplog: pytest.LogC
 
 
 @loops
+def test_frames_in_pieces_pause_a_connection_as_well(new_loop: Any) -> None:
+    """asyncio's writelines() does not do it before Python 3.12.9 and 3.13.2."""
+
+    async def story() -> None:
+        async with server() as open_server, raw_peer(open_server) as peer:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            served = await connection_of(open_server, peer)
+            for _ in range(UNREAD_FRAMES):
+                assert served.write_parts([FRAME[:100], memoryview(FRAME)[100:]])
+            await until(served.is_paused, "the peer counts as not reading")
+
+    run(new_loop, story())
+
+
+@loops
 def test_a_peer_below_the_pause_mark_is_aborted_as_well(
     new_loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
