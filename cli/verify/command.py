@@ -163,9 +163,10 @@ def _store_lines(found: StoreCheck) -> list[str]:
     if found.is_running:
         lines.append("a broker works in it: its newest records may seem damaged; stop it, and repeat this")
     if found.unqueued:
-        lines.append(
-            f"{plural(found.unqueued, 'record')} without an entry in a queue yet: the next start adds them"
+        adds = (
+            "the next start adds those of no FAULT" if found.is_queue_damaged else "the next start adds them"
         )
+        lines.append(f"{plural(found.unqueued, 'record')} without an entry in a queue: {adds}")
     lines += [f"FAULT: {each}" for each in found.faults]
     if found.is_queue_damaged and found.first_bad_offset is None:
         lines.append("next: keelmq repair --store DIR --queues shows what it would write anew from the log")

@@ -274,6 +274,7 @@ def test_messages_that_no_start_brings_back(
     damage(root)
     found = verify("--from-dir", root)
     assert found.exit_code == 1 and fault in found.output, found.output
+    assert "the next start adds them" not in found.output
     of_queue = "queue" in fault
     assert ("repair --store DIR --queues" if of_queue else "otherwise restore a backup") in found.output
     if not of_queue:
