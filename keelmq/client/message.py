@@ -123,8 +123,10 @@ def index_keys(message: Message) -> str:
 
 def encode_properties(message: Message, unique_key: str) -> str:
     """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
-    these separators, or delay_level is negative. TypeError: the body is not bytes; the connection would write
-    it as JSON."""
+    these separators, delay_level is negative, or there is no topic. TypeError: the body is not bytes; the
+    connection would write it as JSON."""
+    if not message.topic:
+        raise ValueError("a message needs the name of a topic")
     if not isinstance(message.body, bytes | bytearray | memoryview):
         what = "str: use text.encode()" if isinstance(message.body, str) else type(message.body).__name__
         raise TypeError(f"the body of a message is bytes, not {what}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from keelmq.client.core.queues import MessageQueue
-from keelmq.remoting.client import LOST, RemotingClient
+from keelmq.remoting.client import LOST, RemotingClient, split_address
 from keelmq.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Failed, Ok, Unknown
 from keelmq.remoting.operations.route import GET_ROUTEINFO_BY_TOPIC, RouteRequest, TopicRouteData
@@ -92,11 +92,14 @@ class RouteError(Exception):
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Returns ["a:1", "b:2"] for "a:1;b:2". ValueError: an entry has no port, or there is no entry."""
+    """Returns ["a:1", "b:2"] for "a:1;b:2". ValueError: an entry has no valid port, or there is no entry.
+    TypeError: it is not one text."""
+    if not isinstance(text, str):
+        raise TypeError(f"addresses are one text, 'host:port;host:port', not {text!r}")
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        _, port = split_address(address)
+        if not port:
             raise ValueError(f"{address!r} is not host:port")
     if not addresses:
         raise ValueError("no address given")

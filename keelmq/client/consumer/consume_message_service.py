@@ -6,6 +6,7 @@ how many messages of the tuple are consumed.
 """
 
 import asyncio
+import inspect
 import logging
 import operator
 from collections import Counter
@@ -55,7 +56,12 @@ class _Calls:
             self._hooks.before_consume(self._group, messages)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._listener(messages)
+                called = self._listener(messages)
+                if not inspect.isawaitable(called):
+                    raise TypeError(
+                        "the listener is no coroutine function (async def), as PushConsumer needs"
+                    )
+                await called
         except ReconsumeLater as later:
             problem = later
         except TimeoutError as error:

@@ -28,6 +28,8 @@ class Subscription:
     tags: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.topic:
+            raise ValueError("a subscription needs the name of a topic")
         if self.type is ExpressionType.SQL92 and self.expression.strip() in ("", ALL):
             raise ValueError(f"subscription of {self.topic}: an SQL92 expression is needed, not {ALL!r}")
         is_tags = self.type is ExpressionType.TAG

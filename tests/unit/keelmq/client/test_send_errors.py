@@ -1,12 +1,14 @@
 """What a SendError says: a group without a master has a route, and was not tried."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute, parse_addresses
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind
+from keelmq.client.core.subscription import Subscription
 from keelmq.client.message import Message, encode_properties
 from keelmq.client.producer.send_attempt import PendingSend, pending
 from keelmq.remoting.client import RemotingClient
@@ -74,6 +76,29 @@ def test_a_body_that_is_not_bytes_is_refused(body: object) -> None:
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
 def test_what_is_like_bytes_is_a_body(body: bytes) -> None:
     assert bytes(pending(Message("t", body), "key", 0, None).body) == b"x"
+
+
+def test_a_message_or_a_subscription_without_a_topic_is_refused() -> None:
+    with pytest.raises(ValueError, match="a message needs the name of a topic"):
+        pending(Message("", b"x"), "key", 0, None)
+    with pytest.raises(ValueError, match="a subscription needs the name of a topic"):
+        Subscription("")
+
+
+@pytest.mark.parametrize("text", ["h", "h:", ":9876", "h:0", "h:65536", "h:²", "h:1;h", "", " ; "])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not host:port|no address given"):
+        parse_addresses(text)
+
+
+def test_a_list_of_addresses_is_refused() -> None:
+    """It said that a list has no attribute 'replace'."""
+    addresses: Any = ["h:1", "h:2"]
+    with pytest.raises(
+        TypeError, match=r"addresses are one text, 'host:port;host:port', not \['h:1', 'h:2'\]"
+    ):
+        parse_addresses(addresses)
+    assert parse_addresses("h:1; [::1]:2,k:65535") == ["h:1", "[::1]:2", "k:65535"]
 
 
 async def test_a_name_server_that_closes_a_plain_connection_may_take_tls_only() -> None:

@@ -77,6 +77,16 @@ async def test_what_never_succeeds_becomes_a_dead_letter(broker: TestBroker) -> 
     assert dead.messages[0].properties["RETRY_TOPIC"] == "Dead"
 
 
+async def test_a_listener_that_is_no_coroutine_function_is_named(
+    broker: TestBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log said that a NoneType cannot be awaited."""
+    plain: Any = lambda _messages: None  # noqa: E731
+    async with PushConsumer(broker.namesrv_addr, "plain-def", plain, settings=FIRST).subscribe("PlainDef"):
+        await send(broker, "PlainDef", 1)
+        await until(lambda: "is no coroutine function (async def)" in caplog.text)
+
+
 async def test_a_listener_says_when_and_how_many(broker: TestBroker) -> None:
     """Of a batch the first two are done, the third goes to the dead letters at once."""
     broker.create_topic("Parts", queues=1)
