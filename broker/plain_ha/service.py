@@ -24,7 +24,7 @@ from broker.ha.master_server import MasterServer
 from broker.ha.ports import Clock, HaSettings, ReplicatedStore
 from broker.ha.producer_load import ProducerLoad
 from broker.ha.security import HaSecurity
-from broker.plain_ha.core.copies import CopyRules
+from broker.plain_ha.core.copies import CopyRules, CountedLinks
 from broker.plain_ha.core.master_link import WHOLE_LOG, PlainMasterLink
 from broker.plain_ha.slave_client import LogCheck, PlainSlaveClient
 from broker.store.log.group_commit import GroupCommit
@@ -69,7 +69,7 @@ class PlainHaService:
             settings=master_link_settings(settings),
             clock=clock,
             on_ack=lambda link: self._advance(),
-            on_links_changed=self._advance,
+            on_links_changed=self._links_changed,
             catch_up_threads=settings.catch_up_threads,
             security=security,
             new_link=self._new_link,
@@ -79,6 +79,7 @@ class PlainHaService:
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
         self._dispatcher = Dispatcher(store)
+        self._counted = CountedLinks()
         self._replicated, self._in_sync = 0, 1
         self._is_serving = False
         # SlaveProtocol asks for epochs; no packet of this protocol has one, so the file is never used
@@ -177,6 +178,12 @@ class PlainHaService:
         elif self.client is not None and self.client.protocol is not None:
             self.client.protocol.flushed()
 
+    def _links_changed(self) -> None:
+        links = self._server.links
+        hosts = {number: self.address_of(link).rpartition(":")[0] for number, link in links.items()}
+        self._counted.update(links, hosts)
+        self._advance()
+
     def _advance(self) -> None:
         """Moves confirmOffset and the replicated offset. Called for every append and report."""
         if not self._is_serving:
@@ -185,7 +192,7 @@ class PlainHaService:
         end = state.max_offset = state.confirm_offset = log.max_offset
         readable = min(end, log.flushed_offset) if self._settings.sync_flush else end
         links = self._server.links
-        acks = {number: link.ack_offset for number, link in links.items()} if links else _NO_ACKS
+        acks = self._counted.acks(links) if links else _NO_ACKS
         in_sync = self.rules.in_sync_count(acks.values(), end) if links else 1
         if in_sync != self._in_sync:
             self._in_sync = in_sync

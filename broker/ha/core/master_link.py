@@ -90,6 +90,7 @@ class MasterLink:
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
+        self.ack_count = 0
         self.position = -1  # first byte not sent yet; -1: the slave has not asked for an offset yet
         self.sent_bytes = 0
         self.close_reason: str | None = None
@@ -184,6 +185,7 @@ class MasterLink:
         self._handshake_due = True
 
     def _receive_ack(self, offset: int, now_ms: int) -> None:
+        self.ack_count += 1
         if self.slave_id is None:
             self.close("an ack before the handshake")
         elif self.position < 0:

@@ -1,12 +1,18 @@
-"""How many copies a message needs, and how many slaves count, without controllers. Pure.
+"""How many copies a message needs, and which slaves count, without controllers. Pure.
 
 A slave is in sync while it lacks fewer than haMaxGapNotInSync bytes. Source: RocketMQ 5.3.3
 DefaultHAService.inSyncReplicasNums, CommitLog.calcNeedAckNums.
+
+The protocol does not identify slaves. A slave that lost its connection and connects again has two links until
+the master notices that the older one is dead, and RocketMQ counts both as copies. Here a new link makes the
+older ones from the same host wait: each counts again with its next report, which a dead link never sends.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
+
+from broker.ha.core.master_link import MasterLink
 
 
 class CopyRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +39,31 @@ class CopyRules(msgspec.Struct, frozen=True, kw_only=True):
         if not self.auto:
             return self.in_sync_replicas
         return max(min(self.in_sync_replicas, in_sync), self.min_in_sync_replicas)
+
+
+class CountedLinks:
+    """Which links count as copies, by the number of the link: below 0, and lower for a newer link; above 0:
+    the proved broker id of a slave, which has one link."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[int, str] = {}
+        self._silent: dict[int, int] = {}  # links that wait for a report, with the number that they had sent
+
+    def update(self, links: Mapping[int, MasterLink], hosts: Mapping[int, str]) -> None:
+        """Takes the present links over, with the host that each comes from. Call it when links come or go."""
+        for number in hosts.keys() - self._hosts.keys():
+            for older, host in hosts.items():
+                if number < older < 0 and host == hosts[number]:
+                    self._silent[older] = links[older].ack_count
+        self._hosts = dict(hosts)
+        self._silent = {number: count for number, count in self._silent.items() if number in hosts}
+
+    def acks(self, links: Mapping[int, MasterLink]) -> dict[int, int]:
+        """Returns the end of what each slave has reported, for the links that count."""
+        if self._silent:
+            self._silent = {
+                number: count
+                for number, count in self._silent.items()
+                if number in links and links[number].ack_count == count
+            }
+        return {number: link.ack_offset for number, link in links.items() if number not in self._silent}

@@ -16,6 +16,7 @@ from broker.admin.http_app import health_of
 from broker.admin.metrics import scrape
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
+from broker.plain_ha.core.frames import HEADER_BYTES, REPORT, parse_header
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
@@ -43,6 +44,12 @@ async def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s: {what}"
         await asyncio.sleep(0.01)
+
+
+def end_of_slave(master: Broker) -> int:
+    """What the slave that is ahead has reported."""
+    assert master.plain is not None
+    return max(link.ack_offset for link in master.plain.ha.links.values())
 
 
 class Group:
@@ -234,6 +241,63 @@ async def test_a_sync_master_waits_for_copies(group: Group) -> None:
     await until(lambda: has_all(slave, master), "the slave has the log")
     assert isinstance(await group.send(master, b"copied"), Ok)
     assert end_of(slave) == end_of(master)
+
+
+class RawSlave:
+    """A connection to a master's HA port, with the reports that a slave would send."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, master: Broker, end: int) -> "RawSlave":
+        assert master.plain is not None
+        slave = cls(*await asyncio.open_connection("127.0.0.1", master.plain.ha.port))
+        before = len(master.plain.ha.links)
+        slave.report(end)
+        await until(lambda: master.plain is not None and len(master.plain.ha.links) > before, "a link")
+        return slave
+
+    def report(self, end: int) -> None:
+        self.writer.write(REPORT.pack(end))
+
+    async def receives(self, end: int) -> None:
+        """Returns when the log up to `end` has arrived."""
+        async with asyncio.timeout(TIMEOUT_S):
+            received = 0
+            while received < end:
+                offset, size = parse_header(await self._reader.readexactly(HEADER_BYTES))
+                received = offset + len(await self._reader.readexactly(size))
+
+
+async def test_a_slave_that_connects_again_is_one_copy(group: Group) -> None:
+    """RocketMQ counts its two links until the master notices that the older one is dead: a message was
+    acknowledged with one copy less than inSyncReplicas."""
+    sync = {
+        "brokerRole": "SYNC_MASTER", "totalReplicas": 3, "inSyncReplicas": 3, "slaveTimeout": 1_000,
+        "minInSyncReplicas": 1,
+    }  # fmt: skip
+    master = await group.start("m", 0, **sync)
+    await group.send(master, b"the topic is created")
+    older = await RawSlave.connect(master, end_of(master))
+    sending = asyncio.create_task(group.send(master, b"one slave has it"))
+    await until(lambda: master.store.commit_log.max_offset > end_of_slave(master), "it is stored")
+    await older.receives(end_of(master))
+    older.report(end_of(master))
+    newer = await RawSlave.connect(master, end_of(master))
+    assert master.gate.in_sync == 2
+    outcome = await sending
+    assert isinstance(outcome, Failed) and outcome.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    older.report(end_of(master))  # a second slave on that host, and no dead link
+    await until(lambda: master.gate.in_sync == 3, "both count")
+    sending = asyncio.create_task(group.send(master, b"two slaves have it"))
+    await until(lambda: master.store.commit_log.max_offset > end_of_slave(master), "it is stored")
+    for slave in (older, newer):
+        await slave.receives(end_of(master))
+        slave.report(end_of(master))
+    assert isinstance(await sending, Ok)
+    older.writer.close()
+    newer.writer.close()
 
 
 async def test_too_few_copies_and_enable_auto_in_sync_replicas(group: Group) -> None:
