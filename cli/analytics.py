@@ -152,7 +152,7 @@ def upload_command(
     ],
     every_s: Annotated[
         float | None,
-        typer.Option("--every", min=0.1, help="Go on until SIGTERM, looking every so many seconds"),
+        typer.Option("--every", min=0.1, help="Repeat every so many seconds until SIGTERM"),
     ] = None,
 ) -> None:
     """Copy a node's telemetry to where analytics reads it, also while its files grow."""
@@ -172,7 +172,7 @@ def fetch_command(
     ],
     every_s: Annotated[
         float | None,
-        typer.Option("--every", min=1, help="Go on until SIGTERM, looking every so many seconds"),
+        typer.Option("--every", min=1, help="Repeat every so many seconds until SIGTERM"),
     ] = None,
 ) -> None:
     """Copy the newest pages from an object store to a directory, from where a name server shows them."""

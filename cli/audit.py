@@ -33,31 +33,38 @@ def audit(
         typer.Option(
             "--dir",
             metavar="PATH",
-            help=f"auditPath, also several times (default: those there are of {', '.join(DEFAULT_PLACES)})",
+            help=f"auditPath; may be repeated (default: those that exist of {', '.join(DEFAULT_PLACES)})",
         ),
     ] = None,
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="2026-03-01T12:00 (UTC), or 90s, 30m, 2h, 7d ago")
     ] = "",
-    until: Annotated[str, typer.Option("--until", metavar="TIME", help="The same; that time excluded")] = "",
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="End of the time span, as --since; excluded")
+    ] = "",
     user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="Of this user, also what claimed to be")
+        str,
+        typer.Option(
+            "--user", metavar="NAME", help="Requests of this user, also refused ones that claimed its name"
+        ),
     ] = "",
     code: Annotated[
-        list[int] | None, typer.Option("--code", help="Of this request code; also several times")
+        list[int] | None, typer.Option("--code", help="Requests with this code; may be repeated")
     ] = None,
     operation: Annotated[
         str, typer.Option("--operation", metavar="TEXT", help="A part of the request's name, such as topic")
     ] = "",
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="About this topic")] = "",
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="Requests about this topic")] = "",
     resource: Annotated[
-        str, typer.Option("--resource", metavar="TEXT", help="A part of anything that is named")
+        str, typer.Option("--resource", metavar="TEXT", help="A part of any name in the request")
     ] = "",
     outcome: Annotated[
         list[Outcome] | None,
-        typer.Option("--outcome", help="ok, refused, failed or unknown; also several times"),
+        typer.Option("--outcome", help="ok, refused, failed or unknown; may be repeated"),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The lines themselves, merged and filtered")
     ] = False,

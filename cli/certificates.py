@@ -74,7 +74,8 @@ def certificates(
         bool, typer.Option("--together", help="One certificate with all names (one Secret for all pods)")
     ] = False,
     role: Annotated[
-        Role, typer.Option("--role", help="What they are for: raft ports, servers (tls.*), or clients")
+        Role,
+        typer.Option("--role", help="What the certificates are for: raft ports, servers (tls.*), or clients"),
     ] = Role.RAFT,
     hosts: Annotated[
         list[str] | None,

@@ -24,7 +24,7 @@ def console(
             "-a",
             "--controllerAddress",
             callback=checked_addresses,
-            help="Controllers (default: as the brokers are configured)",
+            help="Controllers (default: controllerAddr of the brokers)",
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="HTTP port; 0: any free one")] = PORT,
@@ -33,12 +33,17 @@ def console(
     ] = "127.0.0.1",
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="A name that browsers use for it, behind a proxy"),
+        typer.Option(
+            "--host", metavar="NAME", help="A host name that browsers use for the console, behind a proxy"
+        ),
     ] = None,
     credentials: CredentialsOption = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Carry out no action")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all actions: only show")] = False,
     poll_ms: Annotated[
-        int, typer.Option("--poll", min=250, metavar="MS", help="ms between polls while somebody looks")
+        int,
+        typer.Option(
+            "--poll", min=250, metavar="MS", help="ms between polls of the cluster while a page is open"
+        ),
     ] = POLL_MS,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
     log_level: Annotated[str, typer.Option("--log-level", hidden=True)] = "WARNING",

@@ -47,7 +47,7 @@ IdentityArgument = Annotated[
 ]
 TimeoutOption = Annotated[
     int | None,
-    typer.Option("--timeout", min=1, help="ms for the answer (default 3000; for a change 600000)"),
+    typer.Option("--timeout", min=1, help="ms to wait for the response (default 3000; for a change 600000)"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of lines")]
 
@@ -74,7 +74,7 @@ def list_brokers(
 def show_status(
     container: Containers,
     broker: Annotated[
-        str | None, typer.Argument(metavar="[BROKER]", help="Only this one, as for move")
+        str | None, typer.Argument(metavar="[BROKER]", help="Only this broker, named as for move")
     ] = None,
     timeout_ms: TimeoutOption = None,
     credentials: CredentialsOption = None,

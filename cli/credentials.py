@@ -36,8 +36,9 @@ CredentialsOption = Annotated[
     typer.Option(
         "--credentials",
         metavar="FILE",
-        help="YAML file with accessKey and secretKey, and our tls (default: the file that KEELMQ_CREDENTIALS "
-        "names, else KEELMQ_ACCESS_KEY and KEELMQ_SECRET_KEY, else conf/tools.yml in ROCKETMQ_HOME)",
+        help="YAML file with accessKey and secretKey, and optionally tls (default: the file that "
+        "KEELMQ_CREDENTIALS names, else KEELMQ_ACCESS_KEY and KEELMQ_SECRET_KEY, else conf/tools.yml in "
+        "ROCKETMQ_HOME)",
     ),
 ]
 _TLS_KEYS = ("ca", "certificate", "key")

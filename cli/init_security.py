@@ -80,7 +80,7 @@ def init_security(
     days: DaysOption = 365,
     ca_days: CaDaysOption = 3_650,
     force: Annotated[
-        bool, typer.Option("--force", help="Rename what is at DIR to DIR.<date>, and begin anew")
+        bool, typer.Option("--force", help="Rename an existing DIR to DIR.<date>, and create a new one")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
 ) -> None:

@@ -33,7 +33,10 @@ BENCH_SUITES = (
 
 SecureOption = Annotated[
     bool,
-    typer.Option("--secure", help="TLS, signed requests, ACLs and members, as keelmq init-security makes"),
+    typer.Option(
+        "--secure",
+        help="TLS, signed requests, ACLs and member credentials, as set up by keelmq init-security",
+    ),
 ]
 
 app = typer.Typer(
@@ -122,7 +125,9 @@ def chaos(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs of a clean run as well")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep data and logs of a successful run as well")
+    ] = False,
     secure: SecureOption = False,
     container: Annotated[
         bool,
@@ -232,7 +237,9 @@ def sim(
 @app.command()
 def fuzz(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="frames, http or security")],
-    count: Annotated[int, typer.Option("--count", min=1, help="Frames, requests or inputs")] = 100_000,
+    count: Annotated[
+        int, typer.Option("--count", min=1, help="Number of frames, requests or inputs")
+    ] = 100_000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random choices")] = 0,
     target: Annotated[
         str | None,

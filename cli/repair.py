@@ -32,11 +32,13 @@ def repair(
     ] = None,
     anew: Annotated[
         bool,
-        typer.Option("--resync", help="Move the log aside: the broker copies its master's from the start"),
+        typer.Option(
+            "--resync", help="Move the log aside: the broker copies its master's log from the start"
+        ),
     ] = False,
     queues: Annotated[
         bool,
-        typer.Option("--queues", help="Write damaged or missing entries of ConsumeQueues anew, from the log"),
+        typer.Option("--queues", help="Rewrite damaged or missing entries of ConsumeQueues from the log"),
     ] = False,
     queue_file_bytes: Annotated[
         int | None,

@@ -29,7 +29,7 @@ WatchOption = Annotated[
         "--watch",
         min=1,
         metavar="SECONDS",
-        help="Repeat at this interval until Ctrl-C; on a terminal each answer replaces the last one",
+        help="Repeat at this interval until Ctrl-C; on a terminal each output replaces the previous one",
     ),
 ]
 

@@ -37,7 +37,9 @@ def backup_controllers(
     controller_addr: ControllersOption = None,
     any_controller: Annotated[
         bool,
-        typer.Option("--any", help="Also of a controller that does not lead: its state may be older"),
+        typer.Option(
+            "--any", help="Also accept the state of a controller that is not the leader; it may be older"
+        ),
     ] = False,
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
@@ -76,7 +78,7 @@ async def _controllers(admin: AdminClient, namesrv_addr: str) -> str:
 
 
 def restore_controllers(
-    backup: Annotated[Path, typer.Argument(metavar="FILE", help="File of keelmq backup controllers")],
+    backup: Annotated[Path, typer.Argument(metavar="FILE", help="File that keelmq backup controllers wrote")],
     config_files: Annotated[
         list[Path],
         typer.Option(
@@ -92,7 +94,9 @@ def restore_controllers(
     ] = RAISE_EPOCHS,
     raise_ids: Annotated[
         int,
-        typer.Option("--raise-ids", min=1, help="By how much next broker ids grow; the same for every one"),
+        typer.Option(
+            "--raise-ids", min=1, help="By how much next broker ids grow; the same for every controller"
+        ),
     ] = RAISE_IDS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and write nothing")] = False,
     as_json: JsonOption = False,

@@ -55,7 +55,7 @@ def backup_metadata(
         typer.Option(
             "--users",
             metavar="FILE",
-            help="config/users.json of a replica: the passwords, which no broker tells",
+            help="config/users.json of a replica, for the passwords, which no broker returns",
         ),
     ] = None,
     credentials: CredentialsOption = None,
@@ -85,12 +85,12 @@ def backup_metadata(
 
 
 def restore_metadata(
-    backup: Annotated[Path, typer.Argument(metavar="FILE", help="Of keelmq backup metadata")],
+    backup: Annotated[Path, typer.Argument(metavar="FILE", help="File that keelmq backup metadata wrote")],
     broker_addr: BrokerOption,
     yes: Annotated[bool, typer.Option("--yes", help="Make the changes; without it they are shown")] = False,
     moves_back: Annotated[
         bool,
-        typer.Option("--move-back", help="Also set offsets behind the present ones: messages are repeated"),
+        typer.Option("--move-back", help="Also set offsets below the present ones: messages are redelivered"),
     ] = False,
     users: Annotated[
         Path | None,

@@ -34,12 +34,12 @@ def backup_store(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Of the new directory below backupPath; with --from-dir its path"
+            metavar="NAME", help="Name of the new directory below backupPath; with --from-dir its path"
         ),
     ],
     broker_addr: Annotated[
         str | None,
-        typer.Option("-b", "--brokerAddr", callback=checked_addresses, help="A broker that runs, host:port"),
+        typer.Option("-b", "--brokerAddr", callback=checked_addresses, help="A running broker, host:port"),
     ] = None,
     from_dir: Annotated[
         Path | None,
@@ -48,7 +48,7 @@ def backup_store(
     epoch_file: EpochFileOption = None,
     rate_mib: RateOption = RATE_DEFAULT_MIB,
     detach: Annotated[
-        bool, typer.Option("--detach", help="With -b: begin it, and do not wait for its end")
+        bool, typer.Option("--detach", help="With -b: start the backup, and do not wait for its end")
     ] = False,
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
@@ -107,13 +107,15 @@ async def _of_running(
 
 
 def restore_store_command(
-    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of keelmq backup store")],
+    backup: Annotated[
+        Path, typer.Argument(metavar="BACKUP", help="Directory that keelmq backup store wrote")
+    ],
     store: Annotated[Path, typer.Argument(metavar="DIR", help="storePathRootDir: new, or empty")],
     with_identity: Annotated[
         bool,
         typer.Option(
             "--with-identity",
-            help="Keep the brokerId: if its owner is gone for good and no replica has more",
+            help="Keep the brokerId: only if its broker will never run again and no replica has a longer log",
         ),
     ] = False,
     epoch_file: EpochFileOption = None,

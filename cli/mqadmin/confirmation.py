@@ -17,7 +17,7 @@ from keelmq.client.admin import AdminClient, AdminError
 _YES = Annotated[
     bool,
     typer.Option(
-        "--yes", help="Do not ask; the question comes only on a terminal, after what --dry-run shows"
+        "--yes", help="Do not ask for confirmation (only on a terminal, after the output of --dry-run)"
     ),
 ]
 

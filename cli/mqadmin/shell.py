@@ -155,7 +155,7 @@ _UNUSED_NAMESRV = Annotated[
         "-n",
         "--namesrvAddr",
         callback=checked_addresses,
-        help="Accepted by every command, as in RocketMQ; this one asks no name server",
+        help="Accepted by every command, as in RocketMQ; this command needs no name server",
     ),
 ]
 _INTERVAL = Annotated[

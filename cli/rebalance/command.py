@@ -48,7 +48,7 @@ def rebalance_masters(
             "-a",
             "--controllerAddress",
             callback=checked_addresses,
-            help="Controllers (default: as the brokers are configured)",
+            help="Controllers (default: controllerAddr of the brokers)",
         ),
     ] = None,
     containers: Annotated[
@@ -61,10 +61,10 @@ def rebalance_masters(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation")] = False,
     wait_s: Annotated[
         float,
-        typer.Option("--wait", min=1, help="s until a group must be whole again after its move"),
+        typer.Option("--wait", min=1, help="Seconds to wait until a group is in sync again after its move"),
     ] = WAIT_DEFAULT_S,
     credentials: CredentialsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON value (with --yes or --dry-run)")] = False,

@@ -26,7 +26,7 @@ ControllersOption = Annotated[
         "-a",
         "--controllerAddress",
         callback=checked_addresses,
-        help="Controllers (default: those that the brokers name)",
+        help="Controllers (default: controllerAddr of the brokers)",
     ),
 ]
 ContainersOption = Annotated[

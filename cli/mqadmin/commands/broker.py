@@ -82,7 +82,11 @@ def get_broker_config(
     cluster_name: Cluster = None,
     group: Group = None,
     diff: Annotated[
-        bool, typer.Option("--diff", help="With -c or --group: only what replicas of a broker name differ in")
+        bool,
+        typer.Option(
+            "--diff",
+            help="With -c or --group: only keys whose values differ between the replicas of a broker name",
+        ),
     ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
@@ -182,7 +186,7 @@ def update_broker_config(
 def broker_consume_stats(
     broker_addr: Annotated[str, typer.Option("-b", "--brokerAddr", help="Broker, host:port")],
     timeout: Annotated[
-        int, typer.Option("-t", "--timeoutMillis", min=1, help="ms for the answer")
+        int, typer.Option("-t", "--timeoutMillis", min=1, help="ms to wait for the response")
     ] = CONSUME_STATS_TIMEOUT_MS,
     level: Annotated[
         int, typer.Option("-l", "--level", help="Only queues that are at least this many messages behind")

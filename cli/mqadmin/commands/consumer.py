@@ -22,7 +22,9 @@ from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
 
 ConsumerGroup = Annotated[str, typer.Option("-g", "--consumerGroup", help="Consumer group")]
-Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Ask this broker, host:port")]
+Broker = Annotated[
+    str | None, typer.Option("-b", "--brokerAddr", help="Send the request to this broker, host:port")
+]
 
 
 @command("consumerProgress")
@@ -164,7 +166,7 @@ def consumer_status(
     client_id: Annotated[str | None, typer.Option("-i", "--clientId", help="Only this client")] = None,
     broker_addr: Broker = None,
     jstack: Annotated[
-        bool, typer.Option("-s", "--jstack", help="Include the threads of Java clients")
+        bool, typer.Option("-s", "--jstack", help="Include the stacks of the members' threads")
     ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
@@ -231,7 +233,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
 def producer_connection(
     namesrv_addr: NamesrvAddr,
     group: Annotated[str, typer.Option("-g", "--producerGroup", help="Producer group")],
-    topic: Annotated[str, typer.Option("-t", "--topic", help="A topic that it sends to")],
+    topic: Annotated[str, typer.Option("-t", "--topic", help="A topic that the group sends to")],
 ) -> Action:
     """The members of a producer group."""
 

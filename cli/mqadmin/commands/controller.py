@@ -84,7 +84,8 @@ def elect_master(
         typer.Option(
             "--dry-run",
             "--explain",
-            help="Change nothing: show who would win and why; without -b, for an automatic election",
+            help="Change nothing: show which replica would be elected, and why; without -b, in an "
+            "automatic election",
         ),
     ] = False,
 ) -> Action:
@@ -124,7 +125,7 @@ def clean_broker_metadata(
         bool, typer.Option("-l", "--cleanLivingBroker", help="Also replicas that are alive")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: show which replicas would be forgotten")
+        bool, typer.Option("--dry-run", help="Change nothing: show which replicas would be removed")
     ] = False,
 ) -> Action:
     """Make the controllers forget replicas that will not return. Their ids are not assigned again."""

@@ -59,7 +59,7 @@ def remove_controller(
     controller_addr: ControllerAddress,
     controller_id: ControllerId,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: show which controllers would be left")
+        bool, typer.Option("--dry-run", help="Change nothing: show which controllers would remain")
     ] = False,
 ) -> Action:
     """Remove a controller, dead or alive, but not the leader. Stop it afterwards."""

@@ -21,7 +21,7 @@ from keelmq.runtime.clock import wall_ms
 Group = Annotated[str, typer.Option("-g", "--group", help="Consumer group")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic name")]
 Force = Annotated[
-    str, typer.Option("-f", "--force", help="true: also forward, past messages not consumed yet")
+    str, typer.Option("-f", "--force", help="true: also move offsets forward, past unconsumed messages")
 ]
 DryRun = Annotated[
     bool,
