@@ -113,7 +113,7 @@ def _add_status(router: APIRouter, console: Console, access: ConsoleAccess) -> N
 
     example = StatusView(age_ms=800, now_ms=STATUS.taken_ms + 800, poll_ms=2_000, status=STATUS)
 
-    @router.get("/status", summary="the cluster on one screen, and how old that is", **shown(example))
+    @router.get("/status", summary="the state of the cluster on one screen, and its age", **shown(example))
     @refused_as_statuses
     async def status() -> Response:
         newest = await console.current()
@@ -190,7 +190,7 @@ def _add_session(router: APIRouter, console: Console, access: ConsoleAccess) -> 
 
     @router.get(
         "/session",
-        summary="who is logged in, and whether one must be",
+        summary="the logged-in user, and whether a log-in is required",
         responses=answer_of(_SESSION),
         openapi_extra=needs(None),
     )

@@ -43,7 +43,7 @@ def _add_topics(router: APIRouter, asking: Asking) -> None:
     @router.get(
         "/topics",
         summary="topics with their kinds, filtered and in pages",
-        description="Asked at most every 5 s. `kind` may be given several times.",
+        description="Brokers are queried at most every 5 s. `kind` may be given several times.",
         **shown(TOPICS),
     )
     @asked
@@ -74,7 +74,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
     @router.get(
         "/consumers",
         summary="consumer groups with their lag, filtered and in pages",
-        description="Asked at most every 5 s; members only for the groups of the page.",
+        description="Brokers are queried at most every 5 s; members only for the groups of the page.",
         **shown(GROUPS),
     )
     @asked
@@ -112,7 +112,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
 
     @router.get(
         "/consumers/{group}/client",
-        summary="what a member of a group says of itself",
+        summary="the running information of a member of a group",
         **shown(RUNNING_INFO, NOT_HERE),
     )
     @asked
@@ -129,7 +129,7 @@ def _add_consumers(router: APIRouter, asking: Asking) -> None:
                 examples=["10.0.0.7@1"],
             ),
         ],
-        threads: Annotated[bool, Query(description="with the threads of a Java client")] = False,
+        threads: Annotated[bool, Query(description="include the stacks of the member's threads")] = False,
     ) -> Response:
         async with asking.place(request) as place:
             return as_json(await consumers.running_info(place, group, client_id, threads=threads))
@@ -176,13 +176,13 @@ def _add_access(router: APIRouter, asking: Asking) -> None:
     )
     @asked
     async def audit_log(
-        user: Annotated[str, Query(max_length=NAME_MAX, description="of this user")] = "",
+        user: Annotated[str, Query(max_length=NAME_MAX, description="requests of this user")] = "",
         operation: Annotated[
             str, Query(max_length=NAME_MAX, description="a part of the request's name")
         ] = "",
-        topic: Annotated[str, Query(max_length=NAME_MAX, description="about this topic")] = "",
+        topic: Annotated[str, Query(max_length=NAME_MAX, description="requests about this topic")] = "",
         resource: Annotated[
-            str, Query(max_length=NAME_MAX, description="a part of anything that is named")
+            str, Query(max_length=NAME_MAX, description="a part of any name in the request")
         ] = "",
         outcome: Annotated[
             list[Literal["ok", "refused", "failed", "unknown"]] | None, Query(description="only these")

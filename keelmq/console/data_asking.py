@@ -31,9 +31,9 @@ NOT_FOUND = frozenset(
     (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.QUERY_NOT_FOUND)
 )
 
-Words = Annotated[str, Query(max_length=NAME_MAX, description="words that the name has, in any order")]
-Offset = Annotated[int, Query(ge=0, le=1_000_000, description="how many of the found ones are skipped")]
-Limit = Annotated[int, Query(ge=1, le=500, description="how many are in the answer at most")]
+Words = Annotated[str, Query(max_length=NAME_MAX, description="words that the name contains, in any order")]
+Offset = Annotated[int, Query(ge=0, le=1_000_000, description="number of results to skip")]
+Limit = Annotated[int, Query(ge=1, le=500, description="largest number of results")]
 
 
 class Asking:

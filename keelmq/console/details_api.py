@@ -152,7 +152,7 @@ def details_router(console: Console, poller: ClusterPoller) -> APIRouter:
 
     @router.get(
         "/settings",
-        summary="the settings in force of a server",
+        summary="the effective settings of a server",
         **shown(
             SettingsView(server="10.0.0.1:10911", kind="broker", settings={"brokerName": "broker-a"}),
             NOT_HERE,

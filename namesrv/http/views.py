@@ -175,7 +175,7 @@ def views_router(sources: RouteSources) -> APIRouter:
 
     @router.get(
         "/routes",
-        summary="topics and where they are",
+        summary="topics and their brokers",
         **shown(RoutesView(routes=[_SUMMARY])),
     )
     @refused_as_statuses

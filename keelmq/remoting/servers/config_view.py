@@ -79,7 +79,7 @@ def config_router(parts: Sequence[Settings], *, note: str) -> APIRouter:
 
     @router.get(
         "/config",
-        summary="settings in force, and their sources",
+        summary="effective settings, and their sources",
         responses={**answer_of(ConfigView(settings=[_EXAMPLE])), **REFUSED},
         openapi_extra=needs(Role.READ),
     )

@@ -115,7 +115,7 @@ def add_health(
 
     @app.get(
         "/livez",
-        summary="is the event loop responsive?",
+        summary="whether the event loop is responsive",
         tags=["health"],
         responses=answer_of(Alive()),
         openapi_extra=needs(None),
@@ -125,7 +125,7 @@ def add_health(
 
     @app.get(
         "/readyz",
-        summary="can this program get traffic?",
+        summary="whether the program is ready for traffic",
         tags=["health"],
         response_model=Ready,
         responses=READINESS,
@@ -136,7 +136,7 @@ def add_health(
 
     @app.get(
         "/v1/health",
-        summary="what the program tells about itself, ready or not",
+        summary="the health information of the program, whether it is ready or not",
         tags=["health"],
         responses=answer_of(example),
         openapi_extra=needs(Role.READ),

@@ -40,7 +40,7 @@ def state_router(table: OperationTable) -> APIRouter:
     @router.get(
         "/controller/state",
         summary="the replicated state, for an import into another cluster (29013)",
-        description="Every controller answers, even without a leader: it may have what a majority has lost.",
+        description="Every controller responds, even without a leader: it may know what a majority lost.",
         response_class=Response,
         responses={200: {"content": STATE_CONTENT, "description": "the state"}, **REFUSED},
         openapi_extra=needs(Role.ADMINISTER, code=EXPORT_STATE.code),
@@ -53,7 +53,7 @@ def state_router(table: OperationTable) -> APIRouter:
     @router.post(
         "/controller/state",
         summary="imports an exported state into an empty cluster (29014)",
-        description="For the leader. Everything is checked before the first change; safe to repeat.",
+        description="Only at the leader. Everything is checked before the first change; safe to repeat.",
         response_model=ImportStateResponse,
         responses={
             200: {"content": {JSON: {"example": {"groups": 3}}}, "description": "number of imported groups"},
