@@ -53,7 +53,7 @@ def copy_tree(directory: Path, *, key: str | None) -> Path:
 
 def documented_secrets() -> list[str]:
     """The commands of docs/kubernetes.md from `init-security` to `apply`."""
-    section = (ROOT / "docs" / "kubernetes.md").read_text().partition("## Closed to strangers")[2]
+    section = (ROOT / "docs" / "kubernetes.md").read_text().partition("## Security")[2]
     (block, *_) = re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
     return str(block).splitlines()
 
