@@ -50,7 +50,7 @@ def console(
 ) -> None:
     """Serve a web page that shows a cluster of KeelMQ or RocketMQ, and operates it.
 
-    With credentials it asks with them, for reading only, and everybody who opens the page logs in with a user
+    With --credentials, these are used for reading only, and everybody who opens the page logs in with a user
     of the cluster. Actions are signed with that user's password.
     """
     signs_with = checked_credentials("keelmq", credentials)

@@ -31,7 +31,7 @@ def generate(
         bool, typer.Option("--rollup", help="Write roll-ups and page files: seconds for 1,000 groups")
     ] = False,
 ) -> None:
-    """Write telemetry of an invented fleet, and incidents.json: what happens to whom, from when to when."""
+    """Write telemetry of an invented fleet, and incidents.json: which incidents it has, where and when."""
     if from_ms % HOUR_MS:
         raise refused(f"--from-ms {from_ms} is not the begin of an hour; a multiple of {HOUR_MS} is")
     try:

@@ -84,7 +84,7 @@ def init_security(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines")] = False,
 ) -> None:
-    """Create certificates, users, secrets and settings: securityPath=DIR closes a cluster with them."""
+    """Create certificates, users, secrets and settings: securityPath=DIR applies them."""
     # Absolute: the programs may be started elsewhere.
     directory = Path(os.path.abspath(directory.expanduser()))
     try:

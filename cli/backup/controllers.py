@@ -101,7 +101,7 @@ def restore_controllers(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and write nothing")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the empty directories of a new controllers' group start with the state of a backup.
+    """Write the state of a backup into the empty directories of a new controller group.
 
     All controllers of the lost group are stopped. Restore every member, with the same file and options,
     before the first one is started.

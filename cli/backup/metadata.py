@@ -99,7 +99,7 @@ def restore_metadata(
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create and change what a backup of metadata has, at a master that runs. Nothing is deleted."""
+    """Create or change the objects of a metadata backup, at a running master. Nothing is deleted."""
 
     async def action(admin: AdminClient) -> int:
         saved = _read(backup, decode_metadata)

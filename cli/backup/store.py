@@ -53,7 +53,7 @@ def backup_store(
     credentials: CredentialsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the store of a broker: up to confirmOffset of one that runs, all of a stopped one's."""
+    """Copy the store of a broker: up to confirmOffset for a running broker, all of it for a stopped one."""
     if (broker_addr is None) == (from_dir is None):
         raise typer.BadParameter("give -b ADDRESS of a broker that runs, or --from-dir of a stopped one")
     if from_dir is not None:
@@ -122,7 +122,7 @@ def restore_store_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the backup, and write nothing")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the store of a new broker from a backup; every checksum is verified."""
+    """Create the store of a new broker from a backup; every checksum is verified."""
 
     def steps() -> int:
         manifest = read_manifest(backup)

@@ -63,10 +63,10 @@ def status(
         bool, typer.Option("--json", help="One JSON object, with --watch one in each line")
     ] = False,
 ) -> None:
-    """The state of a cluster on one screen: what is wrong, what to type next, groups, controllers.
+    """The state of a cluster on one screen: what is wrong, the next command, groups, controllers.
 
-    It asks the servers themselves, and shows what the others say when some are down. Exit code 0: all is
-    well; 1: a warning or a failure; 3: no server answers.
+    It sends its requests to the servers themselves, and works when some are down. Exit code 0: no problem;
+    1: a warning or a failure; 3: no server responds.
     """
     check_given(namesrv_addr, controller_addr)
     given = checked_credentials("keelmq", credentials)

@@ -49,8 +49,8 @@ def top(
 ) -> None:
     """Groups and brokers live in the terminal: rates, lag, in sync, what has just changed. Ends with q.
 
-    Keys: q ends; s sorts by the next column, r in the other direction; g shows groups, b brokers. Exit code
-    3: no server answers at the start.
+    Keys: q quits; s sorts by the next column, r reverses the order; g shows groups, b brokers. Exit code
+    3: no server responds at the start.
     """
     check_given(namesrv_addr, controller_addr)
     if not (sys.stdout.isatty() and sys.stdin.isatty()):

@@ -90,7 +90,7 @@ def get_broker_config(
     ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """The settings in force at a broker (-b), or at every broker of a cluster (-c)."""
+    """The effective settings of a broker (-b), or at every broker of a cluster (-c)."""
     if group is not None or diff:
         check_group(broker_addr, group or cluster_name, namesrv_addr)
         return _of_replicas(str(namesrv_addr), group, cluster_name, diff=diff)

@@ -128,7 +128,7 @@ def clean_broker_metadata(
         bool, typer.Option("--dry-run", help="Change nothing: show which replicas would be removed")
     ] = False,
 ) -> Action:
-    """Make the controllers forget replicas that will not return. Their ids are not assigned again."""
+    """Remove replicas that will not return from the controllers. Their ids are not assigned again."""
     ids = [part.strip() for part in re.split("[;,]", broker_ids) if part.strip()]
     if not all(each.isdecimal() for each in ids):
         raise typer.BadParameter(f"-b {broker_ids!r} is not a list of ids (example: 1;2;3)")
@@ -169,7 +169,7 @@ def clean_broker_metadata(
 
 @command("getControllerConfig")
 def get_controller_config(controller_addr: ControllerAddress) -> Action:
-    """The settings in force at every controller of -a."""
+    """The effective settings of every controller of -a."""
 
     async def action(admin: AdminClient) -> Output:
         said = await admin.each(controller_addr, admin.controller_config)
@@ -248,7 +248,7 @@ def import_controller_state(
     controller_addr: ControllerAddress,
     file: Annotated[Path, typer.Option("-f", "--file", help="File that exportControllerState wrote")],
 ) -> Action:
-    """Import the state of other controllers into new ones that know no group yet. May be repeated."""
+    """Import the state of other controllers into new ones that have no broker group yet. May be repeated."""
     try:
         state = file.read_bytes()
     except OSError as error:

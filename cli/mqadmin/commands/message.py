@@ -95,7 +95,7 @@ def resend_dead_letter(
         ),
     ] = "group",
 ) -> Action:
-    """Send dead letters again, as new messages. The dead letters stay where they are. (ours)"""
+    """Send dead letters again, as new messages. The dead letters stay where they are."""
     if destination not in ("group", "topic"):
         raise typer.BadParameter(f"-d/--destination is group or topic, not {destination!r}")
     places = [_place_of(each.strip()) for each in messages.split(",") if each.strip()]
