@@ -195,6 +195,7 @@ def _time(option: str, text: str, now: datetime) -> str:
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise typer.BadParameter(
-            f"{text!r} is no time: 2026-03-01T12:00 (UTC), or 90s, 30m, 2h or 7d ago", param_hint=option
+            f"{text!r} is not a time: write 2026-03-01T12:00 (UTC), or 90s, 30m, 2h or 7d ago",
+            param_hint=option,
         ) from error
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -38,7 +38,7 @@ def not_empty(value: str) -> str:
 def names_file(value: Path | None) -> Path | None:
     """Returns a path as it is. Raises typer.BadParameter: it has no name, as '', '.' and '/'."""
     if value is not None and not value.name:
-        raise typer.BadParameter(f"'{value}' is no name of a file")
+        raise typer.BadParameter(f"'{value}' is not a file name")
     return value
 
 

@@ -115,8 +115,8 @@ def create(directory: Path, wanted: Wanted, *, force: bool = False) -> Path | No
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         if not force:
             raise InitSecurityError(
-                f"{directory} exists and is not empty: nothing was changed; --force moves it away and begins "
-                "anew, which gives every user, member and server new secrets"
+                f"{directory} exists and is not empty: nothing was changed; --force moves it away and starts "
+                "over, which gives every user, member and server new secrets"
             )
         moved = directory.with_name(f"{directory.name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
         directory.rename(moved)

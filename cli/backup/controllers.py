@@ -46,7 +46,7 @@ def backup_controllers(
 ) -> None:
     """Save the state of the controllers: broker ids, epochs, SyncStateSets, settings, past elections."""
     if controller_addr is None and namesrv_addr is None:
-        raise typer.BadParameter("say where to ask: -a CONTROLLERS, or -n NAMESRV (or NAMESRV_ADDR)")
+        raise typer.BadParameter("say which servers to ask: -a CONTROLLERS, or -n NAMESRV (or NAMESRV_ADDR)")
 
     async def action(admin: AdminClient) -> int:
         asked = controller_addr or await _controllers(admin, namesrv_addr or "")

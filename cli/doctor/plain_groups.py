@@ -35,11 +35,11 @@ def _of_one_group(group: str, plain: Mapping[str, BrokerConfig]) -> Iterator[Fin
         by_id[broker_id].append(name)
     for broker_id, names in sorted(by_id.items()):
         if len(names) > 1:
-            text = f"brokerId {broker_id} is that of {len(names)} slaves: {', '.join(names)}"
+            text = f"{len(names)} slaves have brokerId {broker_id}: {', '.join(names)}"
             step = f"give each a brokerId of its own; {_free(by_id)} is free"
             found.append(failed("config.group", group, text, step))
     if slaves and not masters:
-        text = f"no file is of its master, only of slaves: {', '.join(slaves)}"
+        text = f"no file configures its master, only slaves: {', '.join(slaves)}"
         step = (
             "give the master's file with -c as well; if there is none, write one without brokerRole=SLAVE: a "
             "slave without controllers never becomes master"

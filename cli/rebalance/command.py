@@ -71,7 +71,9 @@ def rebalance_masters(
 ) -> None:
     """Spread masters evenly over hosts, by planned hand-overs in which no send fails."""
     if not (dry_run or yes) and (as_json or not can_ask()):
-        raise typer.BadParameter("nobody can be asked here: give --yes to move masters, or --dry-run")
+        raise typer.BadParameter(
+            "no terminal to ask for confirmation: give --yes to move masters, or --dry-run"
+        )
     wanted = Wanted(namesrv_addr, cluster, controllers, containers or "")
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()

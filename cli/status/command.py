@@ -46,7 +46,7 @@ def listed(addresses: str | None) -> tuple[str, ...]:
 def check_given(*addresses: str | None) -> None:
     """Raises BadParameter unless an address is given."""
     if not any(addresses):
-        raise typer.BadParameter("say where to ask: -n NAMESRV (or NAMESRV_ADDR), or -a CONTROLLERS")
+        raise typer.BadParameter("say which servers to ask: -n NAMESRV (or NAMESRV_ADDR), or -a CONTROLLERS")
 
 
 def status(

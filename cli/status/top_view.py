@@ -157,7 +157,7 @@ def changes(before: ClusterStatus, now: ClusterStatus) -> list[str]:
     old = {(each.check, each.subject): each for each in before.problems}
     new = {(each.check, each.subject): each for each in now.problems}
     found += [f"{new[key].subject}: {new[key].text}" for key in new.keys() - old.keys()]
-    found += [f"{old[key].subject}: {key[0]} is well again" for key in old.keys() - new.keys()]
+    found += [f"{old[key].subject}: {key[0]} is OK again" for key in old.keys() - new.keys()]
     return found
 
 
@@ -182,6 +182,6 @@ def frame(state: Screen, width: int, height: int) -> RenderableType:
         table.add_row(*(text(row) for _, _, text in state.columns), style=style)
     more = Text(f"and {len(rows) - room} more" if len(rows) > room else "")
     noun = "groups" if state.shows_brokers else "brokers"
-    keys = f"q end  s sort  r reverse  {noun[0]} {noun}   asked in {found.took_ms} ms"
+    keys = f"q quit  s sort  r reverse  {noun[0]} {noun}   asked in {found.took_ms} ms"
     lines = [Text(each, no_wrap=True, overflow="ellipsis") for each in events]
     return Group(first, next_line, Text(), table, more, *lines, Text(keys[:width], "dim"))

@@ -34,7 +34,7 @@ def screen(found: ClusterStatus, width: int = 80) -> Iterator[Text]:
         yield Text()
         yield from group_lines(group, found.taken_ms, width)
     if found.brokers_not_asked:
-        yield Text(f"{found.brokers_not_asked} brokers more were not asked")
+        yield Text(f"{found.brokers_not_asked} more brokers were not asked")
     if found.controllers:
         yield Text()
         yield from _controllers(found.controllers)

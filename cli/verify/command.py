@@ -46,9 +46,9 @@ def verify(
     if (namesrv_addr is None) == (from_dir is None):
         raise typer.BadParameter("give -n NAMESRV to compare replicas, or --from-dir DIR to check files")
     if namesrv_addr is not None and epoch_file is not None:
-        raise typer.BadParameter("--epoch-file is of a stopped broker: it goes with --from-dir")
+        raise typer.BadParameter("--epoch-file checks a stopped broker: use it with --from-dir")
     if from_dir is not None and group is not None:
-        raise typer.BadParameter("--group is of running brokers: it goes with -n")
+        raise typer.BadParameter("--group selects running brokers: use it with -n")
     if from_dir is not None:
         root = from_dir.expanduser().resolve()
         run_steps(lambda: _files(root, epoch_file, rate_mib, as_json=as_json))
@@ -161,10 +161,14 @@ def _value(found: StoreCheck) -> dict[str, Any]:
 def _store_lines(found: StoreCheck) -> list[str]:
     lines = [f"{found.root}: log {found.min_offset}..{found.max_offset}, {plural(found.records, 'record')}"]
     if found.is_running:
-        lines.append("a broker works in it: its newest records may seem damaged; stop it, and repeat this")
+        lines.append(
+            "a broker uses it: its newest records may seem damaged; stop the broker, and run this again"
+        )
     if found.unqueued:
         adds = (
-            "the next start adds those of no FAULT" if found.is_queue_damaged else "the next start adds them"
+            "the next start adds those that no FAULT line names"
+            if found.is_queue_damaged
+            else "the next start adds them"
         )
         lines.append(f"{plural(found.unqueued, 'record')} without an entry in a queue: {adds}")
     lines += [f"FAULT: {each}" for each in found.faults]
@@ -176,5 +180,5 @@ def _store_lines(found: StoreCheck) -> list[str]:
             "otherwise restore a backup"
         )
     elif found.faults:
-        lines.append("next: keelmq repair --store DIR shows the ways on")
+        lines.append("next: keelmq repair --store DIR shows the possible repairs")
     return lines

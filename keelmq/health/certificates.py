@@ -13,7 +13,7 @@ RENEW = "renew it (keelmq certificates, where ca.key is) and copy both files: no
 def certificate_problems(address: str, raft: Mapping[str, object], member: str = "") -> Iterator[Finding]:
     """Yields problems of a running member's certificate, from its /v1/health. member: its id."""
     if fault := raft.get("certificateFault"):
-        step = "correct the files: it uses the old ones now, but would not start again"
+        step = "correct the files: it still uses the old ones, but would not start again"
         text, line = f"its new certificate is not in use: {fault}", f"keelmq certificates {member or 'ID'}"
         yield warning("controller.raft", address, text, step, line)
     ends = raft.get("certificateEnds")

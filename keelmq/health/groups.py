@@ -28,7 +28,7 @@ def groups(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> list[F
     brokers = running(seen)
     if isinstance(seen.sets, Silent):
         step = f"{AGAIN}; if this persists, check that a majority of the controllers runs"
-        text = f"the leading controller does not tell the masters: {seen.sets}"
+        text = f"the leading controller does not report the masters: {seen.sets}"
         found.append(failed("group.master", "groups", text, step, commands.watch(seen)))
     for name, status in statuses.items():
         found += _group(seen, status, brokers.get(name, {}))
@@ -156,7 +156,7 @@ def _replica(
     if not replica.alive:
         forget = commands.clean_replica(seen, name, status.cluster, replica.broker_id)
         if (gone := _gone(seen, name, replica.broker_id)) is not None:
-            step = "start it, or if it was removed for good, make the controllers forget it"
+            step = "start it, or if it was removed permanently, make the controllers forget it"
             yield warning("group.in-sync", name, f"{who} is not alive: {gone}", step, forget)
         else:
             step, answer = (
@@ -178,9 +178,9 @@ def _gone(seen: ClusterSnapshot, name: str, broker_id: int) -> str | None:
         if each.get("brokerId") == broker_id:
             age_ms = each.get("heartbeatAgeMs")
             if age_ms is None:
-                return "the leading controller has never heard of it"
+                return "the leading controller has had no heartbeat from it"
             if age_ms > GONE_MS:
-                return f"not heard of for {age_ms // 3_600_000} hours"
+                return f"no heartbeat for {age_ms // 3_600_000} hours"
     return None
 
 

@@ -29,13 +29,13 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     permission = whole(broker.settings.get("brokerPermission"))
     reason = broker.info.get("notWritable", "")
     if permission is not None and not permission & PERM_WRITE:
-        text = f"brokerPermission={permission} is without write: producers are shown no queue of it"
-        step = "give it back when the reason is over"
+        text = f"brokerPermission={permission} has no write permission: producers get no queue of this broker"
+        step = "add the write permission again when the reason no longer applies"
         line = commands.update_broker(address, "brokerPermission", "6")
         yield warning("broker.writable", address, text, step, line)
     elif reason and not reason.startswith("brokerPermission"):
         text = f"master of {status.broker_name} accepts no messages: {reason}"
-        step = "remove the cause; see whether it goes away"
+        step = "remove the cause, then check that the problem is no longer reported"
         yield failed("broker.writable", address, text, step, commands.watch(seen, status.broker_name))
 
 
@@ -49,7 +49,7 @@ def _wiped(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
     settings: Mapping[str, str] = master.settings if isinstance(master, RunningBroker) else {}
     if wiped and settings.get("brokerPermission", "6") == "6":
         text = f"{', '.join(wiped)}: its topics have no write permission (wipeWritePerm)"
-        step = "give it back when the maintenance is over"
+        step = "add the permission again when the maintenance is finished"
         line = f"mqadmin addWritePerm -n {commands.joined(wiped)} -b {quote(name)}"
         yield warning("broker.writable", name, text, step, line)
 
@@ -62,6 +62,6 @@ def _unclean(seen: ClusterSnapshot) -> Iterator[Finding]:
     ]
     if on:
         text = f"{UNCLEAN}=true: a replica that lacks acknowledged messages may become master"
-        step = "switch it off, unless messages may be lost here"
+        step = "set it to false, unless this cluster may lose messages"
         line = commands.update_controllers(seen, UNCLEAN, "false")
         yield warning("controller.settings", ", ".join(on), text, step, line)

@@ -24,13 +24,13 @@ def plain_routes(group: str, shown: Mapping[str, Mapping[int, str]]) -> Iterator
                     "stop the wrong one, and give it another brokerName, or brokerRole=SLAVE and a brokerId"
                 )
             else:
-                text = f"brokerId {broker_id} is that of {len(those)} brokers: {listed}"
+                text = f"{len(those)} brokers have brokerId {broker_id}: {listed}"
                 step = "stop one of them, and give it a brokerId of its own"
             step += "; the doctor compares the files"
             yield failed("group.master", group, text, step, "keelmq doctor -c FILE -c FILE")
     slaves = {number: min(those) for number, those in at.items() if number != MASTER_ID}
     if slaves and MASTER_ID not in at:
         running = ", ".join(f"{number} at {address}" for number, address in sorted(slaves.items()))
-        text = f"no master, only slaves without controllers: {running}; they are read, and nobody can send"
+        text = f"no master, only slaves without controllers: {running}; clients can read, but not send"
         step = "start the master again (mqbroker -c FILE, or its container): its slaves never become master"
         yield failed("group.master", group, text, step, "mqbroker -c FILE")

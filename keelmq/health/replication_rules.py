@@ -33,14 +33,14 @@ def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus)
         return
     who = f"replica {replica.broker_id} at {replica.address}"
     if replica.role == "slave" and replica.problem:
-        step = "stop it, and see what a repair would do with its store: --yes does it"
+        step = "stop it; this command shows what a repair would change in its store, --yes repairs it"
         text = f"{who} copies nothing: {replica.problem}"
         yield failed("group.epochs", name, text, step, "keelmq repair --store DIR")
     elif replica.role == "slave" and status.master_address and _lags(replica):
         behind = "" if replica.lag_bytes is None else f"{replica.lag_bytes:,} bytes"
         since = "" if replica.lag_ms is None else f"for {replica.lag_ms / 1000:.0f} s"
         text = f"{who} lags: {' '.join(filter(None, (behind, since)))}"
-        step = "its disk or network is slower than the master's traffic; see whether it comes nearer"
+        step = "its disk or network is slower than the master's traffic; check that the lag shrinks"
         yield warning("group.in-sync", name, text, step, commands.watch_replication(status.master_address))
 
 
@@ -60,7 +60,7 @@ def _masters(
         is_other = address != status.master_address
         if is_other and broker.ha is not None and broker.ha.master and status.master_address:
             refuses = broker.info.get("notWritable", "")
-            text = f"{address} acts as master, too; the controllers say {status.master_address}"
+            text = f"{address} also acts as master; the controllers name {status.master_address}"
             text += f"; it accepts no messages: {refuses}" if refuses else "; it accepts messages"
             step = "check its connection to the controllers and to the other brokers, then restart it"
             line = commands.watch(seen, status.broker_name)
@@ -86,7 +86,7 @@ def _epochs(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
                 f"replica {replica.broker_id} at {replica.address} begins epoch {epoch} at {start}, its "
                 f"master at {ours}: their logs differ from {min(start, ours)} on"
             )
-            step = "compare the epochs; a replica that does not truncate itself is stopped and repaired"
+            step = "compare the epochs; stop and repair a replica that does not truncate its log by itself"
             line = commands.show_epochs(seen, status.broker_name)
             yield failed("group.epochs", status.broker_name, text, step, line)
 

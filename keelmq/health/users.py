@@ -56,9 +56,7 @@ def same_rights(servers: Mapping[str, Rights | None]) -> Iterator[Finding]:
         for address, rights in told.items():
             places[rights.get(subject, NONE)].append(address)
         text = "; ".join(f"{value} at {', '.join(at)}" for value, at in places.items())
-        step = (
-            "requests to one of them are refused, or let in, that are not elsewhere: repeat the change there"
-        )
+        step = "the same request may be allowed at one server and refused at another: repeat the change there"
         yield warning("namesrv.agree", subject, f"differs: {text}", step, _command(subject, places))
     if len(different) > SHOWN_MAX:
         text, step = f"{len(different)} differ", "repair these, and run it again"

@@ -21,8 +21,8 @@ RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
-HANGS = "it hangs, or its machine is away: see whether it comes back; if not, restart"
-TLS_STEP = "if it takes TLS only, give its CA; else see whether it runs there"
+HANGS = "it hangs, or its machine is unreachable: wait for it to answer again; if it does not, restart"
+TLS_STEP = "if it accepts only TLS, give its CA; otherwise check that it runs there"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
     "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "

@@ -291,7 +291,7 @@ def _defaults_below(
             raise ConfigError(f"{SECURITY_PATH} in {security_path.source}: {error}{hint}") from error
         for key, setting in settings:
             if key == SECURITY_PATH:
-                raise ConfigError(f"{setting.source}: {SECURITY_PATH} belongs into the program's own file")
+                raise ConfigError(f"{setting.source}: {SECURITY_PATH} belongs in the program's own file")
             yield key, _Setting(setting.value.replace("${securityPath}", str(directory)), setting.source)
 
 

@@ -195,7 +195,7 @@ async def started(start: Coroutine[object, object, object], stop: asyncio.Event,
     await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
     if not starting.done():
-        logging.getLogger(__name__).info("stopping, before the start has ended")
+        logging.getLogger(__name__).info("stopping before the start is complete")
         starting.cancel()
         await asyncio.wait([starting], timeout=seconds)
         if not starting.done():

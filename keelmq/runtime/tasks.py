@@ -42,9 +42,9 @@ async def supervise(
             if deaths is not None:
                 deaths[name] += 1
             if isinstance(error, Trouble):
-                logger.error("%s: %s; again in %d ms", name, error, pause_ms)
+                logger.error("%s: %s; trying again in %d ms", name, error, pause_ms)
             else:
-                logger.exception("background task %s died; it starts again in %d ms", name, pause_ms)
+                logger.exception("background task %s failed; restarting it in %d ms", name, pause_ms)
         await asyncio.sleep(pause_ms / 1000)
 
 

@@ -106,7 +106,7 @@ def test_a_signal_ends_the_start_of_a_controller_that_hangs(tmp_path: Path) -> N
         with lock.open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _, said = started.communicate(timeout=30)
-    assert started.returncode == EXIT_HUNG and "stopping, before the start has ended" in said, said
+    assert started.returncode == EXIT_HUNG and "stopping before the start is complete" in said, said
 
 
 if __name__ == "__main__":

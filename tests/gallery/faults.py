@@ -282,11 +282,11 @@ def clocks_apart(seen: ClusterSnapshot) -> None:
 
 
 @fault(
-    "a replica was removed for good, and the controllers still count it",
+    "a replica was removed permanently, and the controllers still count it",
     "warning",
     "group.in-sync",
     NAME,
-    "not heard of for 30 hours",
+    "no heartbeat for 30 hours",
     f"mqadmin cleanBrokerMetadata {AT_ALL} {OF_GROUP} -b 3",
 )
 def removed_replica(seen: ClusterSnapshot) -> None:
@@ -322,11 +322,11 @@ def unclean_elections(seen: ClusterSnapshot) -> None:
 
 
 @fault(
-    "a partitioned master has not heard that it was replaced",
+    "a partitioned master does not know that it was replaced",
     "failed",
     "group.master",
     NAME,
-    f"{BROKERS[1]} acts as master, too",
+    f"{BROKERS[1]} also acts as master",
     WATCH_GROUP,
 )
 def second_master(seen: ClusterSnapshot) -> None:
@@ -419,7 +419,7 @@ def certificate_ended(seen: ClusterSnapshot) -> None:
 
 
 @fault(
-    "write permission was wiped and not given back",
+    "write permission was wiped and not added again",
     "warning",
     "broker.writable",
     NAME,
@@ -435,7 +435,7 @@ def write_permission_wiped(seen: ClusterSnapshot) -> None:
     "warning",
     "broker.writable",
     BROKERS[0],
-    "brokerPermission=4 is without write",
+    "brokerPermission=4 has no write permission",
     f"mqadmin updateBrokerConfig -b {BROKERS[0]} -k brokerPermission -v 6",
 )
 def read_only(seen: ClusterSnapshot) -> None:

@@ -92,8 +92,8 @@ class ServerTls:
             self._followed = FollowedFiles(self.files, self._new_contexts, "TLS of our ports")
         elif "enforcing" in modes:
             logger.warning(
-                "TLS is enforced with a self-signed certificate (tls.test.mode.enable): no client can tell "
-                "whether it talks to us; set tls.server.certPath and tls.server.keyPath"
+                "TLS is enforced with a self-signed certificate (tls.test.mode.enable): clients cannot "
+                "verify this server; set tls.server.certPath and tls.server.keyPath"
             )
 
     @property
@@ -216,7 +216,7 @@ class ClientTls:
         self.verifies, self.verifies_hostname = verify, verify_hostname
         if verify_hostname and not verify:
             raise ConfigError(
-                "a host name can be verified only with the certificate: set "
+                "a host name can be verified only if the certificate is verified: set "
                 f"{self.files.names.trust}, or tls.client.authServer=true for the CAs of this system"
             )
         self._followed = FollowedFiles(self.files, self._new_context, "TLS of our connections")

@@ -184,7 +184,7 @@ class FollowedFiles(Generic[T]):
             self.made, self.expires = made, expires
         except ConfigError as error:
             if str(error) != self.fault:
-                logger.error("%s goes on with its old certificate: %s", self._name, error)
+                logger.error("%s continues to use its old certificate: %s", self._name, error)
             self.fault = str(error)
             return False
         self._digest, self.fault = digest, None

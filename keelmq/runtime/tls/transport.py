@@ -103,7 +103,7 @@ class TlsTransport(asyncio.Transport):
         except ssl.SSLWantReadError:
             self._flush()
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                self._failed(TlsError(f"no end of the handshake in {HANDSHAKE_BYTES_MAX} bytes"))
+                self._failed(TlsError(f"the handshake did not end within {HANDSHAKE_BYTES_MAX} bytes"))
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._flush()  # the alert, so that the peer learns the reason

@@ -127,7 +127,7 @@ def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "auditPath" in run("--dir", str(tmp_path / "nowhere"), code=1)
     (tmp_path / "x.txt").write_text("")
     assert "is no file of an audit log" in run(str(tmp_path / "x.txt"), code=1)
-    assert "no time" in run("--since", "yesterday", code=2)
+    assert "not a time" in run("--since", "yesterday", code=2)
     monkeypatch.setenv("HOME", str(tmp_path))
     output = run(code=1)
     assert "there is no audit log in ~/store/audit" in output and "--dir" in output

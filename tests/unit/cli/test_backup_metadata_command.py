@@ -232,4 +232,4 @@ async def test_refusals_say_what_to_do(tmp_path: Path) -> None:
 )
 def test_a_file_without_a_name(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), ""])
-    assert result.exit_code == 2 and "'.' is no name of a file" in result.stderr, result.output
+    assert result.exit_code == 2 and "'.' is not a file name" in result.stderr, result.output

@@ -249,7 +249,9 @@ async def test_a_failed_change_stays_fenced_and_is_repeated(
     await broker.scene.until(lambda: "announce 4" in broker.scene.log)
     assert broker.scene.log.count("ha master 4 [2]") == 2
     assert broker.scene.writable
-    assert "replicas manager: no role change at masterEpoch 4: disk full; again in 100 ms" in caplog.text
+    assert (
+        "replicas manager: no role change at masterEpoch 4: disk full; trying again in 100 ms" in caplog.text
+    )
     assert "Traceback" not in caplog.text
 
 

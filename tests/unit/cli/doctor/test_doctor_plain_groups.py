@@ -23,9 +23,9 @@ MASTER, SLAVE = broker("ASYNC_MASTER"), broker("SLAVE", 1)
     [
         ({"m": MASTER, "s": SLAVE}, Level.OK, "one master, 1 slave with ids of their own"),
         ({"m": MASTER, "n": MASTER}, Level.FAILED, "C:a: 2 masters have this brokerName: m, n"),
-        ({"m": MASTER, "s": SLAVE, "t": SLAVE}, Level.FAILED, "brokerId 1 is that of 2 slaves: s, t"),
+        ({"m": MASTER, "s": SLAVE, "t": SLAVE}, Level.FAILED, "2 slaves have brokerId 1: s, t"),
         ({"m": MASTER, "s": SLAVE, "t": SLAVE}, Level.FAILED, "of its own; 2 is free"),
-        ({"s": SLAVE}, Level.WARNING, "no file is of its master, only of slaves: s; next: give"),
+        ({"s": SLAVE}, Level.WARNING, "no file configures its master, only slaves: s; next: give"),
     ],
 )
 def test_files(brokers: dict[str, BrokerConfig], level: Level, words: str) -> None:
@@ -47,7 +47,7 @@ def test_what_is_no_group_of_its_own() -> None:
             {"n1": {0: "m:1"}, "n2": {0: "x:1"}},
             "2 masters of this brokerName: m:1, x:1; next: stop the",
         ),
-        ({"n1": {0: "m:1", 1: "s:1"}, "n2": {0: "m:1", 1: "t:1"}}, "brokerId 1 is that of 2 brokers: s:1, t"),
+        ({"n1": {0: "m:1", 1: "s:1"}, "n2": {0: "m:1", 1: "t:1"}}, "2 brokers have brokerId 1: s:1, t"),
         ({"n1": {1: "s:1"}}, "no master, only slaves without controllers: 1 at s:1"),
         ({"n1": {0: "m:1", 1: "s:1"}, "n2": {}}, ""),
     ],

@@ -55,7 +55,7 @@ async def test_what_changed_is_told_once() -> None:
     said = [each for each in state.events if "replica 3" in each or "replicas in sync" in each]
     assert len(said) == 1 and said[0].startswith("12:00:00 broker-a: ")
     state.take(status_of(healthy()))
-    assert state.events[-1].endswith("is well again")
+    assert state.events[-1].endswith("is OK again")
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 12), (200, 60)])

@@ -36,7 +36,7 @@ async def test_the_task_of_the_sync_state_set_dies_and_the_set_still_moves(
             await slave.follow(master, 1)
             await until(lambda: master.in_sync() == [1, 2], "the slave joins")
         assert master.service.task_deaths == {"SyncStateSet": 2}
-        assert "background task SyncStateSet died" in caplog.text and "changed size" in caplog.text
+        assert "background task SyncStateSet failed" in caplog.text and "changed size" in caplog.text
 
 
 async def test_a_death_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ async def test_a_task_that_dies_is_logged_and_started_again(caplog: pytest.LogCa
             await alive_again.wait()
     await tasks.stop()
     assert lives == 2 and tasks.deaths == {"mortal": 1}
-    assert "background task mortal died" in caplog.text and "on purpose" in caplog.text
+    assert "background task mortal failed" in caplog.text and "on purpose" in caplog.text
 
 
 async def test_trouble_of_the_machine_is_one_line(
@@ -48,7 +48,9 @@ async def test_trouble_of_the_machine_is_one_line(
     async with asyncio.timeout(5):
         await alive_again.wait()
     await tasks.stop()
-    assert [record.getMessage() for record in caplog.records] == ["writer: the disk is full; again in 50 ms"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "writer: the disk is full; trying again in 50 ms"
+    ]
     assert "Traceback" not in caplog.text and tasks.deaths == {"writer": 1}
 
 

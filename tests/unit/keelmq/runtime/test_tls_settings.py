@@ -200,7 +200,7 @@ def test_connections_to_others(authority: Authority) -> None:
     assert verified is not None
     assert verified.verifies
     assert verified.verifies_hostname
-    with pytest.raises(ConfigError, match=r"a host name can be verified only with the certificate"):
+    with pytest.raises(ConfigError, match=r"a host name can be verified only if the certificate is verified"):
         client_tls(config(tls_enable=True, tls_client_verify_host_name=True))
 
 

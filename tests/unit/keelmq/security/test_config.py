@@ -145,7 +145,7 @@ def test_a_directory_that_cannot_close_anything_stops_the_program(tmp_path: Path
     with pytest.raises(ConfigError, match="did you mean 'authenticationEnabled'"):
         load_config(BrokerConfig, path=None, environ={}, overrides={"securityPath": str(tmp_path)})
     directory_of(tmp_path, security="securityPath=/elsewhere\n")
-    with pytest.raises(ConfigError, match="belongs into the program's own file"):
+    with pytest.raises(ConfigError, match="belongs in the program's own file"):
         load_config(BrokerConfig, path=None, environ={}, overrides={"securityPath": str(tmp_path)})
 
 

@@ -287,7 +287,9 @@ async def test_half_a_pair_changes_nothing_and_is_told_once(
     async with server(tls=tls) as of:
         assert not tls.check()
         assert not tls.check()
-        told = [each.message for each in caplog.records if "goes on with its old certificate" in each.message]
+        told = [
+            each.message for each in caplog.records if "continues to use its old certificate" in each.message
+        ]
         assert len(told) == 1
         assert f"tls.server.keyPath {files.key} is not the key of tls.server.certPath" in told[0]
         assert tls.fault is not None
@@ -307,7 +309,7 @@ async def test_an_expired_certificate_does_not_replace_a_valid_one(
     async with server(tls=tls) as of:
         assert not tls.check()
         assert tls.fault == f"tls.server.certPath {files.certificate} expired 2 days ago: renew it"
-        assert f"goes on with its old certificate: {tls.fault}" in caplog.text
+        assert f"continues to use its old certificate: {tls.fault}" in caplog.text
         assert answered(await ask(address_of(of), trusting(authority)))
         copied(server_files(authority), tmp_path / "used")
         assert tls.check() and tls.fault is None
