@@ -22,7 +22,7 @@ GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 class ChangeAdmin(NameServerAdmin, BrokerAdmin):
-    """Changes at several servers. They raise nothing of a server: each has its result."""
+    """Changes at several servers. A server's failure is not raised: each server has its own result."""
 
     async def set_order_conf(
         self, namesrv_addr: str, topic: str, brokers: Sequence[BrokerData], queues: int

@@ -81,7 +81,7 @@ class ContainerAdmin(AdminTransport):
         return body_of(answer, ContainerStatus, CONTAINER_STATUS, container_addr)
 
     async def quick_status(self, container_addr: str, timeout_ms: int) -> ContainerStatus | None:
-        """As container_status(), within this time whatever the client's is; None: no answer, or a refusal."""
+        """As container_status(), with a time limit of its own; None: no answer, or a refusal."""
         outcome = await self._client.call(container_addr, CONTAINER_STATUS, Empty(), timeout_ms=timeout_ms)
         return outcome.body if isinstance(outcome, Ok) and isinstance(outcome.body, ContainerStatus) else None
 
@@ -96,7 +96,7 @@ class ContainerAdmin(AdminTransport):
         self, container_addr: str, config_path: str, on_progress: Progress = lambda _: None
     ) -> InnerBroker | None:
         """Adds the broker of a file of the container's host, and returns when it serves (ADD_BROKER, 902).
-        None: the container, one of RocketMQ's, has said no more than that it did."""
+        None: a RocketMQ container, which reports only success."""
         before = await self._status_before(container_addr)
         wanted = PurePosixPath(config_path)
 

@@ -21,7 +21,7 @@ from keelmq.remoting.queue_map import QueueKey
 
 LONG_MAX = 2**63 - 1
 QUERY_NUMS = 64
-"""What a broker returns of one key at most."""
+"""The most messages that a broker returns for one key."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """RocketMQ's name of the group in which tools read."""
 _NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)

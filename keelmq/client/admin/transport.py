@@ -130,7 +130,7 @@ class AdminTransport:
 
     @staticmethod
     def error_of(address: str, request: str, outcome: Failed | Unknown) -> AdminError:
-        """Returns the error for an outcome that is no success."""
+        """Returns the error for an outcome other than success."""
         match outcome:
             case Failed(code=ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, remark=remark):
                 return AdminError(request, address, remark or "cannot connect")

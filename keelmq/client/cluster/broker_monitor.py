@@ -1,7 +1,7 @@
 """BrokerMonitor: decides what a client does about brokers that die, hang or are replaced.
 
 Each client has one. Sends (producer/sender.py), reads (queue_reader.py) and heartbeats (heartbeats.py) report
-to it what became of them; closed connections and changed routes are reported as well. It alone decides:
+their outcome to it; closed connections and changed routes are reported as well. It alone decides:
 
 - A send got no connection, or lost it: sends to the broker take turns (`recoveries`), and the broker is asked
   in the background until it answers, so no message has to try it. One of its replicas will be master soon:
@@ -19,7 +19,7 @@ kinds of requests:
 - A long poll may wait for many seconds on an idle queue. If the broker has sent nothing at all for
   `probe_interval_ms`, the monitor probes it with a small request (30).
 
-While a send is overdue, or the question is unanswered, the monitor asks for the route. When the route names
+While a send is overdue, or a probe is unanswered, the monitor asks for the route. When the route names
 another master, it cuts the connection to the silent one, so everything that waits there goes on at once. A
 broker that is only slow stays master, and keeps its connection. Owns neither the client nor the routes.
 """
@@ -132,7 +132,7 @@ class BrokerMonitor:
 
     def accepted(self, address: str, broker_name: str, topic: str, sent_ms: int, *, forwarded: bool) -> None:
         """The broker acknowledged a send. sent_ms: when that was sent. `forwarded`: another broker stored it,
-        so this one is master no more; the route is asked for."""
+        so this one is no longer master; the route is requested."""
         self._answered[address] = sent_ms
         if self.recoveries:
             self.recoveries.succeeded(broker_name, topic)
@@ -214,11 +214,11 @@ class BrokerMonitor:
         return self._registered
 
     def registers_at(self, addresses: Collection[str]) -> None:
-        """Other brokers than these need not know this client any more."""
+        """Brokers other than these need not know this client any longer."""
         self._registered.intersection_update(addresses)
 
     def heartbeat_failed(self, address: str) -> None:
-        """The broker did not accept a heartbeat. If it knew this client, it may be master no more."""
+        """The broker did not accept a heartbeat. If it knew this client, it may no longer be master."""
         if address in self._registered:
             self._registered.discard(address)
             self.routes_doubted.set()

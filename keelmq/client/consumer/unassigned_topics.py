@@ -1,7 +1,8 @@
-"""UnassignedTopics: since when the queues of which topics cannot be assigned to a consumer.
+"""UnassignedTopics: topics whose queues cannot be assigned to a consumer, and since when.
 
-No call of a consumer fails when its name servers do not answer, refuse it, or do not know the topic: all of
-this may end. But to an application it looks as if there were no messages, so a warning tells what lasts.
+No call of a consumer fails when its name servers do not answer, refuse it, or do not know the topic, because
+this may be temporary. To an application it looks as if there were no messages, so a warning is logged if it
+lasts.
 """
 
 import logging

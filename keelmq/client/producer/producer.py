@@ -165,8 +165,8 @@ class Producer:
     ) -> SendResult:
         """Sends a message and returns its SendResult. `queue`: a queue, or a function that chooses one of all
         queues. `key`: messages with equal keys go to one queue, and keep their order there if each is sent
-        after the previous one was acknowledged. SendError: the deadline passed, or a broker refused the
-        message finally. ValueError: the protocol cannot carry the message."""
+        after the previous one was acknowledged. SendError: the deadline passed, or a broker's refusal
+        was final. ValueError: the protocol cannot carry the message."""
         self._check_open()  # before the hooks, which must not start after close()
         return await self._send(message, choice_of(queue, key), timeout_ms)
 
@@ -199,7 +199,7 @@ class Producer:
 
     async def send_oneway(self, message: Message, *, queue: Choice = None, key: str | None = None) -> None:
         """Makes one attempt without a response: fast, but the caller does not learn whether the message
-        arrived. SendError: it was surely not sent."""
+        arrived. SendError: it was certainly not sent."""
         self._check_open()
         pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
         await self._sender.oneway(pending_send, choice_of(queue, key))

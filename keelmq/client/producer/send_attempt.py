@@ -34,7 +34,7 @@ RETRY_CODES = frozenset(
 NO_ATTEMPT = "no attempt was made"
 DENIALS_MAX = 3
 """NO_PERMISSION ends a send after this many attempts, as RocketMQ's producers end all: another broker may
-permit it, but time does not."""
+permit it, but waiting does not help."""
 STORED_CODES = frozenset(
     {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT}
 )

@@ -90,8 +90,8 @@ class Sender:
                 limit.reschedule(now)
 
     async def deliver(self, pending_send: PendingSend, choice: Choice, timeout_ms: int) -> SendResult:
-        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a broker refused
-        it finally."""
+        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a refusal
+        was final."""
         if self._closed:
             pending_send.fail(SendErrorKind.CLOSED, "the producer is closed")
             raise pending_send.error()
@@ -108,7 +108,7 @@ class Sender:
                 self._idle.set()
 
     async def oneway(self, pending_send: PendingSend, choice: Choice) -> None:
-        """Makes one attempt without a response. SendError: the message was surely not sent."""
+        """Makes one attempt without a response. SendError: the message was certainly not sent."""
         queue, address = await self._target(pending_send, choice)
         if queue is None or address is None:
             raise pending_send.error()
