@@ -80,7 +80,9 @@ TABLE = Table(
     (),
     (
         Metric("rocketmq_broker_tps", "messages stored per second, mean over a minute", _BROKER),
-        Metric("rocketmq_broker_qps", "messages given to consumers per second, mean over a minute", _BROKER),
+        Metric(
+            "rocketmq_broker_qps", "messages delivered to consumers per second, mean over a minute", _BROKER
+        ),
         Metric("rocketmq_producer_tps", "messages of a topic per second, mean over a minute", _TOPIC),
         Metric("rocketmq_producer_message_size", "bytes of a topic per second, mean over a minute", _TOPIC),
         Metric("rocketmq_producer_offset", "end offsets of a topic's queues, summed up", _TOPIC),
@@ -89,14 +91,16 @@ TABLE = Table(
             "rocketmq_topic_dlq_offset", "the same of a dead-letter topic", ("cluster", "broker", "group")
         ),
         Metric("rocketmq_producer_count", "connections of a producer group", ("cluster", "broker", "group")),
-        Metric("rocketmq_consumer_tps", "messages that a group was given per second", _GROUP),
+        Metric("rocketmq_consumer_tps", "messages delivered to a group per second", _GROUP),
         Metric("rocketmq_group_consume_tps", "the same as rocketmq_consumer_tps", _GROUP),
-        Metric("rocketmq_consumer_message_size", "bytes that a group was given per second", _GROUP),
+        Metric("rocketmq_consumer_message_size", "bytes delivered to a group per second", _GROUP),
         Metric("rocketmq_send_back_nums", "messages that a group sent back per second", _GROUP),
         Metric("rocketmq_consumer_offset", "committed offsets of a group, summed up", _GROUP),
         Metric("rocketmq_group_consume_total_offset", "the same as rocketmq_consumer_offset", _GROUP),
         Metric(
-            "rocketmq_group_get_latency_by_storetime", "ms: age of the oldest that is not committed", _GROUP
+            "rocketmq_group_get_latency_by_storetime",
+            "ms: age of the oldest message that is not committed",
+            _GROUP,
         ),
         Metric("rocketmq_group_diff", "messages that a group has not committed", _LAG),
         Metric("rocketmq_group_retrydiff", "the same of its retry topic", _LAG),

@@ -56,7 +56,7 @@ METRICS: Final = (
     ),
     Metric(
         "rocketmq_consumer_queueing_latency_milliseconds",
-        "age of the oldest message that a group was not given yet, 0 without one; of a master",
+        "age of the oldest message that was not delivered to a group yet, 0 without one; of a master",
         _OF_LAGS,
     ),
     Metric(

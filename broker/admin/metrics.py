@@ -92,7 +92,7 @@ TABLE = Table(
         Metric("rocketmq_storage_size_bytes", "used bytes of the disk with the store", STORAGE_LABELS),
         Metric(
             "rocketmq_storage_quota_bytes",
-            "what the store may use of its disk (replicasPerDiskPartition); absent without a quota. files: "
+            "bytes that the store may use on its disk (replicasPerDiskPartition); absent without it. files: "
             "all, or log and queues if commitlog is on a disk of its own",
             ("files",),
         ),
@@ -101,12 +101,18 @@ TABLE = Table(
             "sizes of the files that count against the quota, also without one: log, queues and index",
             ("files",),
         ),
-        Metric("rocketmq_storage_flush_behind_bytes", "log that is not durable yet", STORAGE_LABELS),
-        Metric("rocketmq_storage_dispatch_behind_bytes", "log that no consume queue has yet", STORAGE_LABELS),
+        Metric(
+            "rocketmq_storage_flush_behind_bytes", "bytes of the log that are not durable yet", STORAGE_LABELS
+        ),
+        Metric(
+            "rocketmq_storage_dispatch_behind_bytes",
+            "bytes of the log that are in no ConsumeQueue yet",
+            STORAGE_LABELS,
+        ),
         Metric(
             "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", STORAGE_LABELS
         ),
-        Metric("rocketmq_storage_fault", "1 while the store can write nothing (a full disk), else 0"),
+        Metric("rocketmq_storage_fault", "1 while the store cannot write (a full disk), else 0"),
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
@@ -124,16 +130,16 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_background_task_deaths_total",
-            "background tasks that ended by an error and were started again; the log has the traceback",
+            "background tasks that failed with an exception and were restarted; the log has the traceback",
             ("task",),
         ),
-        Metric("rocketmq_broker_name_servers", "name servers that took the last registration"),
+        Metric("rocketmq_broker_name_servers", "name servers that accepted the last registration"),
         Metric("rocketmq_broker_role", "1 master, 0 slave, -1 none (yet, or during a change)"),
         Metric("rocketmq_broker_epoch", "masterEpoch of the last finished role change; 0: none"),
         Metric("rocketmq_broker_fenced", "1 while a master refuses every message (see /readyz), else 0"),
         Metric(
             "rocketmq_broker_isolated",
-            "1 while a master hears neither the controllers nor its in-sync replicas, else 0",
+            "1 while a master reaches neither the controllers nor its in-sync replicas, else 0",
         ),
         Metric("rocketmq_syncstateset_size", "members of the SyncStateSet; of a master only"),
         Metric("rocketmq_syncstateset_epoch", "syncStateSetEpoch; of a master only"),
@@ -146,7 +152,7 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_ha_replica_lag_seconds",
-            "since a connected replica had the whole log",
+            "seconds since a connected replica had the whole log",
             ("replica_id",),
         ),
         Metric(
@@ -164,7 +170,7 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_ha_replica_eta_seconds",
-            "until a connected replica has the whole log, at that rate; absent while it does not catch up",
+            "seconds until a connected replica has the whole log, at that rate; absent if it falls behind",
             ("replica_id",),
         ),
         Metric(
@@ -196,7 +202,7 @@ TABLE = Table(
         Metric("rocketmq_rollback_messages_total", "transactions that were rolled back", ("topic",)),
         Metric(
             "rocketmq_given_up_messages_total",
-            "transactions whose message is in TRANS_CHECK_MAX_TIME_TOPIC",
+            "transactions that were given up: their message is in TRANS_CHECK_MAX_TIME_TOPIC",
             ("topic",),
         ),
         *TIMER_METRICS,

@@ -31,7 +31,7 @@ METRICS: Final = (
     ),
     Metric(
         "rocketmq_send_to_dlq_messages_total",
-        "messages that went to a group's dead-letter topic; topic: where they came from first",
+        "messages that went to a group's dead-letter topic; topic: their original topic",
         ("consumer_group", "topic", "is_system"),
     ),
 )

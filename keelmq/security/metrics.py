@@ -40,12 +40,12 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_tls_fault",
-            "1 while changed files of certificates cannot be used and the old ones still are, else 0",
+            "1 while changed certificate files cannot be used and the old ones are still in use, else 0",
             ("use",),
         ),
         Metric(
             "rocketmq_tls_connections_total",
-            "accepted connections by what came of them: handshakes, failed, timed_out, evicted (too many "
+            "accepted connections by outcome: handshakes, failed, timed_out, evicted (too many "
             "waited), plain_refused, tls_refused; plain connections that are served are not counted",
             ("port", "result"),
         ),

@@ -32,7 +32,7 @@ TABLE = Table(
         Metric("rocketmq_namesrv_topics", "topics with a route"),
         Metric(
             "rocketmq_namesrv_group_master",
-            "1: the address of each group's master, as clients are told; of the first 1000 groups",
+            "1: the address of each group's master, as in the routes of clients; of the first 1000 groups",
             ("cluster", "broker_name", "address"),
         ),
         Metric("rocketmq_namesrv_connections", "open connections of brokers and clients"),

@@ -193,7 +193,7 @@ def unsent_metrics(prefix: str) -> tuple[Metric, ...]:
         Metric(
             f"{prefix}_unsent_bytes",
             "bytes that wait in write buffers for clients to read them, as seen at most 5 s ago; "
-            "above a limit the connections with most are closed",
+            "above a limit the connections with the most are closed",
         ),
         Metric(
             f"{prefix}_unread_connections_total",
@@ -222,7 +222,7 @@ class LimitCounts(Protocol):
 def limit_metrics(prefix: str) -> tuple[Metric, ...]:
     """Returns the metrics of the limits of all remoting ports of a process."""
     return (
-        Metric(f"{prefix}_unfinished_frame_bytes", "received bytes of frames whose rest has not come yet"),
+        Metric(f"{prefix}_unfinished_frame_bytes", "received bytes of incomplete frames"),
         Metric(
             f"{prefix}_limited_connections_total",
             "connections refused or closed by a limit, of all remoting ports of this process: per_address "

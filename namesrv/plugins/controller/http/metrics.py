@@ -106,7 +106,10 @@ OURS = Table(
         Metric("rocketmq_controller_raft_waiting", "proposals whose outcome is awaited"),
         Metric("rocketmq_controller_raft_members", "controllers that form the group"),
         Metric("rocketmq_controller_raft_connected_members", "other controllers with a link to this one"),
-        Metric("rocketmq_controller_raft_leader_changes_total", "changes of the leader, as observed here"),
+        Metric(
+            "rocketmq_controller_raft_leader_changes_total",
+            "changes of the leader, as this controller observed them",
+        ),
         Metric("rocketmq_controller_raft_campaigns_total", "elections of a leader that this one started"),
         Metric(
             "rocketmq_controller_raft_pre_votes_refused_total",
@@ -122,7 +125,10 @@ OURS = Table(
             "dropped messages of members: of an old term, out of order, or from a process that is no member",
             ("rule",),
         ),
-        Metric("rocketmq_controller_raft_snapshot_seconds", "last snapshot, in which no heartbeat was sent"),
+        Metric(
+            "rocketmq_controller_raft_snapshot_seconds",
+            "duration of the last snapshot, during which no heartbeat was sent",
+        ),
         Metric(
             "rocketmq_controller_raft_certificate_end_seconds",
             "when the raft port's certificate or its CA expires, since 1970; only with certificates",
