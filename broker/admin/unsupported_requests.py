@@ -8,7 +8,7 @@ from typing import Final
 from keelmq.remoting.codes import RequestCode as Code
 
 _FOR_CLIENTS: Final = "is a request to consumers: send a broker 222 (reset offsets) or 223 (consumer status)"
-_NO_ROCKSDB: Final = "there is no RocksDB here"
+_NO_ROCKSDB: Final = "KeelMQ has no RocksDB store"
 _NO_COLD_DATA: Final = "reads of old messages are not limited here; how the log is read is set by 2004"
 UNSUPPORTED_REQUESTS: Final[dict[int, str]] = {
     Code.RESET_CONSUMER_CLIENT_OFFSET: _FOR_CLIENTS,
