@@ -106,14 +106,12 @@ class DiskQuota:
         self._told = now
         rules = settings.retention
         if not rules.has_quota:
-            logger.info("there is no quota of the disk any more")
+            logger.info("the disk quota was removed")
             return
         self._count_derived()
         for partition in self._partitions():
             use = self._use(rules, partition)
-            text = (
-                f"the quota of {partition.path}'s disk is {_size(use.quota_bytes)}, of which the store has "
-            )
+            text = f"the quota on the disk of {partition.path} is {_size(use.quota_bytes)}, the store uses "
             text += f"{_size(use.used_bytes)}"
             if excess := use.excess_bytes(rules):
                 logger.warning(
@@ -122,16 +120,16 @@ class DiskQuota:
                     text, _size(excess), settings.clean_resource_interval,
                 )  # fmt: skip
             else:
-                logger.info("%s: nothing is deleted at once", text)
+                logger.info("%s: nothing has to be deleted now", text)
 
     def _tell_whether_it_can_be_met(self, rules: RetentionRules, uses: tuple[QuotaUse, ...]) -> None:
         beyond = [use for use in uses if not use.can_be_met(rules)]
         if beyond and self._can_be_met:
             logger.error(
-                "the quota of the disk cannot be met: files that are never deleted (the last of the log, of "
-                "each queue and of the index) have %s, and the oldest messages would go above %s "
-                "(logicalDiskSpaceCleanForciblyThreshold). None goes for that reason: set a larger quota, "
-                "use fewer queues, or another disk",
+                "the disk quota cannot be met: the files that are never deleted (the last one of the log, of "
+                "each queue and of the index) use %s, more than the %s above which the oldest messages are "
+                "deleted (logicalDiskSpaceCleanForciblyThreshold). So no message is deleted because of the "
+                "quota: set a larger quota, use fewer queues, or use another disk",
                 _size(beyond[0].kept_bytes), _size(rules.forced_bytes(beyond[0].quota_bytes)),
             )  # fmt: skip
         self._can_be_met = not beyond

@@ -117,7 +117,7 @@ class RetentionService:
         elif not log.has_room():
             self._gate.close(DISK_FULL, f"the disk is full: {log.write_fault}")
         elif self._gate.is_closed_by(DISK_FULL):
-            logger.info("there is room on the disk again: messages are accepted")
+            logger.info("disk space is available again: messages are accepted")
             self._gate.open(DISK_FULL)
 
     # -- retention ---------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class RetentionService:
             if not self._may_go(end_offset, must_go=must_go):
                 break
             gone = log.take_oldest()
-            logger.info("log file %s is deleted; the log begins at %d", gone.path, log.min_offset)
+            logger.info("log file %s was deleted; the log now begins at offset %d", gone.path, log.min_offset)
             await asyncio.to_thread(gone.delete)
         await self._clean_derived()
 
@@ -164,7 +164,7 @@ class RetentionService:
         )
         self._is_full = verdict.is_full
         if verdict.is_full and not was_full:
-            logger.error("the disk is nearly full: messages are refused until there is room again")
+            logger.error("the disk is nearly full: messages are refused until disk space is available again")
         return (files[0].end_offset, verdict.must_go) if verdict.files else None
 
     async def _tell_emptied(self, log_offset: int) -> None:

@@ -159,7 +159,9 @@ class SendGate:
         For requests beside sends that write records: 36, 37, acknowledgements of pop, recalls of timers.
         """
         if self.refuse_last() is not None:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many wait")
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough, or too many sends wait for them"
+            )
 
     def refuse_few_replicas(self) -> PutRefused | None:
         """Refuses if the SyncStateSet has fewer members than minInSyncReplicas."""

@@ -105,8 +105,8 @@ def store_host(host: str, port: int) -> bytes:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         logger.warning(
-            "brokerIP1: %s cannot be resolved here; set it to an address: ids of messages lead nowhere, and "
-            "retries of C++ consumers fail", host,
+            "brokerIP1: %s cannot be resolved on this host, so message ids do not name this broker, and "
+            "retries of C++ consumers fail; set brokerIP1 to an IP address", host,
         )  # fmt: skip
         return bytes(4) + port.to_bytes(4, "big")
     addresses = [str(address[0]).partition("%")[0] for _, _, _, _, address in found]
@@ -146,6 +146,6 @@ async def close_store(store: MessageStore, *, is_trusted: bool) -> None:
         except OSError as error:
             logger.error("the store cannot be closed cleanly: %s; the next start checks its end", error)
         else:
-            logger.info("store closed at %d", end)
+            logger.info("store closed at offset %d", end)
             return
     store.close(clean=False)

@@ -274,8 +274,8 @@ def _security(config: BrokerConfig, audit: Audit | None) -> HaSecurity:
     if checks_clients and config.ha_authentication_required is None and not found.required:
         if config.serves_plain_slaves:
             logger.warning(
-                "clients must prove who they are, and no slave can: only addresses of haPlainSlaves may "
-                "replicate (innerClientAuthenticationCredentials gives slaves a proof)"
+                "clients must authenticate, but slaves have no credentials: only addresses in haPlainSlaves "
+                "may replicate; set innerClientAuthenticationCredentials to let slaves authenticate"
             )
         return replace(found, required=True)
     return found

@@ -109,7 +109,7 @@ def repair_queues(
         store = inspect_store(store.root, store.epoch_path)  # a broker may have worked until now
         size = file_bytes or known_file_bytes(store.root)
         for _, text in missing_parts(store, is_running=False):
-            raise RepairError(f"{text}; a log that lacks records cannot tell their entries")
+            raise RepairError(f"{text}; entries of missing records cannot be rebuilt from the log")
         yield from _Repair(store, found, size, writes=writes).run()
     finally:
         os.close(descriptor)
@@ -202,8 +202,8 @@ class _Repair:
         is_end = start <= self._read_to and is_zero(path, self._read_to - start)
         if not is_end or not all(is_zero(each, 0) for each in ahead):
             raise RepairError(
-                f"the log has no whole record at {self._read_to}, and more behind it: a start may cut it "
-                "there, with its queues. Keep a copy of the store before you start the broker"
+                f"the log has no complete record at {self._read_to}, but data after it: a start may truncate "
+                "the log and its queues there. Keep a copy of the store before you start the broker"
             )
 
     def _look_for_ends(self) -> Iterator[tuple[int, int]]:

@@ -98,7 +98,7 @@ class StoreBackups:
             )
         if NAME.fullmatch(name) is None or name.endswith(PARTIAL_SUFFIX):
             raise BackupError(
-                "a name has letters, digits, '.', '_' and '-', and begins with one of the first two"
+                "a backup name has letters, digits, '.', '_' and '-', and begins with a letter or digit"
             )
         if not self._idle.is_set():
             name = self.progress.name if self.progress.state == "copying" else "that begins"

@@ -78,8 +78,8 @@ class Container:
         configured = [str(path) for path in self._configured]
         for path in sorted(self._kept.removed & set(configured)):
             logger.warning(
-                "%s is in brokerConfigPaths, but its broker was removed by a request: it stays away until "
-                "`mqadmin addBroker` adds it again (kept in %s)",
+                "%s is in brokerConfigPaths, but its broker was removed by a request: it is not "
+                "started until `mqadmin addBroker` adds it again (recorded in %s)",
                 path,
                 self._file.path,
             )
@@ -223,7 +223,7 @@ class Container:
         try:
             await self._keep(lambda kept: kept.with_moved(str(member.path), worker))
         except CommandError as error:  # it serves, and the place of a broker is not worth another stop
-            logger.warning("%s is at worker %d until the next start: %s", member.name, worker, error.remark)
+            logger.warning("the move of %s to worker %d was not saved: %s", member.name, worker, error.remark)
         logger.info("%s was moved from worker %d to worker %d", member.name, before, worker)
 
     async def restart(self, worker: int) -> None:

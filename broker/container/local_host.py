@@ -286,7 +286,7 @@ async def _end(running: _Running) -> None:
             except asyncio.CancelledError:
                 if running.starting.done():
                     raise
-                raise StopError("a thread hangs in its start, and was left as it is") from None
+                raise StopError("a thread hangs while the broker starts; it was left running") from None
         await running.life.aclose()
 
 

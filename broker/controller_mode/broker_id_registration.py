@@ -131,7 +131,7 @@ class Identity:
             self.now = step(self.now, event, broker_id)
             if self._is_replaced:
                 logger.critical(
-                    "another process is broker %d now: this one asks no more, until it is restarted",
+                    "another process has taken broker id %d: this one stops registering until a restart",
                     self.now.broker_id or 0,
                 )
                 await asyncio.Event().wait()

@@ -62,8 +62,8 @@ class IsolationLease:
             isolated = is_isolated()
             if isolated and not was_isolated:
                 logger.error(
-                    "isolated: no answer from the active controller, nor from every in-sync replica (%s); "
-                    "nothing is acknowledged, because another master may have been elected",
+                    "isolated: neither the active controller nor every in-sync replica (%s) answers; no "
+                    "message is acknowledged, because another master may have been elected",
                     sorted(self._ha.transfer_targets),
                 )
             elif was_isolated and not isolated:

@@ -203,7 +203,7 @@ class ReplicasManager:
             if present is not None and present.master_epoch < passed.known_epoch:
                 raise
             logger.info(
-                "role update of masterEpoch %d came late: the log knows %d",
+                "ignored an outdated role update of masterEpoch %d: the log already has masterEpoch %d",
                 role_update.master_epoch,
                 passed.known_epoch,
             )
@@ -220,7 +220,7 @@ class ReplicasManager:
         elif self.fault != reason:  # logged once, not at every try
             self.fault = reason
             logger.critical(
-                "%s; no other replica is known to have everything, so the group stays without a master",
+                "%s; no other replica is known to have all messages, so the group stays without a master",
                 reason,
             )
 

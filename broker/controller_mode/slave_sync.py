@@ -128,7 +128,7 @@ class SlaveSync:
                 self._last_problem = ""
                 continue
             if problem == _IS_ROCKETMQ:
-                logger.info("master %s is RocketMQ's: its tables are polled", leader.address)
+                logger.info("master %s is a RocketMQ broker: its metadata is polled", leader.address)
                 await self._poll_forever(leader)
             if problem != self._last_problem:
                 logger.info(

@@ -74,7 +74,7 @@ class ScheduleMessageService(TermService):
         inside = self._inside(SCHEDULE_TOPIC, level - 1, offset)
         if inside != offset:
             logger.error(
-                "delay level %d: offset %d is outside of its queue %d..%d; it goes on at %d",
+                "delay level %d: offset %d is outside its queue %d..%d; continuing at %d",
                 level, offset, queue.min_offset, queue.max_offset, inside,
             )  # fmt: skip
         return inside

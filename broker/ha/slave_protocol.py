@@ -328,9 +328,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def _truncated(self, before: int, confirmed: int, end: int) -> None:
         self.link.truncated(end)
-        logger.warning(
-            "log truncated from %d to %d: the master has another history from there on", before, end
-        )
+        logger.warning("log truncated from %d to %d: the master's log differs from there on", before, end)
         if end < confirmed:
             logger.error(
                 "the truncation removed confirmed records, %d..%d: the new master was elected without them",

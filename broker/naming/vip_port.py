@@ -62,7 +62,9 @@ async def open_fast_port(
     if configured < 0 or (not listen_port and not configured):
         return None
     if port < 1:
-        logger.warning("no fast port: listenPort %d - %d is none; set fastListenPort", listen_port, BELOW)
+        logger.warning(
+            "no fast port: listenPort %d - %d is not a port; set fastListenPort", listen_port, BELOW
+        )
         return None
     server = TcpServer(
         without_pulls(table),

@@ -93,7 +93,10 @@ class DispatchingStore(CuttableStore):
     def _dispatch_failed(self, error: OSError) -> None:
         """Keeps the record for the next call, which tries again. Logs one line until that succeeds."""
         if not self.dispatch_fault:
-            log.error("no room for a ConsumeQueue: %s; messages wait in the CommitLog, unreadable", error)
+            log.error(
+                "no disk space for a ConsumeQueue: %s; new messages cannot be consumed until there is some",
+                error,
+            )
         self.dispatch_fault = str(error)
 
     @property

@@ -137,7 +137,11 @@ class TimerService(TermService):
         end = 0 if queue is None else queue.next_offset
         offsets = {name: get(name, 0) for name in (rows.READ_OFFSET, rows.PHASE_OFFSET, rows.FIRST_OFFSET)}
         if any(offset > end for offset in offsets.values()):  # it would skip new messages (store pitfall 20)
-            logger.error("the progress of timers is beyond the end %d of their queue: %s", end, offsets)
+            logger.error(
+                "the progress of timers is beyond the end %d of their queue; continuing at the end: %s",
+                end,
+                offsets,
+            )
         read_offset, phase_offset, self._first_offset = (min(offset, end) for offset in offsets.values())
         frontier = Frontier(
             get(rows.READ_MS, -1), read_offset, phase_offset, get(rows.SLOT_MS, -1), get(rows.SLOT_OFFSET, -1)

@@ -33,7 +33,7 @@ def _findings(name: str, broker: BrokerConfig) -> Iterator[Finding]:
     for device, path in paths.items():
         quota = rules.quota_bytes(disk_room(path).total)
         excess = used[device] - rules.forced_bytes(quota)
-        text = f"the quota of {path}'s disk is {_gib(quota)}, the store has {_gib(used[device])}"
+        text = f"the quota on the disk of {path} is {_gib(quota)}, the store uses {_gib(used[device])}"
         if excess > 0 and rules.force:
             yield warning(
                 CHECK,

@@ -93,7 +93,7 @@ async def test_a_clone_that_tells_the_address_of_the_original_is_no_second_maste
             cluster.start_program(clone)
 
             async def refused() -> bool:
-                return f"works at {original.address}" in clone.log_path.read_text()
+                return f"is in use at {original.address}" in clone.log_path.read_text()
 
             await cluster.until("the clone is refused", refused, timeout_s=20)
             assert isinstance(await send(original), Ok) and isinstance(await send(clone), Failed)

@@ -182,7 +182,7 @@ class WorkerHost:
         try:
             answer = await self._ask(self._link("metrics"), ReadMetrics(), MetricsText, "metrics")
         except BrokerRefused as error:
-            logger.warning("a scrape without the brokers of worker %d: %s", self.number, error)
+            logger.warning("metrics of the brokers of worker %d are missing: %s", self.number, error)
             return []
         return to_families(answer.text)
 
@@ -277,7 +277,7 @@ class WorkerHost:
                 continue
             failures = 1 if now_ms() - begun_ms >= HEALTHY_AFTER_MS else failures + 1
             pause_ms = self._times.restart.pause_ms(failures, random.random())
-            logger.error("%s; it is started again in %d ms", reason, pause_ms)
+            logger.error("%s; restarting it in %d ms", reason, pause_ms)
             self._kept.all_failed(f"{reason}; both are started again")
             await asyncio.sleep(pause_ms / 1000)
 

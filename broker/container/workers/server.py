@@ -114,7 +114,7 @@ class WorkerServer:
         if self._orders_open or waited_s < self._signal_grace_s:
             loop.call_later(max(1.0, self._signal_grace_s - waited_s), self._check_supervisor)
         elif not self._ended.is_set():
-            logger.warning("stopping: a signal, and no order of the supervisor for %d s", waited_s)
+            logger.warning("stopping after a signal: the supervisor has sent no command for %d s", waited_s)
             self._end()
 
     # -- HostObserver --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class WorkerServer:
         if not self._begin.done():
             self._begin.set_result(None)
         if not self._ended.is_set():
-            logger.error("the supervisor is gone: %s; stopping all brokers", reason)
+            logger.error("lost the connection to the supervisor: %s; stopping all brokers", reason)
             self._end()
 
     def _end(self) -> None:

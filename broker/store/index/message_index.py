@@ -143,7 +143,7 @@ class MessageIndex:
 
     def _write_failed(self, error: OSError) -> None:
         if not self.fault:
-            log.error("no room for the message index: %s; new messages cannot be found by key", error)
+            log.error("no disk space for the message index: %s; new messages cannot be found by key", error)
         self.fault = str(error)
 
     def _roll(self) -> IndexFile:

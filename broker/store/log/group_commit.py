@@ -58,7 +58,10 @@ class GroupCommit:
         error = round_.exception()
         if isinstance(error, OSError) and not isinstance(error, SyncError):
             if not self._is_late:
-                logger.error("nothing is acknowledged before the log can be synced: %s", error)
+                logger.error(
+                    "cannot sync the log, trying again; no message is acknowledged until that succeeds: %s",
+                    error,
+                )
             self._is_late = True
             asyncio.get_running_loop().call_later(RETRY_S, self.want)
             return
@@ -66,7 +69,9 @@ class GroupCommit:
         if error is not None:
             self.fault = f"the disk does not keep what is written: {error}"
             if not isinstance(error, SyncError):  # which is logged where it occurred
-                logger.critical("%s; nothing is acknowledged any more", self.fault, exc_info=error)
+                logger.critical(
+                    "%s; no message is acknowledged any more: restart the broker", self.fault, exc_info=error
+                )
             self._on_fault(self.fault)
             return
         self.rounds += 1

@@ -56,7 +56,9 @@ class SyncFault:
                 return
             self._error = error
             self.text = f"{error.filename} could not be synced: {error.strerror}"
-        log.critical("%s; nothing that is written from now on counts: restart the broker", self.text)
+        log.critical(
+            "%s; later writes cannot be trusted and are not acknowledged: restart the broker", self.text
+        )
         self._on_fault(self.text)
 
     @contextmanager

@@ -104,7 +104,11 @@ class QueueTable:
         cannot be that of a directory."""
         topic, queue_id = parsed[1].decode("utf-8", "replace"), parsed[2]
         if not is_file_name(topic):
-            log.error("a record of queue %d has the topic %r: no queue for it", queue_id, topic)
+            log.error(
+                "a record of queue %d has the invalid topic %r: it is added to no ConsumeQueue",
+                queue_id,
+                topic,
+            )
             return None
         queue = self.find(topic, queue_id)
         if queue is None:

@@ -72,14 +72,14 @@ def check_targets(configs: Mapping[Path, ControllerConfig]) -> None:
             )
         if config.directory.exists() and any(config.directory.iterdir()):
             raise RestoreError(
-                f"{config.directory} is not empty. If its controller is lost for good, move the directory "
-                "away (do not delete it yet), and restore again"
+                f"{config.directory} is not empty. If its controller is permanently lost, move the "
+                "directory away (do not delete it yet), and restore again"
             )
     for member, address in first.raft_addresses.items():
         if _answers(address):
             raise RestoreError(
                 f"controller {member} runs: something answers at {address[0]}:{address[1]}. A restore is for "
-                "a group that is lost; a single lost member gets everything from the others. Stop all first"
+                "a group that is lost; a single lost member gets all data from the others. Stop all first"
             )
 
 

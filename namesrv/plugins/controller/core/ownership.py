@@ -37,13 +37,13 @@ def _second_owner(broker_id: int, owner_address: str, *, is_sure: bool) -> Refus
     if not is_sure:
         return Refused(
             ResponseCode.SYSTEM_BUSY,
-            f"brokerId {broker_id} may work at {owner_address}: this controller has just become active, and "
-            "waits for its heartbeat; repeat the request",
+            f"brokerId {broker_id} may be in use at {owner_address}: this controller has just become active, "
+            "and waits for a heartbeat from there; repeat the request",
         )
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
-        f"brokerId {broker_id} works at {owner_address}: stop that broker if this one takes its place; a copy"
-        " of its files must not run beside it",
+        f"brokerId {broker_id} is in use at {owner_address}: stop that broker if this one replaces it; a copy"
+        " of its files must not run at the same time",
     )
 
 
@@ -53,5 +53,5 @@ def _not_the_owner(broker_id: int, owner_address: str) -> Refused:
     return Refused(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
         f"brokerId {broker_id} belongs to another broker, registered at {owner_address}: remove .broker.meta"
-        " of this one to join under a new id",
+        " of this broker to join under a new id",
     )

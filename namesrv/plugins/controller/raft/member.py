@@ -338,7 +338,7 @@ class Member:
             logger.warning("the data directory was empty: catching up with the group, without a vote")
         elif self.joining.waits_for():
             names = ", ".join(self.joining.waits_for())
-            logger.info("first start: waiting for %s (a new group needs every member once)", names)
+            logger.info("first start: waiting for %s (all members must start once)", names)
 
     def _send_vote_eligibility(self) -> None:
         if self.joining.is_member:

@@ -177,10 +177,10 @@ async def test_the_caution_names_what_will_go_before_it_goes(
     caplog.clear()
     settings.become(settings_of(quotaPercentForDiskPartition=0.9))
     quota.tell()
-    assert "nothing is deleted at once" in caplog.text
+    assert "nothing has to be deleted now" in caplog.text
     settings.become(settings_of())
     quota.tell()
-    assert "no quota of the disk any more" in caplog.text
+    assert "the disk quota was removed" in caplog.text
     store.close()
 
 

@@ -511,7 +511,7 @@ async def test_a_promotion_that_does_not_end_is_a_failure(
 TAKEN = Failed(
     ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "brokerId 2 of b is registered at x:1 now"
 )
-WORKS = Failed(ResponseCode.CONTROLLER_INVALID_REQUEST, "brokerId 2 works at x:1")
+WORKS = Failed(ResponseCode.CONTROLLER_INVALID_REQUEST, "brokerId 2 is in use at x:1")
 
 
 @pytest.mark.parametrize("epoch", [4, 3], ids=["a new epoch", "the same epoch"])

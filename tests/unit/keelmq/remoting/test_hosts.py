@@ -50,7 +50,7 @@ def test_hosts_that_others_reach(host: str) -> None:
 
 def test_a_name_that_has_no_address(caplog: pytest.LogCaptureFixture) -> None:
     assert store_host("nowhere.invalid", 10911) == bytes(6) + b"\x2a\x9f"
-    assert "brokerIP1: nowhere.invalid cannot be resolved here" in caplog.text
+    assert "brokerIP1: nowhere.invalid cannot be resolved on this host" in caplog.text
 
 
 @pytest.mark.parametrize("store", [V4, V6])

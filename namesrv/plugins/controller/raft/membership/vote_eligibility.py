@@ -52,7 +52,7 @@ def load(path: Path, *, has_journal: bool, bootstrap: bool) -> VoteEligibility:
     if path.exists():
         body = without_checksum(path.read_bytes())
         if body is None:
-            raise DamagedError(f"{path}: damaged; this member does not know whether it may vote")
+            raise DamagedError(f"{path}: damaged, so it is unknown whether this member may vote")
         try:
             found = msgspec.msgpack.decode(body, type=VoteEligibility)
         except msgspec.MsgspecError as error:
@@ -60,7 +60,7 @@ def load(path: Path, *, has_journal: bool, bootstrap: bool) -> VoteEligibility:
         if found.state == "member" and not has_journal:
             raise DamagedError(
                 f"{path.parent}: the journal is missing, although this member had joined the group; "
-                "empty the whole directory and start again: the member then gets everything from the others"
+                "empty the whole directory and start again: the member then gets all data from the others"
             )
         if not (bootstrap and found.state != "member"):
             return found
@@ -141,7 +141,9 @@ class Joining:
         if all(each.state == "new" or each.member_list == wanted for each in others.values()):
             self._become("promised", wanted)
         else:
-            logger.error("the members promised different groups: empty the data directories of all members")
+            logger.error(
+                "the members began to form different groups: empty the data directories of all members"
+            )
 
     def _join(self) -> None:
         ours, others = self.own.member_list, self._received_of_others()

@@ -39,7 +39,7 @@ class DataDirectory:
             self._check_owner(_Owner(cluster_id, member_id))
             if self._restoring.exists():
                 raise ConfigError(
-                    f"{self.path}: a restore into it did not end; move it away, and restore it again"
+                    f"{self.path}: an earlier restore into it is incomplete; move it away, and restore again"
                 )
         except BlockingIOError:
             self.close()

@@ -278,7 +278,7 @@ async def test_a_copy_of_a_broker_that_works_does_not_get_its_id(bench: Bench) -
     await bench.group_of(1, 2)
     before = bench.broker_set
     for broker_id in (1, 2):
-        with pytest.raises(CommandError, match=f"brokerId {broker_id} works at {address(broker_id)}"):
+        with pytest.raises(CommandError, match=f"brokerId {broker_id} is in use at {address(broker_id)}"):
             await bench.register(broker_id, "10.9.9.9:10911")
     assert bench.broker_set == before
     await bench.beat(2, broker_addr="10.9.9.9:10911")  # it moved, and this beat overtook its 1003
@@ -293,7 +293,7 @@ async def test_a_copy_that_tells_the_address_of_the_broker_does_not_get_its_id(b
     header = {"cluster_name": CLUSTER, "broker_name": GROUP, "broker_id": 1, "broker_address": address(1)}
     ask = functools.partial(bench.ask, wire.REGISTER_BROKER_TO_CONTROLLER, None, **header)
     error = await refused(ask(FakePeer(99)))
-    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST and "works at" in str(error)
+    assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST and "is in use at" in str(error)
     assert bench.broker_set == before
     await ask(bench.peers[1])
     assert bench.broker_set.master_epoch > before.master_epoch, "the broker itself"
@@ -307,7 +307,7 @@ async def test_a_new_active_controller_waits_for_the_owner_before_it_gives_an_id
     bench.liveness.forget(bench.broker_set.key(1))
     bench.plugin.liveness_view.became_active(3_000)
     error = await refused(bench.register(1, "10.9.9.9:10911"))
-    assert error.code == ResponseCode.SYSTEM_BUSY and f"may work at {address(1)}" in str(error)
+    assert error.code == ResponseCode.SYSTEM_BUSY and f"may be in use at {address(1)}" in str(error)
     await bench.beat(1)
     error = await refused(bench.register(1, "10.9.9.9:10911"))
     assert error.code == ResponseCode.CONTROLLER_INVALID_REQUEST
