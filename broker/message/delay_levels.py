@@ -48,7 +48,7 @@ class DelayLevels:
         if text is None:
             return 0
         if len(text) > 9 or not text.lstrip(b"-").isdigit():
-            raise ValueError(f"property DELAY is no level: {text[:20]!r}")
+            raise ValueError(f"property DELAY is not a delay level: {text[:20]!r}")
         return min(max(int(text), 0), self.count)
 
     def queue_code(self, topic: str, properties: bytes, store_timestamp: int) -> int:
@@ -76,5 +76,5 @@ def timer_code(properties: bytes) -> int:
 def _delay_ms(part: str) -> int:
     found = _LEVEL.fullmatch(part)
     if found is None:
-        raise ValueError(f"{part!r} is no delay level: a number and s, m, h or d, like 10s")
+        raise ValueError(f"{part!r} is not a delay level: give a number and s, m, h or d, like 10s")
     return int(found[1]) * _UNITS[found[2]]

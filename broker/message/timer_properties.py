@@ -27,7 +27,7 @@ def deliver_at(properties: bytes, now_ms: int) -> int | None:
         if text is None:
             continue
         if len(text) > 18 or not text.lstrip(b"-").isdigit():
-            raise ValueError(f"property {name.decode()} is no number: {text[:20]!r}")
+            raise ValueError(f"property {name.decode()} is not a number: {text[:20]!r}")
         return base + int(text) * factor
     return None
 

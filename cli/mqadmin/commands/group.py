@@ -110,9 +110,9 @@ def _policy(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {"type": "CUSTOMIZED"}
     except ValueError as error:
-        raise typer.BadParameter(f"-p/--groupRetryPolicy is no JSON: {error}") from None
+        raise typer.BadParameter(f"-p/--groupRetryPolicy is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise typer.BadParameter("-p/--groupRetryPolicy is no JSON object")
+        raise typer.BadParameter("-p/--groupRetryPolicy is not a JSON object")
     return value
 
 

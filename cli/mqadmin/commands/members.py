@@ -74,7 +74,7 @@ async def _would_remove(admin: AdminClient, controller_addr: str, controller_id:
     left = sorted(members.keys() - {controller_id})
     value = {"controllerId": controller_id, "isMember": controller_id in members, "left": left}
     if controller_id not in members:
-        problem = f"{controller_id} is no member: {', '.join(left)} are"
+        problem = f"{controller_id} is not a member: {', '.join(left)} are"
         return Output(value, "", problems=(problem,), exit_code=REFUSED)
     if controller_id == metadata.controller_leader_id:
         problem = f"{controller_id} leads: mqadmin transferLeader first"

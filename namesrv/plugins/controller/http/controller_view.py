@@ -196,7 +196,7 @@ def _old_file(sources: ControllerSources, members: set[str]) -> Iterator[str]:
     if members and (lacking := sorted(members - listed)):
         yield f"{key} does not name member {', '.join(lacking)}: add it before the next restart"
     if members and (gone := sorted(listed - members - {sources.replicator.self_id})):
-        yield f"{key} names {', '.join(gone)}, which is no member: remove it before the next restart"
+        yield f"{key} names {', '.join(gone)}, which is not a member: remove it before the next restart"
 
 
 PROBLEM_GROUPS = 10

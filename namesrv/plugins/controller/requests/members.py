@@ -83,7 +83,7 @@ class MemberHandlers:
         self._check_leads()
         old, members = request.controller_id, self._replicator.request_addresses
         if old not in members:
-            return Reply(self._metadata(), remark=f"{old} is no member: nothing to do")
+            return Reply(self._metadata(), remark=f"{old} is not a member: nothing to do")
         if len(members) == 1:
             invalid(f"{old} is the only member: none would be left")
         if old == self._replicator.self_id:

@@ -65,7 +65,7 @@ def test_a_dry_run_shows_who_would_be_left(world: World) -> None:
     )
     for member, words in (
         ("n0", "n0 leads: mqadmin transferLeader first"),
-        ("n7", "n7 is no member: n0, n1 are"),
+        ("n7", "n7 is not a member: n0, n1 are"),
     ):
         refused = mqadmin("removeController", "-a", world.follower.address, "-id", member, "--dry-run")
         assert refused.exit_code == 1 and words in refused.stderr

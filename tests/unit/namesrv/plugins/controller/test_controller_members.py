@@ -101,7 +101,7 @@ async def test_a_repeated_request_is_a_success(bench: Bench, newcomer: Newcomer)
         "stop n3 now, if it still runs"
     )
     gone = await bench.ask(wire.REMOVE_CONTROLLER, controller_id="n3")
-    assert gone.remark == "n3 is no member: nothing to do" and "n3" not in gone.header.peers
+    assert gone.remark == "n3 is not a member: nothing to do" and "n3" not in gone.header.peers
     assert (await bench.ask(wire.TRANSFER_LEADER, controller_id="n0")).remark == "n0 already leads"
     assert [each[0] for each in bench.replicator.changes] == ["add", "remove"]
 

@@ -312,7 +312,7 @@ async def test_a_file_that_names_a_removed_controller(bench: Bench, monkeypatch:
     monkeypatch.setattr(bench.replicator, "status", lambda: status)
     async with client(bench) as http:
         assert (await http.get("/v1/controller")).json()["problems"] == [
-            "controllerDLegerPeers of this controller names n1, which is no member: "
+            "controllerDLegerPeers of this controller names n1, which is not a member: "
             "remove it before the next restart"
         ]
 
