@@ -114,7 +114,9 @@ class BatchQueue(ConsumeQueue):
         if queue_offset < self.max_offset:
             return
         if queue_offset > self.max_offset and self.max_offset > self.min_offset:
-            log.error("%s/%d lacks messages %d..%d", self.topic, self.queue_id, self.max_offset, queue_offset)
+            log.error(
+                "%s/%d lacks messages %d to %d", self.topic, self.queue_id, self.max_offset, queue_offset - 1
+            )
         unit = BatchUnit(log_offset, size, tags_code, timestamp, queue_offset, messages).packed()
         self._write(unit)
         if self.max_offset == self.min_offset:

@@ -214,7 +214,9 @@ class ConsumeQueue:
         """Sets max_offset to queue_offset: the queue begins mid-way (a replica that joined late), or units
         are missing in between (logged as an error)."""
         if self.max_offset > self.min_offset:
-            log.error("%s/%d lacks entries %d..%d", self.topic, self.queue_id, self.max_offset, queue_offset)
+            log.error(
+                "%s/%d lacks entries %d to %d", self.topic, self.queue_id, self.max_offset, queue_offset - 1
+            )
         else:
             self.min_offset = queue_offset
         position = queue_offset * UNIT_BYTES

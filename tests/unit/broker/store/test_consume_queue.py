@@ -97,7 +97,7 @@ def test_a_hole_is_filled_and_reported(tmp_path: Path, caplog: pytest.LogCapture
     fill(queue, 3)
     with caplog.at_level(logging.ERROR):
         queue.append(25, 2500, 100, 25)
-    assert "lacks entries 3..25" in caplog.text
+    assert "lacks entries 3 to 24" in caplog.text
     assert (queue.min_offset, queue.max_offset) == (0, 26)
     assert queue.unit(2) == (200, 100, 2)
     assert queue.unit(25) == (2500, 100, 25)
