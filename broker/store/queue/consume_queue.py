@@ -211,12 +211,10 @@ class ConsumeQueue:
         self._use_last_file()
 
     def _skip_to(self, queue_offset: int) -> None:
-        """Sets max_offset to queue_offset: the queue begins mid-way (a replica that joined late), or units
-        are missing in between (logged as an error)."""
+        """Sets max_offset: the queue begins mid-way (a replica that joined late), or entries are missing."""
         if self.max_offset > self.min_offset:
-            log.error(
-                "%s/%d lacks entries %d to %d", self.topic, self.queue_id, self.max_offset, queue_offset - 1
-            )
+            end = queue_offset - 1
+            log.error("%s/%d lacks entries %d to %d", self.topic, self.queue_id, self.max_offset, end)
         else:
             self.min_offset = queue_offset
         position = queue_offset * UNIT_BYTES
