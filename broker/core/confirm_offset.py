@@ -23,10 +23,7 @@ def confirm_offset(
         return max(current, max_offset)
     lowest = max_offset
     for member in others:
-        ack = acks.get(member, 0)
-        if ack <= current:
-            return current
-        lowest = min(lowest, ack)
+        lowest = min(lowest, acks.get(member, 0))
     return max(current, lowest)
 
 

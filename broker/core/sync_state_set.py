@@ -232,8 +232,6 @@ class SyncStateSetManager:
         if answer is None or proposal is None:
             self._pause_joins(proposal, now_ms)
             return False
-        if answer.epoch == self.agreed.epoch and answer.members == self.agreed.members == proposal.members:
-            self._settle()
         return self.adopt(answer)
 
     def _pause_joins(self, proposal: Proposal | None, now_ms: int) -> None:
