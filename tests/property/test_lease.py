@@ -244,6 +244,25 @@ class TestTransferTargets:
         lease.connection_lost("n0")
         assert over_from(lease, {2}, {}) == 0
 
+    def test_after_a_lost_connection_a_controller_must_hear_a_heartbeat_again(self) -> None:
+        """It says on a new connection that we are master, and deposes us for the close of the old one."""
+        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease.heartbeat_answered("n0", 1_000, 1_010)
+        lease.connection_lost("n0")
+        lease.confirmed("n0", 1_100)
+        assert lease.controllers_end_ms() == 0
+        lease.heartbeat_answered("n0", 1_200, 1_210)
+        assert lease.controllers_end_ms() == 0, "and has to say it afterwards"
+        lease.confirmed("n0", 1_220)
+        assert lease.controllers_end_ms() == 3_900
+
+    def test_with_a_short_timeout_the_grace_of_a_new_leader_is_as_short(self) -> None:
+        lease = Lease(timeout_ms=1_000, replica_timeout_ms=3_000)
+        lease.heartbeat_answered("n0", 9_900, 9_910)
+        lease.confirmed("n0", 10_000)
+        lease.heartbeat_answered("n0", 10_500, 10_510)
+        assert lease.controllers_end_ms() == 10_900, "n0 may have stopped leading at 10 000"
+
     def test_a_long_timeout_does_not_outlast_the_grace_of_a_new_leader(self) -> None:
         lease = Lease(timeout_ms=10_000, replica_timeout_ms=3_000)
         lease.heartbeat_answered("n0", 1_000, 1_010)

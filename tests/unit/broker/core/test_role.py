@@ -45,6 +45,8 @@ CASES: list[tuple[str, Role, RoleUpdate, type[Decision]]] = [
     ("same epoch, master hears a newer set", MASTER, role_update(3, 2, set_epoch=6), AdoptSyncStateSet),
     ("same epoch, master hears an older set", MASTER, role_update(3, 2, set_epoch=4), Stay),
     ("same epoch, two masters", MASTER, role_update(3, 1), Stay),
+    ("same epoch, two masters and a newer set", MASTER, role_update(3, 1, set_epoch=6), Stay),
+    ("same epoch, a slave hears of two masters", SLAVE, role_update(3, 3, "c:1"), Stay),
     ("older epoch", SLAVE, role_update(2, 2), Stay),
     ("older epoch without master (wiped controller)", MASTER, role_update(0, None), Stay),
 ]

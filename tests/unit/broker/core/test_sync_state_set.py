@@ -6,6 +6,7 @@ import pytest
 
 from broker.core.confirm_offset import confirm_offset, replicated_offset
 from broker.core.sync_state_set import (
+    HOLD_BYTES_MAX,
     HOLD_MS,
     HOLD_PAUSE_MS,
     JOIN_PAUSE_FIRST_MS,
@@ -28,9 +29,9 @@ class Slave:
         return self.caught_up
 
 
-def manager_of(*members: int, all_ack: bool = True) -> SyncStateSetManager:
+def manager_of(*members: int, all_ack: bool = True, now: int = 0) -> SyncStateSetManager:
     agreed = SyncStateSet(frozenset(members), 5)
-    return SyncStateSetManager(1, agreed, all_ack=all_ack, max_lag_ms=MAX_LAG_MS, now_ms=0)
+    return SyncStateSetManager(1, agreed, all_ack=all_ack, max_lag_ms=MAX_LAG_MS, now_ms=now)
 
 
 def look(
@@ -91,10 +92,19 @@ def test_one_proposal_at_a_time() -> None:
 def test_a_close_follower_is_waited_for_shortly() -> None:
     manager = manager_of(1)
     near = Slave(90, caught_up=0)
-    assert look(manager, {2: near}, now=10) is None
-    assert manager.others == {2}, "confirmOffset waits for it"
+    for now in (10, 10 + HOLD_MS):
+        assert look(manager, {2: near}, now=now) is None
+        assert manager.others == {2}, "confirmOffset waits for it"
     near.ack_offset = 100
-    assert look(manager, {2: near}, now=20) == Proposal(frozenset({1, 2}), 5)
+    assert look(manager, {2: near}, now=10 + HOLD_MS) == Proposal(frozenset({1, 2}), 5)
+
+
+def test_a_follower_that_is_far_behind_is_not_waited_for() -> None:
+    """confirmOffset would stand still for it again and again."""
+    manager = manager_of(1)
+    for behind, waits in ((HOLD_BYTES_MAX + 1, False), (HOLD_BYTES_MAX, True)):
+        look(manager, {2: Slave(100, caught_up=0)}, confirm=100 + behind, now=10)
+        assert manager.others == ({2} if waits else set())
 
 
 def test_waiting_for_a_follower_ends() -> None:
@@ -129,6 +139,15 @@ def test_a_member_that_never_came_has_time() -> None:
     manager = manager_of(1, 2)
     assert look(manager, {}, now=MAX_LAG_MS) is None
     assert look(manager, {}, now=MAX_LAG_MS + 1) == Proposal(frozenset({1}), 5)
+
+
+def test_the_time_of_a_member_begins_with_the_term() -> None:
+    """Its link has just come, or is of the term before: what it lacked until now does not count."""
+    began = 1_000_000
+    for links in ({}, {2: Slave(50, caught_up=began - 5_000)}):
+        manager = manager_of(1, 2, now=began)
+        assert look(manager, links, now=began + MAX_LAG_MS) is None
+        assert look(manager, links, now=began + MAX_LAG_MS + 1) == Proposal(frozenset({1}), 5)
 
 
 def test_lag_leaves_after_the_limit() -> None:
@@ -184,6 +203,8 @@ def test_the_same_set_epoch_settles_only_when_the_request_must_be_dead() -> None
     assert manager.others == {2}, "the request may still be on its way"
     manager.read(None, begun_ms=4_000 + SETTLE_MS)
     assert manager.others == {2}, "no reading proves nothing"
+    manager.read(agreed(1, epoch=4), begun_ms=4_000 + SETTLE_MS)
+    assert manager.others == {2}, "nor does that of a controller which is behind"
     manager.read(agreed(1, epoch=5), begun_ms=4_000 + SETTLE_MS)
     assert manager.others == set()
     assert not manager.must_read
@@ -240,6 +261,15 @@ def test_a_set_from_a_poll_overtakes_the_answer() -> None:
     assert not manager.must_read
 
 
+def test_a_proposal_that_a_newer_set_overtook_is_no_refusal_of_its_candidates() -> None:
+    manager = manager_of(1)
+    look(manager, {2: Slave(100)})
+    assert manager.adopt(agreed(1, 3))
+    assert not manager.answered(None, now_ms=9), "the controllers refuse what is of an older set"
+    assert not manager.must_read
+    assert look(manager, {2: Slave(100), 3: Slave(100)}, now=9) == Proposal(frozenset({1, 2, 3}), 6)
+
+
 @pytest.mark.parametrize("epoch", [4, 5])
 def test_an_older_set_is_not_believed(epoch: int) -> None:
     manager = manager_of(1, 2)
@@ -260,6 +290,7 @@ def test_an_older_set_is_not_believed(epoch: int) -> None:
         (10, [2, 3], {2: 60, 3: 0}, 10),  # pitfall 38: a fresh link holds
         (10, [2, 3], {2: 60, 3: -1}, 10),
         (50, [2], {2: 40}, 50),  # never back
+        (10, [2, 3], {2: 60, 3: 10}, 10),
         (10, [2], {2: 500}, 100),  # never past the log
         (10, [2], {2: 60, 9: 20}, 60),  # others' acks do not count
     ],

@@ -37,7 +37,7 @@ def test_the_first_epoch_is_kept_without_data() -> None:
     assert Epochs.of([(1, 0), (3, 0)]).drop_below(0).pairs == ((1, 0), (3, 0))
 
 
-@pytest.mark.parametrize(("epoch", "start"), [(5, 300), (4, 300), (6, 249)])
+@pytest.mark.parametrize(("epoch", "start"), [(5, 300), (4, 300), (6, 249), (5, 250), (4, 250)])
 def test_append_never_goes_back(epoch: int, start: int) -> None:
     with pytest.raises(ValueError, match="after 5@250"):
         THREE.append(epoch, start)
