@@ -1,0 +1,62 @@
+"""Truncation of a replica's log: where it ends, and that the store goes on afterwards."""
+
+from pathlib import Path
+
+from broker.ha.log_truncation import begin_truncation, truncate_partial_record
+from broker.store.message_store import MessageStore
+from tests.support.store_parts import bodies, crash, open_store, put_many
+
+
+def replica(root: Path, count: int = 5) -> MessageStore:
+    store = open_store(root)
+    put_many(store, count, queues=1)
+    store.become_slave()
+    return store
+
+
+def log_on_disk(root: Path) -> bytes:
+    return next((root / "commitlog").iterdir()).read_bytes()
+
+
+async def test_a_whole_log_is_not_cut(tmp_path: Path) -> None:
+    store = replica(tmp_path)
+    end = store.commit_log.max_offset
+    assert await truncate_partial_record(store) == end
+    assert store.cut_count == 0, "a copy that a backup makes stays good"
+    crash(store)
+
+
+async def test_a_replica_goes_on_behind_a_partial_record_that_was_cut(tmp_path: Path) -> None:
+    """A store that is still cutting dispatches nothing."""
+    store = replica(tmp_path)
+    end = store.commit_log.max_offset
+    record = bytes(store.commit_log.view(0, end // 5))
+    store.commit_log.receive_view()[:10] = record[:10]
+    store.commit_log.received(10)
+    assert await truncate_partial_record(store) == end == store.commit_log.max_offset
+    assert not store.is_cutting and not any(log_on_disk(tmp_path)[end:])
+    store.become_master()
+    put_many(store, 1, queues=1)
+    assert len(bodies(store)) == 6
+    crash(store)
+
+
+async def test_a_cut_that_did_not_reach_the_disk_is_finished(tmp_path: Path) -> None:
+    """The log ends with a whole record: only the store knows that the disk has more."""
+    store = replica(tmp_path)
+    size = store.commit_log.max_offset // 5
+    assert begin_truncation(store, 3 * size) == 3 * size
+    assert store.is_cutting and any(log_on_disk(tmp_path)[3 * size :])
+    assert await truncate_partial_record(store) == 3 * size
+    assert not store.is_cutting and not any(log_on_disk(tmp_path)[3 * size :])
+    crash(store)
+
+
+def test_in_the_middle_of_a_record_the_whole_one_before_it_is_the_end(tmp_path: Path) -> None:
+    store = replica(tmp_path)
+    size = store.commit_log.max_offset // 5
+    assert begin_truncation(store, 3 * size + 50) == 3 * size == store.commit_log.max_offset
+    store.write_cut()
+    store.end_cut()
+    assert len(bodies(store)) == 3
+    crash(store)
