@@ -221,6 +221,52 @@ def test_a_flush_of_bytes_that_went_says_nothing_about_those_that_come() -> None
         assert replica.acks == [offset, offset + 20]
 
 
+def test_an_empty_log_in_mid_offset_with_the_epochs_of_another_history() -> None:
+    """As after a power cut behind a ResetTo: there is nothing to truncate."""
+    replica = Replica(b"", (1, 0), (2, 4_000), base=80_000)
+    replica.receive(greeting(90_020, (1, 0), (3, 4_000)))
+    assert replica.close is None and replica.acks == [0]
+    replica.receive(transfer(90_000, b"b" * 20, 3, 4_000))
+    assert replica.close is None and "Truncate" not in replica.order
+    assert (replica.base, len(replica.log), replica.acks) == (90_000, 20, [0, 90_020])
+
+
+def test_with_sync_flush_the_first_ack_is_the_end_of_the_log_on_disk() -> None:
+    """The master sends from there on, so an earlier offset would name bytes that are here."""
+    replica = Replica(b"a" * 300, (1, 0))
+    link = replica.link = SlaveLink(
+        2,
+        slave_settings(1 << 16, sync_flush=True),
+        epochs=replica.saved,
+        min_offset=0,
+        max_offset=300,
+        now_ms=0,
+    )
+    assert not link.wants_flush, "there is no master yet"
+    replica.receive(greeting(300, (1, 0)))
+    assert link.wants_flush
+    link.flushed(200)
+    replica.perform()
+    assert replica.acks == [] and link.wants_flush
+    link.flushed(300)
+    link.flushed(250)
+    replica.perform()
+    assert replica.acks == [300] and not link.wants_flush
+
+
+def test_without_sync_flush_nothing_waits_for_the_disk() -> None:
+    replica = Replica(b"a" * 300, (1, 0))
+    replica.receive(greeting(320, (1, 0)) + transfer(300, b"b" * 20, 1, 0))
+    assert replica.acks == [300, 320] and not replica.link.wants_flush
+
+
+def test_an_epoch_that_begins_before_our_last_one_closes() -> None:
+    replica = Replica(b"a" * 150, (1, 0), (2, 100))
+    replica.receive(greeting(150, (1, 0), (2, 100)) + transfer(150, b"b" * 20, 3, 50))
+    assert replica.close is not None and "epoch 3@50 of the master contradicts" in replica.close.reason
+    assert len(replica.log) == 150 and replica.saved.pairs == ((1, 0), (2, 100))
+
+
 def test_epochs_are_saved_before_their_bytes() -> None:
     replica = Replica(b"a" * 100, (1, 0))
     replica.receive(greeting(100, (1, 0), (2, 100)))
