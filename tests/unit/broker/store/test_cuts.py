@@ -7,20 +7,11 @@ import pytest
 
 from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import file_name
-from broker.store.message_store import MessageStore
 from tests.support.store_disk import After, StoreDisk
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put, put_many
+from tests.unit.broker.store.test_message_store import copy_log
 
 OPERATIONS_MAX = 10_000
-
-
-def copy_log(source: MessageStore, target: MessageStore) -> None:
-    """What HA does: the master's bytes, received in place."""
-    while target.commit_log.max_offset < source.commit_log.max_offset:
-        room = target.commit_log.receive_view()
-        piece = source.commit_log.view(target.commit_log.max_offset, len(room))
-        room[: len(piece)] = piece
-        target.commit_log.received(len(piece))
 
 
 def messages(count: int) -> list[bytes]:

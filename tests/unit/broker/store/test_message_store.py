@@ -232,7 +232,28 @@ def test_a_log_that_lacks_confirmed_records_is_reported(
     (tmp_path / "abort").unlink()
     store = open_store(tmp_path)
     assert f"the log ends at {end - size}, and was confirmed up to {end}" in caplog.text
+    assert [len(bodies(store, 0)), len(bodies(store, 1))] == [5, 4], "its unit is gone with it"
+    assert put(store, b"next", queue_id=1)[2] == 4
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert bodies(store, 1)[-1] == b"next"
     crash(store)
+
+
+def test_a_checkpoint_behind_a_lost_file_of_the_log_is_not_believed(tmp_path: Path) -> None:
+    """Every offset of the store would be behind the end of the log."""
+    store = open_store(tmp_path)
+    put_many(store, 60, queues=1)
+    assert len(store.commit_log.file_starts()) == 2
+    store.flush_checkpoint()
+    crash(store)
+    max((tmp_path / "commitlog").glob("0*")).unlink()
+    store = open_store(tmp_path)
+    end, left = store.commit_log.max_offset, len(bodies(store, 0))
+    assert 0 < left < 60 and store.confirm_offset == store.dispatch_offset == end
+    assert put(store, b"next")[2] == left
+    store.set_confirm_offset(store.commit_log.max_offset)
+    assert bodies(store, 0)[-1] == b"next"
+    store.close()
 
 
 @pytest.mark.parametrize("lost", ["queues", "checkpoint", "both"])
