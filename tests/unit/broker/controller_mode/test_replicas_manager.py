@@ -157,10 +157,15 @@ class Broker:
         self.controller, self.scene, self.tasks = FakeController(), Scene(), TaskSet()
         self.directory = directory
         self.changes: list[tuple[int, int, list[str]]] = []
+        self.confirmed: list[int] = []
 
     def changed(self, before: Role, after: Role, took_ms: int) -> None:
         assert took_ms >= 0
         self.changes.append((before.epoch, after.epoch, self.scene.log[-1:]))
+
+    def confirm(self, asked_ms: int) -> None:
+        self.confirmed.append(asked_ms)
+        self.scene.changed.set()
 
     def start(self) -> ReplicasManager:
         files = MetaFiles(self.directory, cluster_name="C", broker_name="b")
@@ -184,7 +189,7 @@ class Broker:
             broker_name="b",
             poll_period_ms=60_000,
             on_change=self.changed,
-            on_confirmed=lambda asked_ms: None,
+            on_confirmed=self.confirm,
             on_sync_state_set=lambda sync_state_set: None,
         )
         self.manager.start(self.tasks)
@@ -302,6 +307,29 @@ async def test_a_master_whose_term_was_ended_is_fenced_until_there_is_a_new_one(
     broker.controller.elect(2, epoch=5)
     await broker.scene.until(lambda: "announce 5" in broker.scene.log)  # the election loop finds it
     assert broker.scene.writable
+
+
+@pytest.mark.parametrize(
+    ("master", "epoch", "address", "confirms"),
+    [
+        (2, 3, "me:1", True),
+        (2, 3, "copy:1", False),  # a process with a copy of our disk has taken the id
+        (2, 4, "me:1", False),  # elected again, but the role change is not done
+        (1, 3, "m:1", False),
+        (1, 4, "m:1", False),
+    ],
+)
+async def test_which_answer_is_a_proof_for_the_isolation_lease(
+    broker: Broker, master: int, epoch: int, address: str, confirms: bool
+) -> None:
+    broker.controller.elect(2, epoch=3)
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 3" in broker.scene.log)
+    await broker.scene.until(lambda: bool(broker.confirmed))  # by the poll that the role change asks for
+    broker.confirmed.clear()
+    broker.controller.elect(master, epoch, address)
+    await manager.read_sync_state_set(3)
+    assert bool(broker.confirmed) == confirms
 
 
 async def test_unknown_id_at_the_controller_keeps_us_fenced_and_explains(
