@@ -124,7 +124,8 @@ def _replica(
 ) -> ReplicaStatus:
     """From its own answers, the master's (907), and the heartbeats that the leading controller has."""
     address, broker_id = identity.broker_address, identity.broker_id
-    broker = seen.brokers.get(address)
+    other = another_at_its_address(identity, info)
+    broker = seen.brokers.get(address) if other is None else None
     heard: Mapping[str, Any] = next(
         (each for each in view.get("replicas", ()) if each.get("brokerId") == broker_id), {}
     )
@@ -146,13 +147,23 @@ def _replica(
     if link is not None:
         common |= {"lag_bytes": link.diff, "lag_ms": link.lag_millis}
     if not isinstance(broker, RunningBroker):
-        why = str(broker) if broker is not None else "no name server lists it"
+        why = str(broker) if broker is not None else other or "no name server lists it"
         return ReplicaStatus(**common | {"role": "silent", "problem": why})
     common |= {key: value for key, value in _numbers(broker).items() if value is not None}
     if common["lag_bytes"] is None:
         common["lag_bytes"] = _behind(seen, info, common["max_offset"])
     why = broker.info.get("notWritable", "") if is_master else (broker.ha.fault or "" if broker.ha else "")
     return ReplicaStatus(**common, problem=why)
+
+
+def another_at_its_address(identity: ReplicaIdentity, info: ReplicasInfo) -> str | None:
+    """Returns what runs at the address of a dead replica if that is another one: a broker that lost its disk
+    has a new id. None: nothing else that the controllers know."""
+    if identity.alive:
+        return None
+    others = [*info.in_sync_replicas, *info.not_in_sync_replicas]
+    ids = [each.broker_id for each in others if each.alive and each.broker_address == identity.broker_address]
+    return f"broker {ids[0]} runs at its address" if ids else None
 
 
 def _numbers(broker: RunningBroker) -> dict[str, Any]:

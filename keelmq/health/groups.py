@@ -6,7 +6,7 @@ from keelmq.health import commands
 from keelmq.health.container_rules import container_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import addresses
-from keelmq.health.group_summary import are_controlled, running
+from keelmq.health.group_summary import another_at_its_address, are_controlled, running
 from keelmq.health.permission_rules import permission_rules
 from keelmq.health.plain_routes import plain_routes
 from keelmq.health.reach import Silent
@@ -155,7 +155,12 @@ def _replica(
     who = f"replica {replica.broker_id} at {replica.broker_address}"
     if not replica.alive:
         forget = commands.clean_replica(seen, name, status.cluster, replica.broker_id)
-        if (gone := _gone(seen, name, replica.broker_id)) is not None:
+        if (other := another_at_its_address(replica, info)) is not None:
+            step = (
+                "a store that is new or empty gets a new id: unless the old store will return, forget its id"
+            )
+            yield warning("group.in-sync", name, f"{who} is not alive: {other}", step, forget)
+        elif (gone := _gone(seen, name, replica.broker_id)) is not None:
             step = "start it, or if it was removed permanently, make the controllers forget it"
             yield warning("group.in-sync", name, f"{who} is not alive: {gone}", step, forget)
         else:

@@ -14,6 +14,7 @@ from keelmq.health.status import Verdict
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.broker import HaRuntimeInfo
 from keelmq.remoting.operations.container import BrokerState
+from keelmq.remoting.operations.controller import ReplicaIdentity
 from tests.gallery.cluster import (
     BROKERS,
     CONTAINER,
@@ -294,6 +295,22 @@ def removed_replica(seen: ClusterSnapshot) -> None:
     seen.groups = heard(heartbeatAgeMs=30 * 3_600_000)
     del seen.brokers[BROKERS[2]]
     shown = {0: BROKERS[0], 2: BROKERS[1]}
+    seen.name_servers = {at: name_server(ROUTES | {NAME: shown}) for at in NS}
+
+
+@fault(
+    "the disk of a replica was replaced: it runs again, under a new id",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "replica 3 at 10.0.1.3:10911 is not alive: broker 4 runs at its address",
+    f"mqadmin cleanBrokerMetadata {AT_ALL} {OF_GROUP} -b 3",
+)
+def replaced_disk(seen: ClusterSnapshot) -> None:
+    new = ReplicaIdentity(broker_name=NAME, broker_id=4, broker_address=BROKERS[2], alive=True)
+    old = replicas(dead=(3,), out=(3,))
+    seen.sets = {NAME: old.model_copy(update={"in_sync_replicas": [*old.in_sync_replicas, new]})}
+    shown = {0: BROKERS[0], 2: BROKERS[1], 4: BROKERS[2]}
     seen.name_servers = {at: name_server(ROUTES | {NAME: shown}) for at in NS}
 
 

@@ -160,3 +160,11 @@ def test_the_page_has_the_table_of_today() -> None:
     text = Path(DOCUMENT).read_text(encoding="utf-8")
     assert text.count(MARK) == 2
     assert rewritten(text) == text, "python -m tests.gallery.table"
+
+
+def test_a_dead_replica_has_no_numbers_of_the_broker_that_has_its_address() -> None:
+    seen = healthy()
+    FAULTS["replaced_disk"].put(seen)
+    old, new = (each for each in status_of(seen).groups[0].replicas if each.address == BROKERS[2])
+    assert (old.broker_id, old.problem, old.disk_used) == (3, "broker 4 runs at its address", None)
+    assert (new.broker_id, new.problem, new.disk_used) == (4, "", 0.3)

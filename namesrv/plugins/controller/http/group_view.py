@@ -248,7 +248,7 @@ def route_disagreements(
     for replica in replicas:
         if replica.alive and replica.address not in listed:
             yield f"broker {replica.broker_id} at {replica.address} is alive but not in the routes"
-        elif not replica.alive and replica.address in listed:
+        elif not replica.alive and replica.address in listed - alive.keys():  # else it is another's now
             yield f"broker {replica.broker_id} at {replica.address} is in the routes but not alive"
     for broker_id, address in sorted(routes.broker_addrs.items()):
         known = broker_set.replicas.get(broker_id)

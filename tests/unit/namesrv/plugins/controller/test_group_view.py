@@ -281,6 +281,15 @@ def test_routes_against_controllers(
     assert sorted(route_disagreements(broker_set(**changes), replicas(*alive), known)) == sorted(says)
 
 
+def test_the_address_of_a_lost_disk_is_that_of_the_new_replica() -> None:
+    """The old id is dead, and the broker with the new one is what the routes have."""
+    known = [*replicas(1, 2), replicas(3)[-1].model_copy(update={"broker_id": 4})]
+    changed = broker_set(
+        replicas={each: Replica(at, "") for each, at in {1: A1, 2: A2, 3: A3, 4: A3}.items()}
+    )
+    assert list(route_disagreements(changed, known, routes({0: A1, 2: A2, 4: A3}))) == []
+
+
 @pytest.mark.parametrize(
     ("live", "says"),
     [
