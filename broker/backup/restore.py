@@ -45,8 +45,7 @@ def restore_store(
     with_identity: the broker goes on with the brokerId of the backup. Otherwise it gets a new one.
     """
     manifest = read_manifest(backup)
-    check_apart(backup, root)
-    _check_target(root, manifest, with_identity=with_identity)
+    check_target(backup, root, manifest, with_identity=with_identity)
     root.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(root)
     try:
@@ -80,7 +79,9 @@ def restore_store(
         os.close(lock)
 
 
-def _check_target(root: Path, manifest: Manifest, *, with_identity: bool) -> None:
+def check_target(backup: Path, root: Path, manifest: Manifest, *, with_identity: bool) -> None:
+    """Raises BackupError unless the backup may be restored there; OSError: the directory cannot be read."""
+    check_apart(backup, root)
     if root.exists() and not root.is_dir():
         raise BackupError(f"{root} is not a directory")
     if root.exists() and {each.name for each in root.iterdir()} - IN_USE_ONLY:

@@ -12,7 +12,7 @@ import typer
 
 from broker.backup.manifest import BackupError, Manifest, read_manifest
 from broker.backup.offline import backup_stopped
-from broker.backup.restore import check_backup, restore_store
+from broker.backup.restore import check_backup, check_target, restore_store
 from cli.backup.shell import JsonOption, run_requests, run_steps, show
 from cli.command_line import EpochFileOption, Refused, checked_addresses
 from cli.credentials import CredentialsOption
@@ -119,7 +119,9 @@ def restore_store_command(
         ),
     ] = False,
     epoch_file: EpochFileOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the backup, and write nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check backup and DIR, and write nothing")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create the store of a new broker from a backup; every checksum is verified."""
@@ -127,11 +129,11 @@ def restore_store_command(
     def steps() -> int:
         manifest = read_manifest(backup)
         root = store.expanduser().absolute()
-        copied = (
-            check_backup(backup)
-            if dry_run
-            else restore_store(backup, root, with_identity=with_identity, epoch_path=epoch_file)
-        )
+        if dry_run:
+            check_target(backup, root, manifest, with_identity=with_identity)
+            copied = check_backup(backup)
+        else:
+            copied = restore_store(backup, root, with_identity=with_identity, epoch_path=epoch_file)
         each_step(copied, "checked" if dry_run else "restored", 0, as_json=as_json)
         value = _value(backup, manifest) | {
             "store": None if dry_run else str(root),

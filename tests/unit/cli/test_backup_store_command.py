@@ -48,6 +48,20 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     assert nobody.exit_code == 3, nobody.output
 
 
+@pytest.mark.parametrize("options", [(), ("--with-identity",)])
+@pytest.mark.parametrize("target", ["store", "saved", "file", "new"])
+def test_a_dry_run_refuses_what_the_restore_refuses(
+    tmp_path: Path, target: str, options: tuple[str, ...]
+) -> None:
+    filled(tmp_path / "store")
+    (tmp_path / "file").touch()
+    keelmq("backup", "store", tmp_path / "saved", "--from-dir", tmp_path / "store")
+    wanted = keelmq("restore", "store", tmp_path / "saved", tmp_path / target, *options, "--dry-run")
+    done = keelmq("restore", "store", tmp_path / "saved", tmp_path / target, *options)
+    assert (wanted.exit_code, wanted.stderr) == (done.exit_code, done.stderr)
+    assert done.exit_code == (0 if target == "new" else 1)
+
+
 def test_a_copy_is_not_made_inside_its_source(tmp_path: Path) -> None:
     filled(tmp_path / "store")
     inside = keelmq("backup", "store", tmp_path / "store" / "saved", "--from-dir", tmp_path / "store")
