@@ -19,7 +19,7 @@ from keelmq.health.status import (
 )
 
 PROBLEMS_SHOWN = 10
-WIDTH_MIN, WIDE = 60, 110
+WIDTH_MIN, WIDE, MIN_TEXT = 60, 110, 20
 UNKNOWN = "-"
 UNITS = "KMGTPE"
 WORDS = {Verdict.OK: "OK", Verdict.WARNING: "WARNING", Verdict.FAILED: "FAILED"}
@@ -37,10 +37,10 @@ def screen(found: ClusterStatus, width: int = 80) -> Iterator[Text]:
         yield Text(f"{found.brokers_not_asked} more brokers were not asked")
     if found.controllers:
         yield Text()
-        yield from _controllers(found.controllers)
+        yield from _controllers(found.controllers, width)
     if found.name_servers:
         yield Text()
-        yield from _name_servers(found.name_servers)
+        yield from _name_servers(found.name_servers, width)
 
 
 def _verdict(found: ClusterStatus, width: int) -> Iterator[Text]:
@@ -94,7 +94,7 @@ def group_lines(group: GroupStatus, now_ms: int, width: int) -> Iterator[Text]:
         style = "" if replica.role != "silent" and replica.is_alive else "red"
         yield Text("  " + _row(_cells(replica), width), style)
         if replica.problem:
-            yield Text("     " + textwrap.shorten(replica.problem, width - 5, placeholder=" ..."))
+            yield Text("     " + _shortened(replica.problem, width - 5))
     for text in group.disagreements:
         for number, line in enumerate(textwrap.wrap(f"disagreement: {text}", width - 4)):
             yield Text(f"  {line}" if number == 0 else f"    {line}", "yellow")
@@ -157,7 +157,7 @@ def _row(cells: Sequence[str], width: int) -> str:
     ).rstrip()
 
 
-def _controllers(controllers: Sequence[ControllerStatus]) -> Iterator[Text]:
+def _controllers(controllers: Sequence[ControllerStatus], width: int) -> Iterator[Text]:
     leader = next((each for each in controllers if each.role == "leader"), None)
     who = "none leads" if leader is None else f"{leader.member or leader.address} leads"
     yield Text("CONTROLLERS", "bold").append(f"  {who}", "none")
@@ -166,13 +166,11 @@ def _controllers(controllers: Sequence[ControllerStatus]) -> Iterator[Text]:
         if each.last_applied is not None and each.commit_index is not None:
             raft += f", {each.last_applied} of {each.commit_index} entries applied"
         style = "red" if each.role == "silent" else ""
-        yield Text(
-            f"  {each.member or UNKNOWN:<5}{each.address:<22}{each.role:<9}{each.problem or raft.strip()}",
-            style,
-        )
+        head = f"  {each.member or UNKNOWN:<5}{each.address:<22}{each.role:<9}"
+        yield Text(head + _shortened(each.problem or raft.strip(), width - len(head)), style)
 
 
-def _name_servers(servers: Sequence[NameServerStatus]) -> Iterator[Text]:
+def _name_servers(servers: Sequence[NameServerStatus], width: int) -> Iterator[Text]:
     yield Text("NAME SERVERS", "bold")
     for each in servers:
         counts = [
@@ -180,8 +178,14 @@ def _name_servers(servers: Sequence[NameServerStatus]) -> Iterator[Text]:
             for count, noun in ((each.groups, "group"), (each.brokers, "broker"), (each.topics, "topic"))
             if count is not None
         ]
-        told = f"up    {', '.join(counts)}" if not each.problem else f"{'up' if each.is_up else 'down':<6}"
-        yield Text(f"  {each.address:<27}{told}{each.problem}", "" if not each.problem else "red")
+        head = f"  {each.address:<27}{'up' if each.is_up or not each.problem else 'down':<6}"
+        told = _shortened(each.problem or ", ".join(counts), width - len(head))
+        yield Text(head + told, "" if not each.problem else "red")
+
+
+def _shortened(text: str, width: int) -> str:
+    """A long address may leave little room. The whole text is in the problems."""
+    return textwrap.shorten(text, max(width, MIN_TEXT), placeholder=" ...")
 
 
 def size(count: int) -> str:

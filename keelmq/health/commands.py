@@ -24,6 +24,7 @@ AT_RUN_TIME = frozenset(
 compares them with the broker's own list."""
 START_BROKER = "mqbroker -c FILE"
 START_NAME_SERVER = "mqnamesrv -c FILE"
+ASK_NAME_SERVER = "keelmq status -n HOST:9876"
 START_CONTROLLER = "mqcontroller -c FILE"
 
 

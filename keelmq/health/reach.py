@@ -50,6 +50,11 @@ class Silent(Exception):
         return self.code == ResponseCode.NO_PERMISSION
 
     @property
+    def is_another_program(self) -> bool:
+        """Returns whether the server answers, and does not know what every server of its kind knows."""
+        return self.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    @property
     def hangs(self) -> bool:
         """Returns whether no answer came in time. Something listens there, or the machine is away: starting a
         program does not help."""

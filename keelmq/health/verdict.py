@@ -23,6 +23,7 @@ NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
 HANGS = "it hangs, or its machine is unreachable: wait for it to answer again; if it does not, restart"
 TLS_STEP = "if it accepts only TLS, give its CA; otherwise check that it runs there"
+ANOTHER_STEP = "another program answers there, such as a broker: correct the address lists"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
     "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "
@@ -63,16 +64,22 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _silent_name_server(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:
-    if silent.is_refusal:
-        return failed("namesrv.reachable", address, f"name server: {silent}", SIGN_STEP, commands.sign(seen))
-    if silent.was_plain:
-        line = commands.with_tls(seen)
-        return failed("namesrv.reachable", address, f"name server: {silent}", TLS_STEP, line)
     step = "start mqnamesrv there (clients use the others meanwhile), or correct the address lists"
-    line = commands.START_NAME_SERVER
-    if silent.hangs:
-        step, line = f"{HANGS} mqnamesrv there; clients use the others meanwhile", commands.watch(seen)
+    hung = f"{HANGS} mqnamesrv there; clients use the others meanwhile"
+    step, line = _unanswered(seen, silent, (step, commands.START_NAME_SERVER), hung)
     return failed("namesrv.reachable", address, f"name server: {silent}", step, line)
+
+
+def _unanswered(seen: ClusterSnapshot, silent: Silent, start: tuple[str, str], hung: str) -> tuple[str, str]:
+    """Returns the next step and its command. start: if nothing runs there. hung: the step if it does not
+    answer."""
+    if silent.is_refusal:
+        return SIGN_STEP, commands.sign(seen)
+    if silent.was_plain:
+        return TLS_STEP, commands.with_tls(seen)
+    if silent.is_another_program:
+        return ANOTHER_STEP, commands.ASK_NAME_SERVER
+    return (hung, commands.watch(seen)) if silent.hangs else start
 
 
 def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -154,15 +161,10 @@ def _controllers(seen: ClusterSnapshot) -> Iterator[Finding]:
     views = {at: each for at, each in seen.controllers.items() if isinstance(each, ControllerMetadata)}
     for address, each in seen.controllers.items():
         if isinstance(each, Silent):
-            step = "start it there: without a majority of controllers no master can be replaced"
+            without = "without a majority of controllers no master can be replaced"
             line = commands.START_NAME_SERVER if seen.is_embedded(address) else commands.START_CONTROLLER
-            if each.is_refusal:
-                step, line = SIGN_STEP, commands.sign(seen)
-            elif each.was_plain:
-                step, line = TLS_STEP, commands.with_tls(seen)
-            elif each.hangs:
-                step = f"{HANGS} it: without a majority of controllers no master can be replaced"
-                line = commands.watch(seen)
+            start = (f"start it there: {without}", line)
+            step, line = _unanswered(seen, each, start, f"{HANGS} it: {without}")
             yield failed("controller.reachable", address, f"controller: {each}", step, line)
         else:
             member = seen.member_of(address)

@@ -37,6 +37,9 @@ from tests.gallery.cluster import (
 )
 
 REFUSED, HUNG = Silent("connection refused"), Silent("no answer in 1200 ms")
+NOT_SUPPORTED = Silent(
+    "REQUEST_CODE_NOT_SUPPORTED, request type not supported", ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+)
 WATCH = f"keelmq status -n '{';'.join(NS)}' --watch 2"
 WATCH_GROUP = f"keelmq status -n '{';'.join(NS)}' --group {NAME} --watch 2"
 AT_ALL = f"-a '{';'.join(CONTROLLERS)}'"
@@ -471,6 +474,30 @@ def refused(seen: ClusterSnapshot) -> None:
     silent = Silent("NO_PERMISSION, username cannot be null", ResponseCode.NO_PERMISSION)
     seen.name_servers = dict.fromkeys(NS, silent)
     seen.controllers, seen.brokers, seen.sets, seen.groups = {}, {}, None, {}
+
+
+@fault(
+    "the address of a name server is that of a broker",
+    "failed",
+    "namesrv.reachable",
+    BROKERS[0],
+    "REQUEST_CODE_NOT_SUPPORTED",
+    "keelmq status -n HOST:9876",
+)
+def broker_as_name_server(seen: ClusterSnapshot) -> None:
+    seen.name_servers[BROKERS[0]] = NOT_SUPPORTED
+
+
+@fault(
+    "the address of a controller is that of a name server",
+    "failed",
+    "controller.reachable",
+    NS[0],
+    "REQUEST_CODE_NOT_SUPPORTED",
+    "keelmq status -n HOST:9876",
+)
+def name_server_as_controller(seen: ClusterSnapshot) -> None:
+    seen.controllers[NS[0]] = NOT_SUPPORTED
 
 
 @fault(
