@@ -88,21 +88,22 @@ def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker
     """A group that no controller leads, or that of controllers that do not answer."""
     routed = routed_brokers(seen, name)
     master = routed.get(MASTER_ID, "")
-    links = _links(seen, master)
+    links, controlled = _links(seen, master), are_controlled(brokers)
     info = ReplicasInfo(master_broker_id=MASTER_ID if master else None, master_address=master)
     rows = []
     for broker_id, address in sorted(routed.items()):
         link = links.get(broker_id)
         is_up = isinstance(seen.brokers.get(address), RunningBroker)
         identity = ReplicaIdentity(broker_name=name, broker_id=broker_id, broker_address=address, alive=is_up)
-        in_sync = broker_id == MASTER_ID or (link is not None and link.in_sync)
+        follows = link.in_sync if link is not None else not controlled and _follows(seen, address, master)
+        in_sync = broker_id == MASTER_ID or follows
         rows.append(_replica(seen, identity, links, {}, info, is_in_sync=in_sync and is_up))
     leading = rows[0] if rows and rows[0].broker_id == MASTER_ID else None
     return GroupStatus(
         cluster=_cluster(seen, name, {}),
         broker_name=name,
         verdict=Verdict.OK,
-        has_controllers=are_controlled(brokers),
+        has_controllers=controlled,
         master_id=MASTER_ID if master else None,
         master_address=master,
         sync_state_set=[row.broker_id for row in rows if row.is_in_sync],
@@ -185,6 +186,19 @@ def _behind(seen: ClusterSnapshot, info: ReplicasInfo, max_offset: int | None) -
     master = seen.brokers.get(info.master_address or "")
     end = whole(master.info.get("commitLogMaxOffset")) if isinstance(master, RunningBroker) else None
     return None if end is None or max_offset is None else max(end - max_offset, 0)
+
+
+def _follows(seen: ClusterSnapshot, address: str, master: str) -> bool:
+    """Returns whether a slave without controllers is in sync by what it says itself, because its master does
+    not know whose link it has: it copies, and lacks no more than haMaxGapNotInSync."""
+    slave, its_master = seen.brokers.get(address), seen.brokers.get(master)
+    if not isinstance(slave, RunningBroker) or not isinstance(its_master, RunningBroker):
+        return False
+    if slave.ha is None or not slave.ha.ha_client_runtime_info.activated:
+        return False
+    limit = whole(its_master.settings.get("haMaxGapNotInSync"))
+    end, its_end = (whole(each.info.get("commitLogMaxOffset")) for each in (slave, its_master))
+    return limit is not None and end is not None and its_end is not None and its_end - end <= limit
 
 
 def _links(seen: ClusterSnapshot, master: str) -> dict[int, HaConnectionRuntimeInfo]:

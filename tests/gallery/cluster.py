@@ -10,6 +10,7 @@ from keelmq.health.snapshot import ClusterSnapshot, NameServer, RunningBroker
 from keelmq.remoting.operations.broker import (
     EpochEntryBody,
     EpochEntryCache,
+    HaClientRuntimeInfo,
     HaConnectionRuntimeInfo,
     HaRuntimeInfo,
 )
@@ -104,10 +105,13 @@ def broker(
     return RunningBroker(info | changed, settings, 0, ha or default, cache)
 
 
-def plain_broker(*, is_master: bool) -> RunningBroker:
+def plain_broker(*, is_master: bool, copies: bool = True) -> RunningBroker:
+    """Its master does not know whose link it has."""
     settings = {"brokerName": PLAIN_NAME, "brokerPermission": "6", "namesrvAddr": ";".join(NS)}
+    settings["haMaxGapNotInSync"] = "100"
+    link = HaClientRuntimeInfo(activated=copies and not is_master)
     info = {"brokerActive": str(is_master).lower(), "commitLogDiskRatio": "0.30", "commitLogMaxOffset": "10"}
-    return RunningBroker(info, settings, 0, HaRuntimeInfo(master=is_master))
+    return RunningBroker(info, settings, 0, HaRuntimeInfo(master=is_master, ha_client_runtime_info=link))
 
 
 def replicas(

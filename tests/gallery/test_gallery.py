@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 from typer.main import get_command
 
 from broker.app.program import make_parser as broker_parser
@@ -21,7 +22,7 @@ from keelmq.health.status import Problem, Verdict
 from keelmq.health.summary import of_one_group, status_of
 from keelmq.remoting.operations.controller import PastElection
 from keelmq.runtime.config import ConfigError
-from tests.gallery.cluster import BROKERS, NAME, PLAIN_NAME, broker, healthy, replicas
+from tests.gallery.cluster import BROKERS, NAME, PLAIN, PLAIN_NAME, broker, healthy, plain_broker, replicas
 from tests.gallery.faults import FAULTS
 from tests.gallery.table import DOCUMENT, MARK, rewritten
 from tests.unit.cli.doctor.test_doctor_cluster import healthy as doctors_healthy
@@ -168,3 +169,19 @@ def test_a_dead_replica_has_no_numbers_of_the_broker_that_has_its_address() -> N
     old, new = (each for each in status_of(seen).groups[0].replicas if each.address == BROKERS[2])
     assert (old.broker_id, old.problem, old.disk_used) == (3, "broker 4 runs at its address", None)
     assert (new.broker_id, new.problem, new.disk_used) == (4, "", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("copies", "masters_end", "in_sync"),
+    [(True, 10, [0, 1]), (True, 110, [0, 1]), (True, 111, [0]), (False, 10, [0])],
+)
+def test_a_slave_without_controllers_is_in_sync_by_what_it_says(
+    copies: bool, masters_end: int, in_sync: list[int]
+) -> None:
+    seen, master = healthy(), plain_broker(is_master=True)
+    info = {**master.info, "commitLogMaxOffset": str(masters_end)}
+    seen.brokers[PLAIN[0]] = replace(master, info=info)
+    seen.brokers[PLAIN[1]] = plain_broker(is_master=False, copies=copies)
+    group = next(each for each in status_of(seen).groups if each.broker_name == PLAIN_NAME)
+    assert group.sync_state_set == in_sync
+    assert [each.is_in_sync for each in group.replicas] == [True, 1 in in_sync]
