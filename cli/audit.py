@@ -95,11 +95,13 @@ def audit(
 
 
 def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -> None:
-    told = count = 0
+    """Raises AuditReadError, also if all lines are damaged: they are of another program's log."""
+    told = found = count = 0
     if not as_json:
         print(HEAD)
     while True:
         for entry in reader.read():
+            found += 1
             if wanted.matches(entry):
                 count += 1
                 print(json.dumps(entry) if as_json else "\n".join(_rows(entry)))
@@ -110,6 +112,8 @@ def _show(reader: AuditReader, wanted: Wanted, *, follow: bool, as_json: bool) -
             break
         sys.stdout.flush()
         time.sleep(FOLLOW_S)
+    if told and not found:
+        raise AuditReadError(f"these are no files of an audit log. Programs keep theirs in {WHERE}")
     if not count:
         print("keelmq audit: no such line; without options all are shown", file=sys.stderr)
 

@@ -123,6 +123,12 @@ def test_damaged_lines_are_counted(directory: Path) -> None:
     assert output.count('"ts"') == 7
 
 
+def test_a_folder_with_other_logs_is_no_empty_audit_log(tmp_path: Path) -> None:
+    (tmp_path / "broker.log").write_text("2026-03-01 12:00:00.000 INFO broker: started\n")
+    output = run("--dir", str(tmp_path), code=1)
+    assert "no files of an audit log" in output and "auditPath" in output
+
+
 def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "auditPath" in run("--dir", str(tmp_path / "nowhere"), code=1)
     (tmp_path / "x.txt").write_text("")
