@@ -14,7 +14,7 @@ from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.client.consumer.pull_consumer import PullErrorKind
 from keelmq.client.producer.producer import SendErrorKind
-from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.codes import MASTER_ID, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 
@@ -181,7 +181,7 @@ def shown_value(value: Wire) -> Any:
 @asynccontextmanager
 async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> AsyncIterator[None]:
     """Raises AdminError in place of a SendError or PullError that says "no route" if the name servers do not
-    answer or do not know the topic: the client's error names neither of them as the cause."""
+    answer or do not know the topic, or if it is read-only: the client's error does not tell these apart."""
     try:
         yield
     except (SendError, PullError) as error:
@@ -190,7 +190,7 @@ async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> 
         if isinstance(error, PullError) and error.code is not None:
             raise AdminError("pullMessage", namesrv_addr, error.remark, error.code) from None
         try:
-            await admin.topic_route(namesrv_addr, topic)
+            route = await admin.topic_route(namesrv_addr, topic)
         except AdminError as cause:
             if cause.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise cause from None
@@ -199,6 +199,9 @@ async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> 
                 "(autoCreateTopicEnable)"
             )
             raise AdminError("sendMessage", namesrv_addr, remark, cause.code) from None
+        if isinstance(error, SendError) and not any(each.perm & PERM_WRITE for each in route.queue_datas):
+            remark = f"{error.remark}; nothing was sent: topicRoute shows the topic's brokers and permissions"
+            raise AdminError("sendMessage", namesrv_addr, remark, ResponseCode.NO_PERMISSION) from None
         raise
 
 

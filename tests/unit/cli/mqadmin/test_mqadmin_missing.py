@@ -260,3 +260,11 @@ def test_a_send_to_a_topic_without_a_name(command: str) -> None:
 )
 def test_every_error_of_a_send_or_read_has_a_next_step(error: SendError | PullError, step: str) -> None:
     assert f"r; {step}" in explain(error)
+
+
+def test_a_read_only_topic_is_a_refusal(world: World) -> None:
+    ran("updateTopic", "-t", "frozen", "-b", world.address, "-p", "4", "-n", world.namesrv)
+    result = mqadmin("sendMessage", "-t", "frozen", "-p", "x", "-n", world.namesrv)
+    assert result.exit_code == 1, result.stderr
+    assert "topic frozen is read-only" in result.stderr
+    assert "; nothing was sent: topicRoute shows the topic's brokers and permissions" in result.stderr
