@@ -328,15 +328,17 @@ def check_open_files() -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN:
         step = "raise it: `ulimit -Hn 65536`, LimitNOFILE= in systemd"
-        return warning("machine.open-files", "this machine", f"at most {hard}, one per connection", step)
-    shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard}"
-    return ok("machine.open-files", "this machine", f"at most {shown} (the programs raise their soft limit)")
+        return warning(
+            "machine.open-files", "this machine", f"at most {hard} open files, one per connection", step
+        )
+    shown = "open files have no limit" if hard == resource.RLIM_INFINITY else f"at most {hard} open files"
+    return ok("machine.open-files", "this machine", f"{shown} (the programs raise their soft limit)")
 
 
 def check_compiled() -> Finding:
     """Returns an OK in any case: without a C compiler the modules are interpreted."""
     count, total = built()
-    text = f"{count} of {total} modules of the data path"
+    text = f"{count} of {total} modules of the data path are compiled"
     if count < total:
         text += (
             "; the others are interpreted: a send costs more (gcc and Python's headers, then ./run, or pip)"

@@ -386,7 +386,7 @@ def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
             yield warning("machine.clock", host, text, step, "chronyc tracking")
     good = sum(abs(each) <= CLOCK_WARNING_MS for each in best.values())
     if good:
-        text = f"within {CLOCK_WARNING_MS // 1000} s of ours"
+        text = f"clocks within {CLOCK_WARNING_MS // 1000} s of ours"
         yield ok("machine.clock", plural(good, "machine"), text)
 
 

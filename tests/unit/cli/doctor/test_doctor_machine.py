@@ -181,6 +181,7 @@ def test_which_machine_a_file_is_for(tmp_path: Path) -> None:
 def test_open_files(hard: int, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (hard, hard))
     found: Finding = machine.check_open_files()
+    assert "open files" in found.text
     assert found.level is level
 
 
