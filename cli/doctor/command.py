@@ -56,7 +56,13 @@ class Wanted:
 def doctor(
     config: Annotated[
         list[Path] | None,
-        typer.Option("-c", "--config", metavar="FILE", help="Configuration file; may be given several times"),
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Configuration file; may be given several times",
+            readable=False,  # one that cannot be read is a finding, and the others are checked
+        ),
     ] = None,
     namesrv_addr: Annotated[
         str | None,

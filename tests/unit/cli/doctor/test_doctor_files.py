@@ -4,13 +4,16 @@ fit together.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
 from cli.doctor.files import ConfigFile, Kind, environment, kind_of, load
 from cli.doctor.rules import rules
+from cli.keelmq import app
 from keelmq.health.findings import CHECKS, Finding, Level, failed, merged, ok
 from namesrv.plugins.controller.raft.api import TlsFiles
 from tests.support.raft_certificates import Authority
@@ -335,3 +338,24 @@ def test_no_check_writes(files: Files, tmp_path: Path) -> None:
     machine.check_directories(loaded)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
     assert os.listdir(tmp_path) == ["secret"]
+
+
+def test_a_file_that_cannot_be_read_is_a_finding_beside_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, other = tmp_path / "private.conf", tmp_path / "other.conf"
+    private.write_text("brokerName=a\n")
+    other.write_text("brokerName=b\n")
+    opened, access = Path.open, os.access
+
+    def open_(path: Path, *args: str, **options: Any) -> Any:
+        if path == private:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != private and access(path, mode))
+    result = CliRunner().invoke(app, ["doctor", "--offline", "-c", str(private), "-c", str(other)])
+    assert result.exit_code == 1, result.output
+    assert "private.conf: cannot be read: Permission denied" in result.output
+    assert "other.conf: loads as mqbroker" in result.output
