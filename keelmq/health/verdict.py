@@ -24,6 +24,8 @@ SIGN_STEP = "give the credentials of a user who may read"
 HANGS = "it hangs, or its machine is unreachable: wait for it to answer again; if it does not, restart"
 TLS_STEP = "if it accepts only TLS, give its CA; otherwise check that it runs there"
 ANOTHER_STEP = "another program answers there, such as a broker: correct the address lists"
+UNHEARD_STEP = "list all and restart the broker: a leader considers it dead without its heartbeats"
+UNLISTED_STEP = "list all before its next start: it finds no other controllers if the listed ones do not run"
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
     "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "
@@ -358,7 +360,8 @@ def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
 def _knows_controllers(
     seen: ClusterSnapshot, address: str, settings: Mapping[str, str], members: set[str]
 ) -> Iterator[Finding]:
-    """A leader that gets no heartbeats from a broker considers it dead."""
+    """A leader that gets no heartbeats from a broker considers it dead. KeelMQ's brokers send them to every
+    controller that the leader names."""
     listed = addresses(settings.get("controllerAddr", ""))
     reached = set(listed).union(*(seen.resolved.get(each, frozenset()) for each in listed))
     missing = [
@@ -368,11 +371,11 @@ def _knows_controllers(
     ]
     if missing:
         text = f"controllerAddr of this broker lacks {', '.join(missing)}"
-        step = (
-            "list every controller and restart the broker: without its heartbeats a leader considers it dead"
-        )
         line = commands.start_with("controllerAddr", sorted(members))
-        yield failed("broker.settings", address, text, step, line)
+        if "haCatchUpThreads" in settings:
+            yield warning("broker.settings", address, text, UNLISTED_STEP, line)
+        else:
+            yield failed("broker.settings", address, text, UNHEARD_STEP, line)
 
 
 def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:

@@ -269,7 +269,19 @@ def missing_in_name_server(seen: ClusterSnapshot) -> None:
 
 
 @fault(
-    "a broker's controllerAddr lacks a controller",
+    "a broker's controllerAddr lacks a controller that was added",
+    "warning",
+    "broker.settings",
+    BROKERS[1],
+    "controllerAddr of this broker lacks 10.0.0.3:9878",
+    f"mqbroker -c FILE --set 'controllerAddr={';'.join(CONTROLLERS)}'",
+)
+def controller_added(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, controllerAddr=";".join(CONTROLLERS[:2]), haCatchUpThreads="2")
+
+
+@fault(
+    "controllerAddr of a broker of RocketMQ lacks a controller",
     "failed",
     "broker.settings",
     BROKERS[1],
