@@ -24,7 +24,7 @@ from namesrv.plugins import PluginContext, Settings
 from namesrv.plugins.controller.config import AT_RUN_TIME, ControllerConfig
 from namesrv.plugins.controller.core.apply import Applied
 from namesrv.plugins.controller.core.events import AnyEvent
-from namesrv.plugins.controller.core.state import State
+from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.core.tally import NEW_MASTER_ELECTED, NO_MASTER_ELECTED, ElectionTally
 from namesrv.plugins.controller.election.death_proofs import DeathProofs, Probe, connect_and_close
 from namesrv.plugins.controller.election.hung_masters import HungMasters
@@ -154,7 +154,7 @@ class ControllerPlugin:
             context.liveness,
             context.clock,
             self.elections.broker_became_active,
-            self._is_registered,
+            self._group_of,
             self.hung_masters,
             None if self.telemetry is None else self.telemetry.clock_offsets,
         )
@@ -350,12 +350,13 @@ class ControllerPlugin:
 
     def _forget_unregistered(self, key: BrokerKey) -> None:
         """Forgets an inactive broker that is not registered: a client can send heartbeats of any name."""
-        if not self._is_registered(key) and not self.context.liveness.is_active(key, self.context.clock()):
+        if self._group_of(key) is None and not self.context.liveness.is_active(key, self.context.clock()):
             self.context.liveness.forget(key)
 
-    def _is_registered(self, key: BrokerKey) -> bool:
+    def _group_of(self, key: BrokerKey) -> BrokerSet | None:
+        """Returns the group of this broker; None: it is not registered."""
         broker_set = self.machine.state.brokers.get(key.broker_name)
-        return broker_set is not None and key in broker_set.keys()  # noqa: SIM118 - its method
+        return broker_set if broker_set is not None and key in broker_set.keys() else None  # noqa: SIM118
 
 
 def _settings(config: ControllerConfig) -> RaftSettings:

@@ -21,7 +21,8 @@ from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
-from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX
+from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX, registered_elsewhere
+from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.hung_masters import HungMasters
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
 from namesrv.plugins.controller.settings import LiveConfig
@@ -67,7 +68,7 @@ class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 class HeartbeatHandler:
     """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat.
-    `is_registered(key)`: whether the key is a broker of the replicated state.
+    `group_of(key)`: the group of the replicated state that has this broker; None: it is not registered.
     `hung_masters` is told of each slave whose master is silent. `clock_offsets` None: clocks are not
     compared."""
 
@@ -77,7 +78,7 @@ class HeartbeatHandler:
         liveness: Liveness,
         clock: Callable[[], int],
         became_active: Callable[[BrokerKey], None],
-        is_registered: Callable[[BrokerKey], bool],
+        group_of: Callable[[BrokerKey], BrokerSet | None],
         hung_masters: HungMasters,
         clock_offsets: ClockOffsets | None = None,
     ) -> None:
@@ -87,7 +88,7 @@ class HeartbeatHandler:
             clock,
             became_active,
         )
-        self._is_registered, self._hung_masters = is_registered, hung_masters
+        self._group_of, self._hung_masters = group_of, hung_masters
         self._clock_offsets = clock_offsets
         self.beats = 0  # taken since the start
 
@@ -116,8 +117,10 @@ class HeartbeatHandler:
             ext.election_priority,
             peer.connection_id,
         )
-        beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
+        if was_sure:
+            self._check_owner(key, live)
+        beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         is_new = self._liveness.record_heartbeat(
             key,
             connection_id=peer.connection_id,
@@ -134,7 +137,7 @@ class HeartbeatHandler:
             ),
             grace_ms=config.controller_connection_loss_grace_ms,
         )
-        if is_new and self._liveness.count > KEYS_MAX and not self._is_registered(key):
+        if is_new and self._liveness.count > KEYS_MAX and self._group_of(key) is None:
             self._liveness.forget(key)
             raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
         if not was_sure:
@@ -147,6 +150,21 @@ class HeartbeatHandler:
             return None
         header = None if beats is None else BEAT_OFTEN
         return response_frame(command.opaque, ResponseCode.SUCCESS, "Heart beat success", header)
+
+    def _check_owner(self, key: BrokerKey, live: LiveInfo) -> None:
+        """Raises CommandError: the broker with this id works at its recorded address, and this heartbeat is
+        of another process. That one was paused, and replaced meanwhile. Over a newer connection it would
+        displace the present one here, and its registration (1003) would be accepted."""
+        before = self._liveness.info(key)
+        if not isinstance(before, Heartbeat) or before.live.broker_address == live.broker_address:
+            return
+        group = self._group_of(key)
+        if group is None or before.live.connection_id == live.connection_id:
+            return  # over the same connection: the broker has moved
+        if registered_elsewhere(group, key.broker_id, before.live.broker_address) is not None:
+            return
+        if refused := registered_elsewhere(group, key.broker_id, live.broker_address):
+            raise CommandError(refused.code, refused.remark)
 
     def _all_ack_beats(self, key: BrokerKey, now_ms: int) -> Silence | None:
         """Returns the gaps of this master's beats, with the one before this beat; None: it does not matter if

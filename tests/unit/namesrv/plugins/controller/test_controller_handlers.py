@@ -330,6 +330,32 @@ async def test_who_was_replaced_is_told_when_it_asks(bench: Bench) -> None:
         assert (await ask(**known)).header.master_broker_id == 1  # type: ignore[union-attr]
 
 
+async def test_a_process_that_was_replaced_does_not_get_its_id_back_by_its_heartbeats(bench: Bench) -> None:
+    """It was paused, and its connections were closed meanwhile: it opens newer ones than the broker that has
+    its id now. What that one has acknowledged would be lost with the id. S1."""
+    moved = "10.9.9.9:10911"
+    await bench.group_of(1)
+    bench.peers.pop(1)
+    bench.now_ms += 1_501
+    await bench.register(1, moved)
+    await bench.beat(1, broker_addr=moved)
+    present = bench.broker_set
+    bench.peers[1] = FakePeer(98)
+    error = await refused(bench.beat(1))
+    assert error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    assert f"brokerId 1 of broker-a is registered at {moved} now" in str(error)
+    error = await refused(bench.register(1))
+    assert f"brokerId 1 works at {moved}" in str(error)
+    assert bench.broker_set == present
+    bench.now_ms += 1_501
+    await bench.beat(1)  # the present one is silent
+    bench.peers[1] = FakePeer(99)
+    await bench.beat(1, broker_addr=moved)
+    assert f"brokerId 1 works at {moved}" in str(await refused(bench.register(1))), (
+        "it was cut off for a moment"
+    )
+
+
 async def test_a_master_at_another_address_begins_a_new_term_whatever_its_disk_says(bench: Bench) -> None:
     """It has an older copy of the disk, without the epoch in which the process before has acknowledged."""
     await bench.group_of(1)
