@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from keelmq.client.closing import Closing
 from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.group import GroupMember
 from keelmq.client.consumer.process_queue import ProcessQueue, Window
@@ -57,7 +58,7 @@ class LitePullConsumer:
         self._arrived = asyncio.Event()
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []
         self._turn = 0
-        self._closed = False
+        self._closed, self._closing = False, Closing()
 
     @property
     def client_id(self) -> str:
@@ -90,10 +91,11 @@ class LitePullConsumer:
 
     async def close(self) -> None:
         """Releases the queues. The messages that were returned last do not count as consumed, unless commit()
-        was called. Ends an `async for` of another task. May be called twice."""
+        was called. Ends an `async for` of another task. May be called twice.
+        If the caller is cancelled, the closing goes on in the background."""
         self._closed = True
         self._arrived.set()
-        await self._member.stop()
+        await self._closing.run(self._member.stop)
 
     def __aiter__(self) -> Self:
         return self

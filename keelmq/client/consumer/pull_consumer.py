@@ -7,6 +7,7 @@ continue during a fail-over: keelmq/client/cluster/queue_reader.py.
 from types import TracebackType
 from typing import Self
 
+from keelmq.client.closing import Closing
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS, BrokerMonitor
 from keelmq.client.cluster.queue_reader import (
     ATTEMPT_TIMEOUT_MS,
@@ -56,6 +57,7 @@ class PullConsumer:
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
         )  # not replaced masters: a producer may send over a shared client
         self._reader = QueueReader(self._client, self._monitor, group)
+        self._closing = Closing()
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,7 +68,11 @@ class PullConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the routes and its own client. May be called twice."""
+        """Closes the routes and its own client. May be called twice.
+        If the caller is cancelled, the closing goes on in the background."""
+        await self._closing.run(self._close)
+
+    async def _close(self) -> None:
         await self._monitor.close()
         await self._routes.close()
         if self._own_client:

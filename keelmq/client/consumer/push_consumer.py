@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from keelmq.client.closing import Closing
 from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.consume_message_service import (
     ConsumeMessageConcurrentlyService,
@@ -75,7 +76,7 @@ class PushConsumer:
         )
         member = self._member
         self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)
-        self._tasks = TaskSet()
+        self._tasks, self._closing = TaskSet(), Closing()
         if not self._member.is_broadcasting:
             self._sink.send_back = SendBack(
                 self._member.reader, self._sender, group, max_reconsume_times=settings.max_reconsume_times
@@ -114,7 +115,11 @@ class PushConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Waits for running listeners (close_timeout_ms), commits and unregisters. May be called twice."""
+        """Waits for running listeners (close_timeout_ms), commits and unregisters. May be called twice.
+        If the caller is cancelled, the closing goes on in the background."""
+        await self._closing.run(self._close)
+
+    async def _close(self) -> None:
         await self._member.stop()
         await self._tasks.stop()
         await self._sender.close()

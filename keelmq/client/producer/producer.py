@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from keelmq.client.closing import Closing
 from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
 from keelmq.client.cluster.queue_reader import QueueReader
@@ -124,6 +125,7 @@ class Producer:
         self._unique_keys, self._slots = unique_keys(), asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._introduced = self._closed = False
+        self._closing = Closing()
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,10 +137,12 @@ class Producer:
 
     async def close(self) -> None:
         """Waits `close_timeout_ms` for pending sends. Each that is not acknowledged by then ends with a
-        SendError: UNKNOWN if it may be stored, else CLOSED. Later sends are refused. May be called twice."""
-        if self._closed:
-            return
+        SendError: UNKNOWN if it may be stored, else CLOSED. Later sends are refused. May be called twice.
+        If the caller is cancelled, the closing goes on in the background."""
         self._closed = True
+        await self._closing.run(self._close)
+
+    async def _close(self) -> None:
         deadline_ms = now_ms() + self._close_timeout_ms
         if self._tasks:  # the sender does not know the newest ones yet
             await asyncio.wait(tuple(self._tasks), timeout=self._close_timeout_ms / 1_000)

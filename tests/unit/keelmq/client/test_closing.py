@@ -1,0 +1,59 @@
+"""close() of the asyncio clients when its caller is cancelled, as anyio's cancel scopes and time-outs do."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from keelmq.client import Consumer, Message, Producer, PullConsumer, PushConsumer
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, broker, send, until
+
+__all__ = ["broker"]
+
+Client = Producer | PullConsumer | Consumer | PushConsumer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Producer,
+        PullConsumer,
+        lambda address: Consumer(address, "closing-polls").subscribe("Closing"),
+        lambda address: PushConsumer(address, "closing", Seen()).subscribe("Closing"),
+    ],
+    ids=["Producer", "PullConsumer", "Consumer", "PushConsumer"],
+)
+async def test_a_cancelled_close_leaves_nothing_behind(
+    broker: TestBroker, make: Callable[[str], Client]
+) -> None:
+    await send(broker, "Closing", 1)
+    before = asyncio.all_tasks()
+    client = make(broker.namesrv_addr)
+    await client.__aenter__()
+    if isinstance(client, Producer):
+        await client.send(Message("Closing", b"1"))
+    elif isinstance(client, PullConsumer):
+        await client.fetch_queues("Closing")
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    assert isinstance((await asyncio.gather(closing, return_exceptions=True))[0], asyncio.CancelledError)
+    await until(lambda: asyncio.all_tasks() <= before, "the end of all tasks")
+
+
+async def test_a_second_close_waits_for_the_first(broker: TestBroker) -> None:
+    seen = Seen()
+    seen.gate.clear()
+    broker.create_topic("Twice")
+    async with PushConsumer(broker.namesrv_addr, "twice", seen).subscribe("Twice") as consumer:
+        await send(broker, "Twice", 1)
+        await until(lambda: seen.running == 1)
+        first, second = (asyncio.create_task(consumer.close()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait((first,))
+        assert not second.done(), "a listener still runs"
+        seen.gate.set()
+        await second
+    assert len(seen.bodies) == 1
