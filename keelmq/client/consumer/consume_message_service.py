@@ -140,7 +140,9 @@ class ConsumeMessageConcurrentlyService:
             logger.warning("listeners of %s still run: redelivering their messages", process_queue.queue)
 
     async def _serve(self) -> None:
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # a listener may suppress the cancellation with which close() ends it
             process_queue, window, messages = await self._jobs.get()
             if not process_queue.is_current(window):
                 continue

@@ -1,13 +1,22 @@
 """close() of the asyncio clients when its caller is cancelled, as anyio's cancel scopes and time-outs do."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
-from keelmq.client import Consumer, Message, Producer, PullConsumer, PushConsumer
+from keelmq.client import (
+    Consumer,
+    ConsumerSettings,
+    Message,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from pytest_keelmq.cluster import TestBroker
-from tests.support.client_parts import Seen, broker, send, until
+from tests.support.client_parts import DEADLINE_S, Seen, broker, send, until
 
 __all__ = ["broker"]
 
@@ -57,3 +66,24 @@ async def test_a_second_close_waits_for_the_first(broker: TestBroker) -> None:
         seen.gate.set()
         await second
     assert len(seen.bodies) == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_close_ends_when_a_listener_suppresses_its_cancellation(
+    broker: TestBroker, orderly: bool
+) -> None:
+    called = asyncio.Event()
+
+    async def suppresses(messages: tuple[MessageExt, ...]) -> None:
+        called.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    topic, settings = f"Suppressed{orderly}", ConsumerSettings(close_timeout_ms=1)
+    broker.create_topic(topic)
+    consumer = PushConsumer(broker.namesrv_addr, topic, suppresses, orderly=orderly, settings=settings)
+    await consumer.subscribe(topic).__aenter__()
+    await send(broker, topic, 1)
+    await called.wait()
+    async with asyncio.timeout(DEADLINE_S):
+        await consumer.close()
