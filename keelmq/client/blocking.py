@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from keelmq.client.blocking_base import Blocking, ClientClosed, settle
+from keelmq.client.blocking_base import Blocking, settle
 from keelmq.client.cluster.queue_reader import PULL_MAX_NUMS, READ_TIMEOUT_MS, PullResult
 from keelmq.client.cluster.routes import ROUTE_POLL_MS
 from keelmq.client.consumer.lite_pull_consumer import POLL_MAX, POLL_TIMEOUT_MS, LitePullConsumer
@@ -24,6 +24,7 @@ from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.core.subscription import ALL
 from keelmq.client.hooks import ClientHook
+from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.message import Message, MessageExt
 from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage

@@ -14,16 +14,13 @@ from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.core.send_result import SendResult
+from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.loop_thread import clients_thread
 from keelmq.client.producer.producer import Producer
 
 A = TypeVar("A")
 T = TypeVar("T")
 C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
-
-
-class ClientClosed(RuntimeError):
-    """The client was closed, perhaps by another thread, before the call ended."""
 
 
 class Blocking(Generic[C]):

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from keelmq.client.closing import Closing
 from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.group import GroupMember
 from keelmq.client.consumer.process_queue import ProcessQueue, Window
 from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
+from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import MessageExt
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.remoting.operations.clients import CONSUME_TYPES
@@ -58,7 +58,7 @@ class LitePullConsumer:
         self._arrived = asyncio.Event()
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []
         self._turn = 0
-        self._closed, self._closing = False, Closing()
+        self._lifecycle = Lifecycle()
 
     @property
     def client_id(self) -> str:
@@ -76,7 +76,9 @@ class LitePullConsumer:
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """Starts the consumer. PullError: a broker refuses an SQL92 subscription."""
+        """Starts the consumer. PullError: a broker refuses an SQL92 subscription.
+        RuntimeError: it was started before."""
+        self._lifecycle.open()
         try:
             await self._member.start()
         except BaseException:
@@ -91,11 +93,10 @@ class LitePullConsumer:
 
     async def close(self) -> None:
         """Releases the queues. The messages that were returned last do not count as consumed, unless commit()
-        was called. Ends an `async for` of another task. May be called twice.
+        was called. Ends an `async for` and a poll() of another task. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
-        self._closed = True
         self._arrived.set()
-        await self._closing.run(self._member.stop)
+        await self._lifecycle.close(self._member.stop)
 
     def __aiter__(self) -> Self:
         return self
@@ -103,10 +104,12 @@ class LitePullConsumer:
     async def __anext__(self) -> MessageExt:
         """Returns the next message, however long it takes. It counts as consumed when the loop requests the
         one after it (auto_commit=False: at commit()), so after `break`, or an error in the loop's body, it is
-        redelivered."""
+        redelivered. RuntimeError: the consumer was not opened."""
+        if not self._lifecycle.is_closed:
+            self._lifecycle.check_open()
         if self.auto_commit:
             self._finish_given()
-        while not self._closed:
+        while not self._lifecycle.is_closed:
             found = self._take(1)
             if found:
                 return found[0]
@@ -116,19 +119,21 @@ class LitePullConsumer:
 
     async def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         """Returns up to max_nums messages as soon as there is one, or none after timeout_ms. Messages of one
-        queue are in order of their offsets; queues take turns."""
+        queue are in order of their offsets; queues take turns. RuntimeError: the consumer is not open."""
+        self._lifecycle.check_open()
         if self.auto_commit:
             self._finish_given()
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                while True:
+                while not self._lifecycle.is_closed:
                     found = self._take(max_nums)
                     if found:
                         return found
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
-            return []
+            pass
+        return []
 
     async def reply(
         self,
@@ -144,7 +149,9 @@ class LitePullConsumer:
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Marks all returned messages as consumed, and saves the offsets at the brokers."""
+        """Marks all returned messages as consumed, and saves the offsets at the brokers. RuntimeError: the
+        consumer is not open."""
+        self._lifecycle.check_open()
         self._finish_given()
         await self._member.persist()
 

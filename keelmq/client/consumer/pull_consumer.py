@@ -7,7 +7,6 @@ continue during a fail-over: keelmq/client/cluster/queue_reader.py.
 from types import TracebackType
 from typing import Self
 
-from keelmq.client.closing import Closing
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS, BrokerMonitor
 from keelmq.client.cluster.queue_reader import (
     ATTEMPT_TIMEOUT_MS,
@@ -23,6 +22,7 @@ from keelmq.client.cluster.queue_reader import (
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
+from keelmq.client.lifecycle import Lifecycle
 from keelmq.remoting.client import RemotingClient
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, check_shared, optional_signer
@@ -57,7 +57,7 @@ class PullConsumer:
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
         )  # not replaced masters: a producer may send over a shared client
         self._reader = QueueReader(self._client, self._monitor, group)
-        self._closing = Closing()
+        self._lifecycle = Lifecycle()
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class PullConsumer:
     async def close(self) -> None:
         """Closes the routes and its own client. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
-        await self._closing.run(self._close)
+        await self._lifecycle.close(self._close)
 
     async def _close(self) -> None:
         await self._monitor.close()

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from keelmq.client.closing import Closing
 from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.consume_message_service import (
     ConsumeMessageConcurrentlyService,
@@ -29,6 +28,7 @@ from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.hooks import ClientHook, Hooks
+from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import MessageExt
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.client.producer.sender import Sender
@@ -76,7 +76,7 @@ class PushConsumer:
         )
         member = self._member
         self._sender = Sender(member.client, member.routes, member.monitor, INNER_PRODUCER)
-        self._tasks, self._closing = TaskSet(), Closing()
+        self._tasks, self._lifecycle = TaskSet(), Lifecycle()
         if not self._member.is_broadcasting:
             self._sink.send_back = SendBack(
                 self._member.reader, self._sender, group, max_reconsume_times=settings.max_reconsume_times
@@ -100,7 +100,9 @@ class PushConsumer:
         self._member.unsubscribe(topic)
 
     async def __aenter__(self) -> Self:
-        """Starts the consumer. PullError: a broker refuses an SQL92 subscription."""
+        """Starts the consumer. PullError: a broker refuses an SQL92 subscription.
+        RuntimeError: it was started before."""
+        self._lifecycle.open()
         self._sink.start(self._tasks)
         try:
             await self._member.start()
@@ -117,7 +119,7 @@ class PushConsumer:
     async def close(self) -> None:
         """Waits for running listeners (close_timeout_ms), commits and unregisters. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
-        await self._closing.run(self._close)
+        await self._lifecycle.close(self._close)
 
     async def _close(self) -> None:
         await self._member.stop()

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from keelmq.client.closing import Closing
 from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
 from keelmq.client.cluster.queue_reader import QueueReader
@@ -26,6 +25,7 @@ from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
 from keelmq.client.hooks import ClientHook, Hooks, SendTrace
+from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import Message, MessageExt, encode_properties, unique_keys
 from keelmq.client.producer.request_reply import (
     REPLY_TIMEOUT_MS,
@@ -125,7 +125,7 @@ class Producer:
         self._unique_keys, self._slots = unique_keys(), asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
         self._introduced = self._closed = False
-        self._closing = Closing()
+        self._lifecycle = Lifecycle()
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,7 +140,7 @@ class Producer:
         SendError: UNKNOWN if it may be stored, else CLOSED. Later sends are refused. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
         self._closed = True
-        await self._closing.run(self._close)
+        await self._lifecycle.close(self._close)
 
     async def _close(self) -> None:
         deadline_ms = now_ms() + self._close_timeout_ms

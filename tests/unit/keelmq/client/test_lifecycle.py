@@ -1,4 +1,4 @@
-"""close() of the asyncio clients when its caller is cancelled, as anyio's cancel scopes and time-outs do."""
+"""Opening and closing of the asyncio clients, also when the caller of close() is cancelled."""
 
 import asyncio
 import contextlib
@@ -87,3 +87,42 @@ async def test_close_ends_when_a_listener_suppresses_its_cancellation(
     await called.wait()
     async with asyncio.timeout(DEADLINE_S):
         await consumer.close()
+
+
+async def test_a_consumer_that_was_not_opened_is_an_error_and_not_an_empty_topic(broker: TestBroker) -> None:
+    consumer = Consumer(broker.namesrv_addr, "unopened").subscribe("Unopened")
+    for use in (lambda: consumer.poll(timeout_ms=1), consumer.commit, lambda: anext(consumer)):
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(RuntimeError, match="not open: use it in an `async with` statement"):
+                await use()
+
+
+async def test_a_closed_consumer_is_an_error_and_not_an_empty_topic(broker: TestBroker) -> None:
+    async with Consumer(broker.namesrv_addr, "closed").subscribe("Closed") as consumer:
+        pending = asyncio.create_task(consumer.poll(timeout_ms=60_000))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await pending == [], "close() ends it"
+    for use in (consumer.poll, consumer.commit):
+        with pytest.raises(RuntimeError, match="this client is closed"):
+            await use()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda address: Consumer(address, "reopened-polls").subscribe("Closing"),
+        lambda address: PushConsumer(address, "reopened", Seen()).subscribe("Closing"),
+    ],
+    ids=["Consumer", "PushConsumer"],
+)
+async def test_a_consumer_is_opened_once(
+    broker: TestBroker, make: Callable[[str], Consumer | PushConsumer]
+) -> None:
+    consumer = make(broker.namesrv_addr)
+    async with consumer:
+        with pytest.raises(RuntimeError, match="was opened before: create another one"):
+            await consumer.__aenter__()
+        assert consumer.assigned, "and the open one goes on"
+    with pytest.raises(RuntimeError, match="was opened before: create another one"):
+        await consumer.__aenter__()
