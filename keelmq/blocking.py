@@ -11,8 +11,8 @@ from keelmq.client.blocking import (
     BlockingPushConsumer,
     BlockingTransaction,
     BlockingTransactionProducer,
-    ClientClosed,
 )
+from keelmq.client.lifecycle import ClientClosed
 
 __all__ = [
     "BlockingConsumer",

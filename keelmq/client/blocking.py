@@ -24,7 +24,6 @@ from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.core.subscription import ALL
 from keelmq.client.hooks import ClientHook
-from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.message import Message, MessageExt
 from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
@@ -41,7 +40,6 @@ __all__ = [
     "BlockingPushConsumer",
     "BlockingTransaction",
     "BlockingTransactionProducer",
-    "ClientClosed",
 ]
 
 G = TypeVar("G", bound=PushConsumer | LitePullConsumer)

@@ -163,6 +163,39 @@ def test_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
         table.check_invariants()
 
 
+TIMED_BEAT = st.tuples(st.just("beat"), KEYS, st.sampled_from([300, 500, 800]))
+PAUSE = st.tuples(st.just("wait"), st.sampled_from([0, 1, 99, 100, 200, 300]))
+
+
+@settings(max_examples=share(300), deadline=None)
+@given(st.lists(TIMED_BEAT | PAUSE, max_size=30))
+def test_timeouts_of_a_heartbeat_table(steps: list[tuple[object, ...]]) -> None:
+    """Against a dict of the times at which the keys end: each key is told once, in the first scan after its
+    end, and the table names the earliest end."""
+    table, now = HeartbeatTable(), 0
+    ends: dict[BrokerKey, int] = {}
+    for step in steps:
+        match step:
+            case ("beat", BrokerKey() as key, int(timeout)):
+                is_new = table.record_heartbeat(
+                    key, connection_id=0, incarnation="", timeout_ms=timeout, now_ms=now, info=None
+                )
+                assert is_new == (key not in ends)
+                ends[key] = now + timeout
+            case ("wait", int(delay)):
+                now += delay
+        keys, told = list(table.keys()), [key for key, end in ends.items() if end < now]
+        assert [key for key in keys if table.is_active(key, now)] == [
+            key for key in keys if key in ends and key not in told
+        ]
+        assert sorted(map(str, table.scan_not_active(now))) == sorted(map(str, told))
+        ends = {key: end for key, end in ends.items() if key not in told}
+        table.check_invariants()
+        due = table.next_timeout_ms()
+        assert (due is None) == (not ends)
+        assert due is None or due <= min(ends.values()) + 1
+
+
 @settings(max_examples=share(200), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 500))
 def test_garbage_in_a_register_body_is_one_error(raw: bytes, version: int) -> None:

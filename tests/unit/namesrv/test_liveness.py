@@ -60,7 +60,7 @@ def test_who_may_be_dead_is_doubtful_until_it_is_known() -> None:
     table.connection_closed(1, 610)
     assert table.is_doubtful(A, 611), "its connection is gone"
     assert table.scan_not_active(661) == [A]
-    assert not table.is_doubtful(A, 661), "dead, and known to be"
+    assert not table.is_doubtful(A, 661) and not table.is_doubtful(A, 5_000), "dead, and known to be"
 
 
 def test_a_proof_ends_the_grace_at_once() -> None:
@@ -162,14 +162,49 @@ def test_an_older_incarnation_that_came_back_for_a_moment_keeps_nobody_out() -> 
     assert table.connection_closed(5, 100) == [A]
 
 
-def test_two_live_connections_of_one_incarnation_must_both_close() -> None:
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 1)])
+def test_two_live_connections_of_one_incarnation_must_both_close(first: int, last: int) -> None:
     """A broker that has a controller under two names in its configuration."""
     table = HeartbeatTable()
     beat(table, connection=1)
     beat(table, connection=2)
     beat(table, connection=1)
-    assert table.connection_closed(2, 10) == []
-    assert table.connection_closed(1, 20) == [A]
+    assert table.connection_closed(first, 10) == []
+    assert table.connection_closed(last, 20) == [A]
+
+
+def test_only_a_connection_that_was_replaced_is_outdated() -> None:
+    """What arrives over it was sent before the broker connected again: an unregister, for example."""
+    table = HeartbeatTable()
+    assert not table.is_outdated(A, 1), "unknown"
+    beat(table, connection=5)
+    beat(table, connection=7, now=10)
+    assert table.is_outdated(A, 5)
+    assert not table.is_outdated(A, 7)
+    assert not table.is_outdated(A, 9), "newer: its first heartbeat is on its way"
+    assert not table.is_outdated(A, 0), "HTTP"
+    beat(table, connection=5, now=20)
+    assert not table.is_outdated(A, 5), "both are in use"
+
+
+def test_a_new_incarnation_over_the_newest_connection_has_only_that_one() -> None:
+    """A broker whose address has changed. What remains of the older connection says nothing about it."""
+    table = HeartbeatTable()
+    for connection in (1, 2, 1):
+        beat(table, connection=connection, run="r1")
+    assert not beat(table, connection=2, run="r2", now=10)
+    assert table.info(A) == ("r2", 2)
+    assert table.connection_closed(2, 20) == [A]
+
+
+def test_a_new_incarnation_without_a_connection_is_bound_to_none() -> None:
+    """Its heartbeats come over HTTP."""
+    table = HeartbeatTable()
+    beat(table, connection=7, run="r1")
+    assert not beat(table, connection=0, run="r2", now=10)
+    assert table.info(A) == ("r2", 0)
+    assert table.connection_closed(7, 20) == []
+    assert table.is_active(A, 1_010) and not table.is_active(A, 1_011)
 
 
 def test_a_connection_whose_host_was_lost_does_not_hide_the_end_of_a_newer_one() -> None:
@@ -189,6 +224,44 @@ def test_one_connection_of_a_container_carries_many_brokers() -> None:
     beat(table, B, connection=5)
     assert table.connection_closed(5, 10) == [A, B]
     assert table.scan_not_active(60) == [A, B]
+
+
+def test_a_broker_that_leaves_a_shared_connection_leaves_the_others_bound() -> None:
+    table = HeartbeatTable()
+    beat(table, A, connection=5)
+    beat(table, B, connection=5)
+    beat(table, A, connection=6)
+    assert table.connection_closed(5, 10) == [B]
+    assert table.connection_closed(6, 20) == [A]
+
+
+def test_who_lost_its_connection_did_not_hang_however_late_the_scan_is() -> None:
+    table = HeartbeatTable(grace_ms=50)
+    beat(table, now=0)
+    table.connection_closed(1, 900)
+    assert table.scan_not_active(1_500) == [A], "told once, although its timeout is over as well"
+    assert table.last_seen(A) == LastSeen(0, 1_500)
+    table.check_invariants()
+
+
+def test_a_scan_tells_whose_timeout_is_over_and_finds_the_next_one() -> None:
+    table = HeartbeatTable()
+    other = BrokerKey("C1", "broker-a", 3)
+    beat(table, A, connection=0, now=0)
+    beat(table, B, connection=0, now=500)
+    beat(table, other, connection=0, now=900)
+    assert table.scan_not_active(1_500) == [A], "the whole timeout of B is over in the next ms"
+    assert table.next_timeout_ms() == 1_501
+    assert table.scan_not_active(1_501) == [B] and table.scan_not_active(1_901) == [other]
+
+
+def test_a_timeout_within_the_grace_is_told_once() -> None:
+    table = HeartbeatTable(grace_ms=500)
+    beat(table, now=0)
+    table.connection_closed(1, 900)
+    assert table.scan_not_active(1_001) == [A]
+    table.check_invariants()
+    assert table.next_deadline_ms() is None and table.scan_not_active(1_400) == []
 
 
 def test_the_grace_is_per_key_and_a_route_has_none() -> None:

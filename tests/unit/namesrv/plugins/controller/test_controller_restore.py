@@ -254,7 +254,7 @@ async def test_a_member_whose_restore_did_not_end_does_not_start(
     with pytest.raises(OSError, match="No space"):
         write_members([last], state)
     monkeypatch.undo()
-    with pytest.raises(ConfigError, match="a restore into it did not end"):
+    with pytest.raises(ConfigError, match="an earlier restore into it is incomplete"):
         async with started(last):
             pass
     shutil.rmtree(last.directory)
