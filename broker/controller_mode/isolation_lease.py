@@ -62,7 +62,7 @@ class IsolationLease:
             isolated = is_isolated()
             if isolated and not was_isolated:
                 logger.error(
-                    "isolated: the active controller does not answer, nor do all in-sync replicas (%s); no "
+                    "isolated: neither the active controller nor every in-sync replica (%s) answers; no "
                     "message is acknowledged, because another master may have been elected",
                     sorted(self._ha.transfer_targets),
                 )

@@ -310,7 +310,9 @@ def test_a_damaged_log_is_refused(tmp_path: Path, has_checkpoint: bool) -> None:
     before = content(tmp_path)
     shown = repair(tmp_path, "--queues", "--yes")
     assert shown.exit_code == 1
-    assert f"the log {'ends' if has_checkpoint else 'has no whole record'} at {int(log.name)}" in shown.output
+    assert (
+        f"the log {'ends' if has_checkpoint else 'has no complete record'} at {int(log.name)}" in shown.output
+    )
     assert content(tmp_path) == before
 
 
@@ -361,7 +363,7 @@ def test_a_lost_page_at_the_beginning_of_the_last_file_is_refused(tmp_path: Path
     damage_unit(tmp_path, 3)
     before = content(tmp_path)
     shown = repair(tmp_path, "--queues", "--yes")
-    assert shown.exit_code == 1 and "no whole record at" in shown.output
+    assert shown.exit_code == 1 and "no complete record at" in shown.output
     assert content(tmp_path) == before
 
 

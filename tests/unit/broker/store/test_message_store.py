@@ -337,7 +337,7 @@ def test_a_topic_that_is_no_name_of_a_directory_gets_no_queue(
     replica.set_confirm_offset(replica.commit_log.max_offset)
     while replica.dispatch(9):
         pass
-    assert "no queue for it" in caplog.text
+    assert "it is added to no ConsumeQueue" in caplog.text
     assert len(bodies(replica)) == 1 and not list(tmp_path.rglob("evil"))
     master.close()
     replica.close()
@@ -675,7 +675,7 @@ def test_a_queue_without_room_is_tried_again(
             assert not store.dispatch(100)
         assert store.max_queue_offset("TopicA", 0) == 0
         assert store.dispatch_behind
-    assert caplog.text.count("no room for a ConsumeQueue") == 1
+    assert caplog.text.count("no disk space for a ConsumeQueue") == 1
     while store.dispatch(7):
         pass
     assert len(bodies(store)) == 20

@@ -345,13 +345,13 @@ async def test_a_process_that_was_replaced_does_not_get_its_id_back_by_its_heart
     assert error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     assert f"brokerId 1 of broker-a is registered at {moved} now" in str(error)
     error = await refused(bench.register(1))
-    assert f"brokerId 1 works at {moved}" in str(error)
+    assert f"brokerId 1 is in use at {moved}" in str(error)
     assert bench.broker_set == present
     bench.now_ms += 1_501
     await bench.beat(1)  # the present one is silent
     bench.peers[1] = FakePeer(99)
     await bench.beat(1, broker_addr=moved)
-    assert f"brokerId 1 works at {moved}" in str(await refused(bench.register(1))), (
+    assert f"brokerId 1 is in use at {moved}" in str(await refused(bench.register(1))), (
         "it was cut off for a moment"
     )
 
