@@ -226,6 +226,27 @@ def test_a_fenced_election_changes_nothing(event: ElectMaster, code: int) -> Non
     assert (applied.state, applied.is_changed) == (state(), False)
 
 
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ((2,), ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),  # without the master
+        ((1, 7), ResponseCode.CONTROLLER_INVALID_REPLICAS),
+    ],
+)
+def test_a_log_entry_with_a_wrong_sync_state_set_changes_nothing(members: tuple[int, ...], code: int) -> None:
+    """decide() refuses such a set, too; a leader of another release may propose it."""
+    event = AlterSyncStateSet(
+        broker_name=GROUP,
+        master_broker_id=1,
+        new_sync_state_set=members,
+        expected_master_epoch=3,
+        expected_sync_state_set_epoch=5,
+    )
+    applied = apply(state(), event)
+    assert isinstance(applied.refused, Refused) and applied.refused.code == code
+    assert (applied.state, applied.is_changed) == (state(), False)
+
+
 def test_an_election_keeps_only_the_winner_in_sync() -> None:
     after = apply(state(), elect_event(2)).after
     assert after is not None
