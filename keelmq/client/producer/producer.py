@@ -362,7 +362,9 @@ class Producer:
         elif isinstance(error, SendError):
             callback(error)
         else:
-            raise error  # an illegal message: the loop's exception handler reports it
+            is_unsent = isinstance(error, ValueError | TypeError)  # an invalid message
+            kind = SendErrorKind.REFUSED if is_unsent else SendErrorKind.UNKNOWN
+            callback(SendError(kind, f"{type(error).__name__}: {error}", 0))
 
     # -- registration -----------------------------------------------------------------------------------
 

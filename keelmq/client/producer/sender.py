@@ -21,8 +21,8 @@ from keelmq.client.producer.send_attempt import STORED_CODES, PendingSend
 from keelmq.client.producer.send_gap_log import SendGapLog
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Failed, Ok, Unknown
-from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
+from keelmq.remoting.operation import Failed, LocalProtocolError, Ok, Outcome, Unknown
+from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import wait_for_event
 
@@ -113,9 +113,13 @@ class Sender:
         if queue is None or address is None:
             raise pending_send.error()
         pending_send.attempts += 1
-        if not await self._client.oneway(
-            address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
-        ):
+        try:
+            is_sent = await self._client.oneway(
+                address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
+            )
+        except LocalProtocolError as error:
+            raise ValueError(f"the message cannot be sent: {error}") from None
+        if not is_sent:
             self._note_failure(queue)
             self._monitor.unreachable(queue, sends_again=False)
             pending_send.fail(SendErrorKind.REFUSED, f"{address} cannot be reached")
@@ -252,19 +256,8 @@ class Sender:
     ) -> SendResult | None:
         """Makes one attempt. None: it failed, and another attempt may succeed; pending_send.remark has the
         reason."""
-        header = self._header(pending_send, queue)
-        pending_send.attempts += 1
-        pending_send.last_broker, pending_send.last_address = queue.broker_name, address
-        pending_send.in_doubt = True
         started_ms = now_ms()
-        timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, pending_send.deadline_ms - started_ms))
-        token = self._monitor.expect_answer(address, queue, started_ms)
-        try:
-            outcome = await self._client.call(
-                address, SEND_MESSAGE_V2, header, pending_send.body, timeout_ms=timeout_ms
-            )
-        finally:
-            self._monitor.settled(token)
+        outcome = await self._attempt(pending_send, queue, address, started_ms)
         pending_send.in_doubt = False
         match outcome:
             case Ok(header=answer):
@@ -316,6 +309,26 @@ class Sender:
                 self._monitor.unreachable(queue, sends_again=True)
         self._note_failure(queue)
         return None
+
+    async def _attempt(
+        self, pending_send: PendingSend, queue: MessageQueue, address: str, started_ms: int
+    ) -> Outcome[SendMessageResponse]:
+        """Returns what the broker answered. ValueError: no frame can carry the message."""
+        header = self._header(pending_send, queue)
+        pending_send.attempts += 1
+        pending_send.last_broker, pending_send.last_address = queue.broker_name, address
+        pending_send.in_doubt = True
+        timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, pending_send.deadline_ms - started_ms))
+        token = self._monitor.expect_answer(address, queue, started_ms)
+        try:
+            return await self._client.call(
+                address, SEND_MESSAGE_V2, header, pending_send.body, timeout_ms=timeout_ms
+            )
+        except LocalProtocolError as error:
+            pending_send.in_doubt = False
+            raise ValueError(f"the message cannot be sent: {error}") from None
+        finally:
+            self._monitor.settled(token)
 
     def _note_failure(self, queue: MessageQueue) -> None:
         if self._faults is not None:

@@ -225,7 +225,7 @@ class TransactionProducer(Producer):
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {error}") from None
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                state = await self._check(message)
+                state = TransactionState(await self._check(message))
         except Exception:
             logger.exception("check of transaction %s failed: the broker will check again", header.msg_id)
             return

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -154,9 +155,23 @@ async def test_callbacks(broker: TestBroker) -> None:
     async with Producer(broker.namesrv_addr, compress_over_bytes=None) as producer:
         good = await producer.send_async(Message("Calls", b"1"), callback=called.append)
         bad = await producer.send_async(Message("Calls", b"1" * 5_000_000), callback=called.append)
-        await asyncio.gather(good, bad, return_exceptions=True)
-        await until(lambda: len(called) == 2)
-    assert {type(each) for each in called} == {SendResult, SendError}
+        text: Any = Message("Calls", "text")  # type: ignore[arg-type]
+        invalid = await producer.send_async(text, callback=called.append)
+        results = await asyncio.gather(good, bad, invalid, return_exceptions=True)
+        await until(lambda: len(called) == 3)
+    assert isinstance(results[2], TypeError)
+    kinds = sorted(each.kind.name for each in called if isinstance(each, SendError))
+    assert kinds == ["REFUSED", "REFUSED"] and sum(isinstance(each, SendResult) for each in called) == 1
+
+
+async def test_a_message_that_no_frame_can_carry(broker: TestBroker) -> None:
+    broker.create_topic("Large")
+    large = Message("Large", bytes(17 << 20))
+    async with Producer(broker.namesrv_addr, compress_over_bytes=None) as producer:
+        for send in (producer.send, producer.send_oneway):
+            with pytest.raises(ValueError, match="the message cannot be sent: frame of 178"):
+                await send(large)
+        assert (await producer.send(Message("Large", b"small"))).queue_offset == 0
 
 
 async def test_delayed(broker: TestBroker) -> None:

@@ -74,7 +74,10 @@ async def test_the_broker_asks_another_producer_of_the_group(
     assert seen.bodies == ([b"1", b"2"] if state is TransactionState.COMMIT else [b"2"])
 
 
-async def test_a_check_that_fails_is_asked_again(broker: TestBroker) -> None:
+async def test_a_check_that_fails_is_asked_again(
+    broker: TestBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that returns something else than a state: True was sent as the decision 1."""
     broker.create_topic("Fails")
     asked: list[bytes] = []
 
@@ -82,6 +85,8 @@ async def test_a_check_that_fails_is_asked_again(broker: TestBroker) -> None:
         asked.append(message.body)
         if len(asked) == 1:
             raise ConnectionError("no database")
+        if len(asked) == 2:
+            return True  # type: ignore[return-value]
         return TransactionState.COMMIT
 
     seen = Seen()
@@ -91,7 +96,7 @@ async def test_a_check_that_fails_is_asked_again(broker: TestBroker) -> None:
     ):
         await producer.begin(Message("Fails", b"1"))
         assert await seen.has(1) == [b"1"]
-    assert len(asked) == 2
+    assert len(asked) == 3 and "True is not a valid TransactionState" in caplog.text
 
 
 async def test_a_delayed_message_has_no_transaction(broker: TestBroker) -> None:
