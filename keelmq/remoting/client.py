@@ -74,7 +74,8 @@ class RemotingClient:
     encoded; it may set ext fields. None: requests are not signed, unless sign_with() was called. A
     RepeatingSigner may have a refused request signed and sent once more.
     `on_refused(address, operation's name, remark)`: a request was answered with NO_PERMISSION. In a child
-    process that was forked after the client was made, every call raises RuntimeError."""
+    process that was forked after the client was made, every call raises RuntimeError, and so does a call in
+    another event loop than the first one."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class RemotingClient:
         self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
         self._connecting: dict[str, asyncio.Task[Connection | str]] = {}
         self._closed = self._inherited = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first call: it has the connections
         _clients.add(self)
 
     async def call(
@@ -256,14 +258,22 @@ class RemotingClient:
     async def _connection(self, address: str, timeout_s: float) -> Connection | str:
         """Returns the shared connection, or the reason why there is none. Callers share attempts; one that
         runs out of time leaves the attempt to the others."""
-        connection = self._connections.get(address)
-        if connection is not None and not connection.is_closing():
-            return connection
         if self._inherited:
             raise RuntimeError(
                 "this client was opened before the process was forked, and its connections are the parent's: "
                 "open another one in the child"
             )
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(
+                "this client was used in another event loop, which has its connections: open another client "
+                "in this loop (each asyncio.run() has a loop of its own)"
+            )
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closing():
+            return connection
         if self._closed:
             return "client is closed"
         task = self._connecting_to(address)

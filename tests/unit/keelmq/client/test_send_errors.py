@@ -12,6 +12,8 @@ from keelmq.client.core.subscription import Subscription
 from keelmq.client.message import Message, encode_properties
 from keelmq.client.producer.send_attempt import PendingSend, pending
 from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty
+from keelmq.remoting.operations.broker import GET_BROKER_RUNTIME_INFO
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,18 @@ def test_a_message_or_a_subscription_without_a_topic_is_refused() -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not host:port|no address given"):
         parse_addresses(text)
+
+
+def test_a_client_of_another_event_loop_is_refused() -> None:
+    """Each send took its whole time-out, and was then UNKNOWN."""
+    client = RemotingClient()
+
+    async def call() -> None:
+        await client.call("127.0.0.1:1", GET_BROKER_RUNTIME_INFO, Empty())
+
+    asyncio.run(call())
+    with pytest.raises(RuntimeError, match=r"was used in another event loop, .* asyncio\.run"):
+        asyncio.run(call())
 
 
 def test_a_list_of_addresses_is_refused() -> None:
