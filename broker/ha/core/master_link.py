@@ -90,7 +90,7 @@ class MasterLink:
         self.learner = False
         self.pulls_metadata = False
         self.ack_offset = -1
-        self.ack_count = 0
+        self.ack_count = 0  # acks that have arrived
         self.position = -1  # first byte not sent yet; -1: the slave has not asked for an offset yet
         self.sent_bytes = 0
         self.close_reason: str | None = None

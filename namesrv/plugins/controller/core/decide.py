@@ -32,9 +32,9 @@ from namesrv.plugins.controller.core.rules import (
     check_distance,
     check_length,
     check_master,
+    check_registered_address,
     clean_refused,
     other_cluster,
-    registered_elsewhere,
     unknown_set,
 )
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -182,7 +182,7 @@ def decide_read(
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
         return Refused(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
-    if refused := registered_elsewhere(broker_set, broker_id, broker_address):
+    if refused := check_registered_address(broker_set, broker_id, broker_address):
         return refused
     is_unsure = fence_sync_state_set_epoch == broker_set.sync_state_set_epoch
     is_master = master_broker_id is not None and master_broker_id == broker_set.master_broker_id

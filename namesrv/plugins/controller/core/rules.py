@@ -103,7 +103,7 @@ def check_distance(before: BrokerSet, event: ApplyBrokerId) -> Refused | None:
     return _invalid_id(event, f"the next id is {before.next_broker_id}; request it")
 
 
-def registered_elsewhere(
+def check_registered_address(
     broker_set: BrokerSet, broker_id: int | None, broker_address: str | None
 ) -> Refused | None:
     """Refused: the sender's id is registered at another address. That process has taken its place while it

@@ -21,7 +21,7 @@ from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.clock_offsets import ClockOffsets
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.hang import BEATS_MIN_MS
-from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX, registered_elsewhere
+from namesrv.plugins.controller.core.rules import TEXT_BYTES_MAX, check_registered_address
 from namesrv.plugins.controller.core.state import BrokerSet
 from namesrv.plugins.controller.election.hung_masters import HungMasters
 from namesrv.plugins.controller.election.liveness_view import Heartbeat
@@ -161,9 +161,9 @@ class HeartbeatHandler:
         group = self._group_of(key)
         if group is None or before.live.connection_id == live.connection_id:
             return  # over the same connection: the broker has moved
-        if registered_elsewhere(group, key.broker_id, before.live.broker_address) is not None:
+        if check_registered_address(group, key.broker_id, before.live.broker_address) is not None:
             return
-        if refused := registered_elsewhere(group, key.broker_id, live.broker_address):
+        if refused := check_registered_address(group, key.broker_id, live.broker_address):
             raise CommandError(refused.code, refused.remark)
 
     def _all_ack_beats(self, key: BrokerKey, now_ms: int) -> Silence | None:
