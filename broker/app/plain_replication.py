@@ -123,7 +123,7 @@ class PlainReplication:
     def recover(self, between: Between = nothing) -> None:
         """Prepares a store that was just loaded for its role; any thread. Nothing of it is long."""
         if not self.is_slave:
-            self._parts.store.become_master(is_whole=True)
+            self._parts.store.become_master()
 
     async def serve(self) -> None:
         """Has the role when it returns. Called once, after recover()."""

@@ -31,7 +31,7 @@ class StandAlone:
     def recover(self, between: Between = nothing) -> None:
         """Makes all messages of a store that was just loaded visible; any thread. With SYNC_FLUSH, serve()
         does it, after a flush."""
-        self._store.become_master(is_whole=True)
+        self._store.become_master()
         if not self._commit.is_on:
             self._store.set_confirm_offset(self._store.commit_log.max_offset)
             while self._store.dispatch(RECORDS_AT_ONCE):

@@ -8,29 +8,31 @@ import asyncio
 
 from broker.ha.ports import ReplicatedStore
 
+SCAN_RECORDS = 2_048
+"""Records that are scanned in one turn of the event loop: some milliseconds, interpreted."""
 
-def begin_truncation(store: ReplicatedStore, offset: int) -> int:
-    """Truncates the log in memory at `offset`, or at the end of the last whole record before it. Returns that
-    end.
 
-    The caller runs write_cut() in a thread and then end_cut().
-    """
-    store.begin_cut(offset)
-    end = store.whole_records_end()
-    if end < store.commit_log.max_offset:
-        store.begin_cut(end)
-    return end
+async def scan_to_end(store: ReplicatedStore) -> None:
+    """Reads what arrived after the last scan of the dispatcher."""
+    is_behind = True
+    while is_behind:
+        is_behind = store.scan(SCAN_RECORDS)
+        await asyncio.sleep(0)
 
 
 async def truncate_partial_record(store: ReplicatedStore) -> int:
     """Removes a partial record at the end, and finishes a truncation that was interrupted. Returns the log's
-    end.
+    end; then every record of the log is whole, and the next offset of every queue is known.
 
-    Raises OSError if the truncation is not on disk; nothing may be written before another call has succeeded.
+    Reads what arrived after the last scan of the dispatcher, no more. Raises OSError if the truncation is not
+    on disk; nothing may be written before another call has succeeded.
     """
-    end = store.whole_records_end()
-    if end < store.commit_log.max_offset or store.is_cutting:
-        begin_truncation(store, end)
-        await asyncio.to_thread(store.write_cut)
-        store.end_cut()
-    return store.commit_log.max_offset
+    while True:
+        if store.is_cutting:
+            await asyncio.to_thread(store.write_cut)
+            store.end_cut()
+        await scan_to_end(store)
+        end = store.scanned_offset
+        if end == store.commit_log.max_offset:
+            return end
+        store.begin_cut(end)

@@ -112,6 +112,11 @@ class ReplicatedStore(Protocol):
         """Whether confirmed records are not dispatched to queues and index yet."""
         ...
 
+    @property
+    def dispatch_backlog(self) -> int:
+        """Confirmed bytes that are not dispatched yet."""
+        ...
+
     def set_confirm_offset(self, offset: int) -> None:
         """Moves confirmOffset to `offset`; records that end at or below it may be read."""
         ...
@@ -138,8 +143,23 @@ class ReplicatedStore(Protocol):
         """Ends the truncation after write_cut() has succeeded."""
         ...
 
-    def whole_records_end(self) -> int:
-        """Returns the end of the last whole record."""
+    @property
+    def scanned_offset(self) -> int:
+        """End of the last whole record that is known."""
+        ...
+
+    def tail_fault(self) -> str:
+        """Returns why the log must not be cut at scanned_offset; "": nothing confirmed would be lost."""
+        ...
+
+    @property
+    def scan_behind(self) -> bool:
+        """Whether bytes were received that scan() has not read."""
+        ...
+
+    def scan(self, records_max: int) -> bool:
+        """Reads up to `records_max` received records for what a promotion needs. Returns True if there are
+        more."""
         ...
 
     def become_master(self) -> None:

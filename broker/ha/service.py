@@ -20,7 +20,7 @@ from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
 from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
-from broker.ha.log_truncation import truncate_partial_record
+from broker.ha.log_truncation import scan_to_end, truncate_partial_record
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
 from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
@@ -92,7 +92,7 @@ class HaService:
         self._tasks, self._role_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
-        self._dispatcher = Dispatcher(store)
+        self._dispatcher = Dispatcher(store, self._dispatched)
         self.log_epochs = LogEpochs(epoch_path, self._use_epochs)
 
     # -- start and stop ----------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class HaService:
         """Begins a term as master. The caller has closed the gate for sends.
 
         Raises EpochPassed if `epoch` is below one of the log, LocalProtocolError if the epochs of the log
-        cannot be read or a sync of the log has failed.
+        cannot be read, a sync of the log has failed, or a confirmed record is damaged.
         """
         if self.log_epochs.fault is not None:
             raise LocalProtocolError(self.log_epochs.fault)
@@ -197,6 +197,9 @@ class HaService:
         await self.leave_role("the role changes", keep_links=keep_links)
         before = self.store.commit_log.max_offset
         if not stays:
+            await scan_to_end(self.store)
+            if fault := self.store.tail_fault():
+                raise LocalProtocolError(fault)
             await truncate_partial_record(self.store)
         end = self.store.commit_log.max_offset
         self.truncated_bytes = before - end
@@ -327,6 +330,10 @@ class HaService:
         if offset > self.store.confirm_offset:
             self.store.set_confirm_offset(offset)
             self._confirm_offset_moved(offset)
+
+    def _dispatched(self) -> None:
+        if self.client is not None and self.client.protocol is not None:
+            self.client.protocol.dispatched()
 
     def _confirm_offset_moved(self, offset: int) -> None:
         self._events.on_confirm(offset)

@@ -23,8 +23,8 @@ from broker.ha.core.slave_link import (
     SlaveSettings,
     Truncate,
 )
+from broker.ha.dispatcher import BACKLOG_BYTES_MAX
 from broker.ha.log_epochs import LogEpochs
-from broker.ha.log_truncation import begin_truncation
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
 from keelmq.runtime.log_context import in_context
@@ -94,6 +94,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._broken = False  # the log takes no more bytes: the connection is about to be closed
         self._turn_bytes = 0  # read into the log in this turn of the loop
         self._unsent = b""  # reports of a turn with large reads
+        self._is_held = False  # reads nothing until more is dispatched
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
@@ -190,8 +191,27 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         if self._unsent:
             self._transport.write(self._unsent)
             self._unsent = b""
-        if self._disk_job is None and not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        transport, is_busy = self._transport, self._disk_job is not None or self._is_held
+        if transport is not None and self._close is None and not is_busy and not transport.is_reading():
+            transport.resume_reading()
+
+    def _hold(self) -> None:
+        """Reads nothing while too much waits for its dispatch: the acks tell the master that this slave lags,
+        and a promotion finds little to do."""
+        if self._store.dispatch_backlog > BACKLOG_BYTES_MAX and self._transport is not None:
+            self._is_held = True
+            if self._transport.is_reading():
+                self._transport.pause_reading()
+
+    def dispatched(self) -> None:
+        """Some records were dispatched: reads on if this was awaited."""
+        if self._is_held and self._store.dispatch_backlog <= BACKLOG_BYTES_MAX // 2:
+            self._is_held = False
+            if not self._turn_bytes:  # else the next turn does
+                self._read_on()
 
     def _take(self, data: memoryview, now_ms: int) -> None:
         """Handles headers, small bodies, and the beginning of a large one. Raises OSError if the log takes no
@@ -271,6 +291,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                     self._transport.write(effect.data)
             case Confirm():
                 self._owner.confirm_offset_received(effect.offset)
+                self._hold()
             case SaveEpochs(epochs):
                 save = self._owner.log_epochs.begin_save(epochs)
                 self._in_thread(save.write, save.use)
@@ -287,8 +308,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _truncate(self, offset: int) -> None:
         """Truncates durably before the ack is sent: the bytes must not come back after a crash."""
         before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
-        end = begin_truncation(self._store, offset)
-        self._finish_cut(lambda: self._truncated(before, confirmed, end))
+        self._store.begin_cut(offset)
+        self._finish_cut(lambda: self._truncated(before, confirmed, offset))
 
     def _finish_cut(self, then: Callable[[], None]) -> None:
         def cut_is_written() -> None:
@@ -323,8 +344,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
             self._take(memoryview(pending), now_ms)
         except OSError as full:
             self.close(f"cannot write here: {full}")
-        if self._disk_job is None and self._close is None and self._transport is not None:
-            self._transport.resume_reading()
+        self._read_on()
 
     def _truncated(self, before: int, confirmed: int, end: int) -> None:
         self.link.truncated(end)

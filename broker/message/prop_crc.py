@@ -84,7 +84,11 @@ def recovery_parser(*, check_crc: bool, check_prop_crc: bool) -> RecordParser:
     forceVerifyPropCRC."""
     if not check_crc:
         return parse
-    return parse_with_prop_crc if check_prop_crc else partial(parse, check_crc=True)
+    return parse_with_prop_crc if check_prop_crc else parse_checked
+
+
+parse_checked: Final[RecordParser] = partial(parse, check_crc=True)
+"""record.parse(), which also checks BODYCRC."""
 
 
 def parse_with_prop_crc(buffer: Buffer, pos: int, end: int, *, offset: int) -> Parsed | None:

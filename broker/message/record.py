@@ -277,6 +277,16 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
     return (size, topic, queue_id, queue_offset, tags_code(properties), stored, properties)
 
 
+def is_incomplete(buffer: Buffer, offset: int) -> bool:
+    """Returns whether a buffer, which begins at this CommitLog offset, ends in the middle of its first
+    record."""
+    if len(buffer) < HEADER_BYTES:
+        return True
+    size, magic, *_, own_offset, _, _ = _HEAD.unpack_from(buffer)
+    is_record = magic == MAGIC_BLANK or (magic in (MAGIC_V1, MAGIC_V2) and own_offset == offset)
+    return is_record and len(buffer) < size
+
+
 class Record(msgspec.Struct, frozen=True):
     """A whole record, for handlers of single records, tools and tests; the fast path never makes one."""
 

@@ -78,7 +78,7 @@ class PlainHaService:
         self._tasks, self._link_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
-        self._dispatcher = Dispatcher(store)
+        self._dispatcher = Dispatcher(store, self._dispatched)
         self._counted = CountedLinks()
         self._replicated, self._in_sync = 0, 1
         self._is_serving = False
@@ -236,6 +236,10 @@ class PlainHaService:
         """Lets consumers read what has arrived, up to `offset`."""
         self.store.set_confirm_offset(offset)
         self._dispatcher.wake()
+
+    def _dispatched(self) -> None:
+        if self.client is not None and self.client.protocol is not None:
+            self.client.protocol.dispatched()
 
     def confirm_all(self) -> None:
         """Lets consumers read everything that the log has, after a start."""

@@ -7,12 +7,11 @@ cut.
 from abc import ABC, abstractmethod
 from functools import partial
 
-from broker.message.record import parse
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.queue.queue_table import QueueTable
-from broker.store.recovery import boundary_at, queued_end, rebuild_next_offsets, scan_end
+from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher
 
 
@@ -25,6 +24,7 @@ class CuttableStore(ABC):
     index: MessageIndex | None
     confirm_offset: int
     dispatch_offset: int
+    is_master: bool
     is_cutting: bool
     cut_count: int
     _jobs: DiskJobs
@@ -32,6 +32,16 @@ class CuttableStore(ABC):
 
     @abstractmethod
     def _forget_queued(self) -> None: ...
+
+    @abstractmethod
+    def _scan_again(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def scanned_offset(self) -> int: ...
+
+    @abstractmethod
+    def scan(self, records_max: int) -> bool: ...
 
     def truncate(self, offset: int) -> None:
         """Removes all records that end behind `offset` from log, queues and index, and lowers queue offsets
@@ -43,6 +53,7 @@ class CuttableStore(ABC):
     def begin_cut(self, offset: int) -> None:
         """The first step of truncate(), in the event loop's thread: readers find the new end. Nothing may be
         stored or dispatched until write_cut() has returned and end_cut() was called."""
+        assert not self.is_master, "a cut of a master's log"
         self.is_cutting, log = True, self.commit_log
         self.cut_count += 1
         if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
@@ -66,25 +77,28 @@ class CuttableStore(ABC):
         """The last step, in the event loop's thread: the store may be written to again."""
         assert not len(self._jobs), "the cut is not on disk"
         self.is_cutting = False
-        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
+        self._scan_again()
 
     def _lower_checkpoint(self, offset: int, boundary: int) -> None:
         if offset < self._flusher.checkpoint.confirm_offset:
             self._flusher.write_checkpoint(boundary)
 
-    def whole_records_end(self) -> int:
-        """Returns the end of the last whole record in the log; what follows is an incomplete one."""
-        return scan_end(self.commit_log, self.dispatch_offset, parse)
-
     def truncate_half_message(self) -> int:
-        """Truncates an incomplete record at the log's end. Returns max_offset."""
-        end = self.whole_records_end()
-        if end < self.commit_log.max_offset or self.is_cutting:
-            self.truncate(end)
-        return self.commit_log.max_offset
+        """Truncates an incomplete record at the log's end, after a cut that was interrupted. Returns
+        max_offset. Blocks: the event loop takes the steps of ha/log_truncation.py."""
+        while True:
+            if self.is_cutting:
+                self.write_cut()
+                self.end_cut()
+            while self.scan(RECORDS_AT_ONCE):
+                pass
+            if self.scanned_offset == self.commit_log.max_offset:
+                return self.commit_log.max_offset
+            self.begin_cut(self.scanned_offset)
 
     def begin_reset(self, offset: int) -> None:
         """The first step of reset_to(), as begin_cut() is of truncate()."""
+        assert not self.is_master, "a cut of a master's log"
         self.is_cutting = True
         self.cut_count += 1
         self._jobs.add(self.commit_log.cut_all(offset))

@@ -35,7 +35,6 @@ from broker.store.recovery import (
     Between,
     nothing,
     queued_end,
-    rebuild_next_offsets,
     scan_end,
     scan_start,
 )
@@ -82,6 +81,7 @@ class MessageStore(DispatchingStore):
         self.delay_levels = config.delay_levels
         self.confirm_offset = 0
         self.dispatch_offset = 0
+        self._scanned_to = self._looked_at = 0
         self.is_master = False
         self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
         self.dispatch_fault = ""
@@ -161,7 +161,9 @@ class MessageStore(DispatchingStore):
             self.index.load(self.commit_log.min_offset, end, abnormal=abnormal, trusted_ms=trusted_ms)
         while self.dispatch(RECORDS_AT_ONCE):
             between()
-        rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset, between)
+        self._scan_again()
+        while self.scan(RECORDS_AT_ONCE):
+            between()
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed
         log.info(
@@ -249,18 +251,18 @@ class MessageStore(DispatchingStore):
         self._queued_in_requests = 0
         self._queued_from = self.commit_log.max_offset if self.is_master else _NEVER
 
-    def become_master(self, *, is_whole: bool = False) -> None:
-        """Allows put() from now on. Truncates an incomplete record at the log's end first. is_whole: nothing
-        has happened since load(), which has read the log to its end already."""
-        if not is_whole:
-            self.truncate_half_message()
-            rebuild_next_offsets(self.commit_log, self.queues, self.dispatch_offset)
+    def become_master(self) -> None:
+        """Allows put() from now on. Truncates an incomplete record at the log's end first, and reads records
+        that scan() has not read; the event loop has both done before."""
+        self.truncate_half_message()
         self.is_master = True
         self.confirm_times.clear()
         self._forget_queued()
 
     def become_slave(self) -> None:
         """Forbids put() from now on; the log grows by commit_log.receive_view()."""
+        if self.is_master:
+            self._scanned_to = self._looked_at = self.commit_log.max_offset
         self.is_master = False
         self.confirm_times.clear()
         self._forget_queued()

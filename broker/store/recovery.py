@@ -4,17 +4,14 @@ Changes no file; MessageStore.load() acts on the results. The first bad record e
 5.3.3 CommitLog.recoverNormally, recoverAbnormally.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
-from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
 from broker.message.prop_crc import RecordParser
 from broker.message.record import parse, store_timestamp
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.mapped_file import is_file_name
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.queue_table import QueueTable
 
 _HEADER_BYTES_MIN = 88
 
@@ -46,48 +43,6 @@ def scan_end(log: CommitLog, start: int, parser: RecordParser, between: Between 
                 left = RECORDS_AT_ONCE
         offset += pos
     return offset
-
-
-class Indexed(NamedTuple):
-    """A record that gets a unit in a queue. messages: how many queue offsets it takes."""
-
-    topic: bytes
-    queue_id: int
-    queue_offset: int
-    messages: int
-    sys_flag: int
-
-
-def each_record(log: CommitLog, start: int) -> Iterator[Indexed]:
-    """Returns every indexed record from `start` to the last good one."""
-    offset = start
-    while view := log.view(offset, log.file_bytes):
-        pos, end = 0, len(view)
-        while pos < end:
-            parsed = parse(view, pos, end, offset=offset + pos)
-            if parsed is None:
-                return
-            size, topic, queue_id, queue_offset, _, _, properties = parsed
-            if topic:
-                sys_flag = sys_flag_at(view, pos)
-                messages = message_count(properties) if sys_flag & INNER_BATCH else 1
-                yield Indexed(topic, queue_id, queue_offset, messages, sys_flag)
-            pos += size
-        offset += pos
-
-
-def rebuild_next_offsets(log: CommitLog, queues: QueueTable, start: int, between: Between = nothing) -> None:
-    """Sets each queue's next_offset: its end, or behind its last record in the log from `start` on, which is
-    not dispatched yet. So no queue offset is given twice (design S4)."""
-    for queue in queues.each():
-        queue.next_offset = queue.max_offset
-    for number, record in enumerate(each_record(log, start)):
-        if not number % RECORDS_AT_ONCE:
-            between()
-        name = record.topic.decode("utf-8", "replace")
-        if is_file_name(name):
-            queue = queues.get(name, record.queue_id, record.sys_flag)
-            queue.next_offset = max(queue.next_offset, record.queue_offset + record.messages)
 
 
 def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:

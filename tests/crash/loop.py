@@ -13,16 +13,17 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from broker.message.inner_batch import split
-from broker.message.record import decode
+from broker.message.inner_batch import message_count, split
+from broker.message.record import decode, parse
+from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
 from broker.store.querying import find_by_key
-from broker.store.recovery import each_record
 from keelmq.remoting.command import RemotingCommand, encode
 from keelmq.remoting.command import decode as decode_command
 from tests.bench.servers import lone_broker
@@ -169,12 +170,25 @@ def recover(root: Path) -> tuple[MessageStore, int]:
     return store, took_ms
 
 
+def each_record(log: CommitLog) -> Iterator[tuple[bytes, int, int, int]]:
+    """(topic, queueId, queue offset, messages) of every record that a queue has."""
+    offset = log.min_offset
+    while view := log.view(offset, log.file_bytes):
+        parsed = parse(view, 0, len(view), offset=offset)
+        if parsed is None:
+            return
+        size, topic, queue_id, queue_offset, _, _, properties = parsed
+        if topic:
+            yield topic, queue_id, queue_offset, message_count(properties)
+        offset += size
+
+
 def check(store: MessageStore, acked: dict[str, Place], dice: random.Random) -> list[str]:
     """What is wrong: acknowledged messages that are not where the answer said, offsets given twice or left
     out, queues and index that lack a record."""
     problems = []
     seen: dict[tuple[bytes, int], int] = {}
-    for topic, queue_id, queue_offset, count, _ in each_record(store.commit_log, store.commit_log.min_offset):
+    for topic, queue_id, queue_offset, count in each_record(store.commit_log):
         wanted = seen.get((topic, queue_id), 0)
         if queue_offset != wanted:
             problems.append(f"queue {queue_id} has offset {queue_offset} where {wanted} comes next")

@@ -17,6 +17,7 @@ from broker.message.indexed_keys import Keyed
 from broker.message.property_scan import waits_for_replicas
 from broker.message.record import host_bits, index_keys, key_hash, parse_properties, tags_code
 from broker.message.record_bytes import CommonFields, Message, queue_cursor, record_parts
+from broker.message.record_scan import new_place
 from broker.put.send_replies import reply_template, reply_texts
 from broker.put.success_frames import Answered
 from broker.store.index.index_entries import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
@@ -40,9 +41,9 @@ def ways(module: str, function: str) -> list[Callable[..., Any]]:
     leaf = leaves[module]
     source, interpreted = importlib.import_module(module), leaf.interpreted[function]
 
-    def as_the_twin(*arguments: Any) -> Any:
+    def as_the_twin(*arguments: Any, **options: Any) -> Any:
         with mock.patch.object(source, "_IS_COMPILED", True):
-            return interpreted(*arguments)
+            return interpreted(*arguments, **options)
 
     return [interpreted, as_the_twin] + ([] if leaf.twin is None else [getattr(leaf.twin, function)])
 
@@ -128,7 +129,7 @@ def test_look(text: str) -> None:
 @given(raw_properties)
 @example(b"UNIQ_KEY\x01")
 @example(b"TAGS\x01\xff\xfe\x02KEYS\x01\xff")
-def test_scan(properties: bytes) -> None:
+def test_scan_of_properties(properties: bytes) -> None:
     """Of records, whose text may be anything."""
     found = same(ways("broker.message.property_scan", "scan"), properties)
     assert found[0] == properties and found[3:] == (tags_code(properties), *index_keys(properties))
@@ -526,3 +527,79 @@ def test_copied(log: bytes, places: list[tuple[int, int]]) -> None:
         assert whole == b"".join(log[start : start + size] for start, size in places)
     else:
         assert whole[0] is ValueError
+
+
+# -- many records of the log ---------------------------------------------------------------------------------
+
+SCAN_ENDS = ways("broker.message.record_scan", "scan_ends")
+SCAN_UNITS = ways("broker.message.record_scan", "scan_units")
+LOG_AT = 2**33
+KNOWN_TOPICS = (b"T", b"Topic", b"L" * 200)
+logged = st.tuples(
+    st.sampled_from([*KNOWN_TOPICS, b"unknown"]),
+    st.sampled_from([0, 0, 1, 7]),  # queueId; no place for 7
+    st.sampled_from([0, 1, 1, 2]),  # how much further the queue offset is
+    st.sampled_from([0, 0, 0, 0, 0x10, 0x20, 0x30, 0x4, 0x8, 0xC, 0x80]),  # sysFlag
+    st.binary(max_size=12),
+    raw_properties,
+)
+damage = st.lists(st.tuples(st.integers(0, 2_000), st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=2)
+
+
+def log_of(records: list[tuple[bytes, int, int, int, bytes, bytes]]) -> bytearray:
+    whole, offsets = bytearray(), dict[tuple[bytes, int], int]()
+    for topic, queue_id, step, sys_flag, body, properties in records:
+        if not properties and step == 2:  # the end of a file
+            whole += struct.pack(">iI", 8 + len(body), 0xCBD43194) + body
+            continue
+        queue_offset = offsets[topic, queue_id] = offsets.get((topic, queue_id), 4) + step
+        wide = (bytes(20 if sys_flag & bit else 8) for bit in (0x10, 0x20))
+        topic_raw = bytes([len(topic)]) + topic if len(topic) < 128 else struct.pack(">h", len(topic)) + topic
+        born_host, store_host = wide
+        size = 88 + len(born_host) + len(store_host) - 16 + len(body) + len(topic_raw) + 2 + len(properties)
+        whole += b"".join(record_parts(
+            size, queue_id, 0, queue_offset, LOG_AT + len(whole), sys_flag, 1, born_host, 99 + len(whole),
+            store_host, 0, 0, body, topic_raw, properties,
+        ))  # fmt: skip
+    return whole
+
+
+@unhurried
+@given(
+    st.lists(logged, max_size=8), damage, st.integers(0, 60), st.integers(1, 9), st.booleans(), st.booleans()
+)
+@example([(b"T", 0, 1, 0, b"b", b"TAGS\x01a")] * 4, [], 0, 9, True, True)
+def test_scan(
+    records: list[tuple[bytes, int, int, int, bytes, bytes]],
+    changes: list[tuple[int, int]],
+    cut: int,
+    count_max: int,
+    check_crc: bool,
+    has_keys: bool,
+) -> None:
+    whole = log_of(records)
+    for at, byte in changes:
+        if at < len(whole):
+            whole[at] = byte
+    raw = bytes(whole[: len(whole) - cut])
+
+    def scanned(function: Callable[..., Any], *more: Any, **options: Any) -> Any:
+        places = {
+            topic: {
+                queue_id: new_place(f"{topic!r}{queue_id}", queue_id, is_plain=queue_id == 0 or check_crc)
+                for queue_id in (0, 1)
+            }
+            for topic in KNOWN_TOPICS
+        }
+        return function(raw, LOG_AT, count_max, places, *more, **options), places
+
+    found = [scanned(function) for function in SCAN_ENDS]
+    assert all(each == found[0] for each in found[1:]), found
+    with_units = []
+    for function in SCAN_UNITS:
+        keys: list[Keyed] | None = [] if has_keys else None
+        with_units.append((scanned(function, keys, check_crc=check_crc), keys))
+    assert all(each == with_units[0] for each in with_units[1:]), with_units
+    is_known = all(each[0] != b"unknown" and each[1] < 2 and not each[3] & 0x80 for each in records)
+    if is_known and not changes and not cut and count_max >= len(records):
+        assert found[0][0].end == LOG_AT + len(whole)

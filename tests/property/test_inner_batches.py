@@ -179,10 +179,9 @@ class History:
         offset = self.dice.randrange(
             max(log.min_offset, self.model.end - 2 * FILE_BYTES, 0), log.max_offset + 1
         )
-        self.store.truncate(offset)
-        self.store.truncate_half_message()
-        self.model.cut(offset)
         self.store.become_slave()
+        self.store.truncate(offset)
+        self.model.cut(offset)
         self.store.become_master()
         self.drain()
 

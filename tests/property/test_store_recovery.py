@@ -119,8 +119,9 @@ def step(root: Path, store: MessageStore, model: Model, dice: random.Random) -> 
         model.durable, model.checkpointed = model.end, store.dispatch_offset
     elif action == "truncate":
         offset = dice.randrange(store.commit_log.max_offset + 1)
+        store.become_slave()
         store.truncate(offset)
-        store.truncate_half_message()
+        store.become_master()
         model.cut(offset)
         model.durable, model.checkpointed = model.end, store.dispatch_offset
         assert store.commit_log.max_offset >= model.end

@@ -90,6 +90,14 @@ def bodies(store: MessageStore, queue_id: int = 0, offset: int = 0) -> list[byte
         offset = result.next_begin_offset
 
 
+def cut_demoted(store: MessageStore, offset: int) -> None:
+    """Truncates the log of a master at a record boundary, as a master that was demoted does, and is elected
+    again."""
+    store.become_slave()
+    store.truncate(offset)
+    store.become_master()
+
+
 def crash(store: MessageStore) -> None:
     """As after kill -9: the abort file stays, nothing is written any more."""
     store.close(clean=False)

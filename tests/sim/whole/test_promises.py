@@ -20,10 +20,8 @@ from broker.ha.dispatcher import Dispatcher
 from broker.ha.link_settings import master_link_settings
 from broker.ha.ports import HaSettings
 from broker.metadata.service import Metadata
-from broker.store import cut_store, message_store
-from broker.store.log.commit_log import CommitLog
 from broker.store.log.mapped_file import MappedFile
-from broker.store.queue.queue_table import QueueTable
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from namesrv.core.liveness import HeartbeatTable
@@ -309,7 +307,7 @@ def dispatch_in_slices() -> Iterator[None]:
 
     def dispatch_later(self: Dispatcher) -> None:
         self._is_scheduled = True
-        asyncio.get_running_loop().call_later(0.2, self._dispatch)
+        asyncio.get_running_loop().call_later(0.2, self._turn)
 
     with mock.patch.object(Dispatcher, "_schedule", dispatch_later):
         yield
@@ -317,14 +315,15 @@ def dispatch_in_slices() -> Iterator[None]:
 
 @contextmanager
 def queues_end_where_consumers_see_it() -> Iterator[None]:
-    def forgetful(log: CommitLog, queues: QueueTable, start: int) -> None:
-        for queue in queues.each():
-            queue.next_offset = queue.max_offset
+    real = MessageStore.scan
 
-    with (
-        mock.patch.object(message_store, "rebuild_next_offsets", forgetful),
-        mock.patch.object(cut_store, "rebuild_next_offsets", forgetful),
-    ):
+    def forgetful(store: MessageStore, records_max: int) -> bool:
+        is_behind = real(store, records_max)
+        for queue in store.queues.each():
+            queue.next_offset = queue.max_offset
+        return is_behind
+
+    with mock.patch.object(MessageStore, "scan", forgetful):
         yield
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.container import bounded_stop
-from broker.store import recovery
-from broker.store.log.commit_log import CommitLog
+from broker.store import message_store
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.runtime.stop_steps import StopError
 from tests.support.client_parts import until
@@ -37,14 +37,14 @@ def open_paths(part: str) -> list[str]:
 class HeldStart:
     """The thread that opens a store waits in the middle, until go()."""
 
-    def __init__(self, real: Callable[..., None]) -> None:
+    def __init__(self, real: Callable[..., int]) -> None:
         self._real = real
         self._begun, self._may_go = threading.Event(), threading.Event()
 
-    def __call__(self, *args: object) -> None:
+    def __call__(self, *args: object) -> int:
         self._begun.set()
         assert self._may_go.wait(60)
-        self._real(*args)
+        return self._real(*args)
 
     async def begun(self) -> None:
         await until(self._begun.is_set, "the store is being opened")
@@ -56,8 +56,8 @@ class HeldStart:
 @contextmanager
 def held_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStart]:
     with monkeypatch.context() as patch:
-        held = HeldStart(recovery.rebuild_next_offsets)
-        patch.setattr("broker.store.message_store.rebuild_next_offsets", held)
+        held = HeldStart(message_store.scan_end)
+        patch.setattr(message_store, "scan_end", held)
         try:
             yield held
         finally:
@@ -115,16 +115,15 @@ async def test_a_long_recovery_is_given_up(
     for _ in range(3):
         await asker.send((await asker.brokers())["c1_b_0"].address, b"x")
     assert isinstance(await asker.remove("b"), Ok)
-    monkeypatch.setattr(recovery, "RECORDS_AT_ONCE", 1)
     begun = threading.Event()
-    each_record = recovery.each_record
+    scan = MessageStore.scan
 
-    def endless(log: CommitLog, start: int) -> Iterator[recovery.Indexed]:
+    def endless(store: MessageStore, records_max: int) -> bool:
         begun.set()
-        for _ in range(1_000_000):
-            yield from each_record(log, 0)
+        scan(store, records_max)
+        return True
 
-    monkeypatch.setattr(recovery, "each_record", endless)
+    monkeypatch.setattr(MessageStore, "scan", endless)
     adding = asyncio.create_task(asker.server.container.add(str(tmp_path / "b.conf")))
     await until(begun.is_set, "the log is being read")
     async with asyncio.timeout(30):
@@ -132,7 +131,7 @@ async def test_a_long_recovery_is_given_up(
         (outcome,) = await asyncio.gather(adding, return_exceptions=True)
     assert "the container stops" in str(getattr(outcome, "remark", outcome)), outcome
     assert not open_paths("store-b")
-    monkeypatch.setattr(recovery, "each_record", each_record)
+    monkeypatch.setattr(MessageStore, "scan", scan)
     again = await several(tmp_path, start, "ab")
     assert set(await again.brokers()) == {"c1_a_0"}, "b was removed"
     assert isinstance(await again.add(tmp_path / "b.conf"), Ok)

@@ -7,8 +7,9 @@ import errno
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,8 +17,7 @@ import pytest
 from broker.container import bounded_stop, container
 from broker.container.host import InnerSetup
 from broker.container.local_host import LocalHost
-from broker.store import recovery
-from broker.store.log.commit_log import CommitLog
+from broker.store import message_store
 from keelmq.remoting.operation import CommandError, Failed, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2
 from keelmq.remoting.operations.container import BrokerState
@@ -175,7 +175,7 @@ async def test_a_store_that_cannot_be_loaded_is_let_go(
         def broken(*args: object, **_: object) -> None:
             raise RuntimeError("not foreseen")
 
-        patch.setattr("broker.store.message_store.rebuild_next_offsets", broken)
+        patch.setattr("broker.store.message_store.MessageStore.scan", broken)
         async with traffic(asker):
             outcome = await asker.add(tmp_path / "b.conf")
         assert isinstance(outcome, Failed) and "not foreseen" in outcome.remark
@@ -311,12 +311,12 @@ async def test_a_log_is_not_read_on_the_event_loop(
     await asker.send((await asker.brokers())["c1_b_0"].address, b"x")
     assert isinstance(await asker.remove("b"), Ok)
     readers = set[int]()
-    each_record = recovery.each_record
+    scan_end = message_store.scan_end
 
-    def seen(log: CommitLog, first: int) -> Iterator[recovery.Indexed]:
+    def seen(*args: Any) -> int:
         readers.add(threading.get_ident())
-        return each_record(log, first)
+        return scan_end(*args)
 
-    monkeypatch.setattr(recovery, "each_record", seen)
+    monkeypatch.setattr(message_store, "scan_end", seen)
     assert isinstance(await asker.add(tmp_path / "b.conf"), Ok)
     assert readers and threading.get_ident() not in readers

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from broker.ha.log_truncation import begin_truncation, truncate_partial_record
+from broker.ha.log_truncation import truncate_partial_record
 from broker.store.message_store import MessageStore
 from tests.support.store_parts import bodies, crash, open_store, put_many
 
@@ -45,18 +45,17 @@ async def test_a_cut_that_did_not_reach_the_disk_is_finished(tmp_path: Path) -> 
     """The log ends with a whole record: only the store knows that the disk has more."""
     store = replica(tmp_path)
     size = store.commit_log.max_offset // 5
-    assert begin_truncation(store, 3 * size) == 3 * size
+    store.begin_cut(3 * size)
     assert store.is_cutting and any(log_on_disk(tmp_path)[3 * size :])
     assert await truncate_partial_record(store) == 3 * size
     assert not store.is_cutting and not any(log_on_disk(tmp_path)[3 * size :])
     crash(store)
 
 
-def test_in_the_middle_of_a_record_the_whole_one_before_it_is_the_end(tmp_path: Path) -> None:
+async def test_in_the_middle_of_a_record_the_whole_one_before_it_is_the_end(tmp_path: Path) -> None:
     store = replica(tmp_path)
     size = store.commit_log.max_offset // 5
-    assert begin_truncation(store, 3 * size + 50) == 3 * size == store.commit_log.max_offset
-    store.write_cut()
-    store.end_cut()
+    store.begin_cut(3 * size + 50)
+    assert await truncate_partial_record(store) == 3 * size == store.commit_log.max_offset
     assert len(bodies(store)) == 3
     crash(store)

@@ -8,7 +8,7 @@ import pytest
 from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import file_name
 from tests.support.store_disk import After, StoreDisk
-from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put, put_many
+from tests.support.store_parts import FILE_BYTES, bodies, crash, cut_demoted, open_store, put, put_many
 from tests.unit.broker.store.test_message_store import copy_log
 
 OPERATIONS_MAX = 10_000
@@ -25,7 +25,7 @@ def test_what_the_checkpoint_of_a_cut_counts_survives_a_power_cut(tmp_path: Path
         put_many(store, 40, queues=1)
         end = store.commit_log.max_offset
         put_many(store, 10, queues=1)
-        store.truncate(end)
+        cut_demoted(store, end)
     assert read_checkpoint(tmp_path / "a" / "checkpoint").confirm_offset == end
     for seed in range(10):
         again = open_store(disk.survivors_of_a_power_cut(tmp_path / f"{seed}", Random(seed)))
@@ -44,7 +44,7 @@ def test_units_that_were_cut_do_not_come_back_for_those_that_follow(tmp_path: Pa
         end = store.commit_log.max_offset
         put_many(store, 35, queues=1)
         store.flush_checkpoint()
-        store.truncate(end)
+        cut_demoted(store, end)
         new = [b"%d" % number * 2_000 for number in range(3)]
         for body in new:
             put(store, body)
@@ -84,7 +84,7 @@ def test_a_cut_in_front_of_the_log_leaves_nothing(tmp_path: Path) -> None:
     for queue in store.queues.each():
         for file in queue.expire(store.commit_log.min_offset):
             file.delete()
-    store.truncate(FILE_BYTES)
+    cut_demoted(store, FILE_BYTES)
     log, queue = store.commit_log, store.queues.get("TopicA", 0)
     assert (log.file_count, log.min_offset, log.max_offset) == (0, FILE_BYTES, FILE_BYTES)
     assert queue.min_offset == queue.max_offset
@@ -101,6 +101,7 @@ def test_a_cut_that_a_clean_stop_interrupts_is_finished_by_it(tmp_path: Path) ->
     put_many(store, 5, queues=1)
     end = store.commit_log.max_offset
     put_many(store, 5, queues=1)
+    store.become_slave()
     store.begin_cut(end)
     store.close()
     again = open_store(tmp_path)

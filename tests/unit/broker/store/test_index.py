@@ -14,7 +14,7 @@ from broker.store.index.message_index import PENDING_RECORDS_MAX, MessageIndex
 from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
-from tests.support.store_parts import BORN_HOST, TOPIC, crash, open_store
+from tests.support.store_parts import BORN_HOST, TOPIC, crash, cut_demoted, open_store
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "store"
 FOREVER = 1 << 62
@@ -143,13 +143,14 @@ def test_truncation_takes_the_index_along(tmp_path: Path) -> None:
     store = open_store(tmp_path, index_entries=8, index_slots=3)
     offsets = [put_keyed(store, "a b", f"u{index}") for index in range(10)]
     for cut in (7, 6, 2, 0):
-        store.truncate(offsets[cut])
+        cut_demoted(store, offsets[cut])
         assert found(store, "a") == found(store, "b") == offsets[:cut]
         assert [found(store, f"u{index}") for index in range(cut, 10)] == [[]] * (10 - cut)
         assert found(store, f"u{max(cut - 1, 0)}") == offsets[max(cut - 1, 0) : cut]
     again = put_keyed(store, "a")
     assert found(store, "a") == [again]
     assert store.index is not None
+    store.become_slave()
     store.reset_to(0)
     assert found(store, "a") == []
     store.close()
@@ -235,7 +236,7 @@ def test_keys_are_written_many_at_once_and_found_before(tmp_path: Path) -> None:
     assert store.index.last() == (1_000, offsets[-1])
     offsets.append(put_keyed(store, "k", "three"))
     assert not store.catch_up_index(100)
-    store.truncate(offsets[-2])
+    cut_demoted(store, offsets[-2])
     assert found(store, "k", limit=1_000) == offsets[:-2]
     assert found(store, "two") == found(store, "three") == []
     store.close()

@@ -19,7 +19,7 @@ from broker.store.queue.reading import DamagedQueueError, GetStatus
 from broker.store.settings import NamedTopic
 from tests.support.batch_parts import item
 from tests.support.store_disk import After, StoreDisk, Torn
-from tests.support.store_parts import BORN_HOST, FILE_BYTES, crash, open_store
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, crash, cut_demoted, open_store
 from tests.unit.broker.store.test_index import FOREVER
 
 TOPIC = NamedTopic("Batches")
@@ -364,6 +364,7 @@ def test_a_replica_that_does_not_know_the_topic_makes_the_same_queue(tmp_path: P
 def test_a_record_of_rocketmq_without_the_properties_gets_its_unit(tmp_path: Path) -> None:
     """Of a message that was sent alone; its own broker would not show it."""
     store = open_batches(tmp_path)
+    store.become_slave()
     store.append(TOPIC.topic_raw, 0, 0, 0, 0, 1, BORN_HOST, BORN_HOST, 5_000, 0, b"theirs", b"")  # type: ignore[call-arg]
     store.become_master()  # and its tail was never dispatched
     assert put_items(store, items(2))[2] == 1
@@ -430,7 +431,7 @@ def test_the_numbering_outlives_a_cut_of_all_that_a_late_replica_has(tmp_path: P
     confirm(late)
     assert late.get("Batches", 0, first, 32, 1 << 20, None).next_begin_offset == first + 2
     assert late.get("Batches", 0, first - 1, 32, 1 << 20, None).status is GetStatus.OFFSET_TOO_SMALL
-    late.truncate(begin)
+    cut_demoted(late, begin)
     assert late.max_queue_offset("Batches", 0) == first
     late.close()
     store.close()

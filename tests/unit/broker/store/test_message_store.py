@@ -29,6 +29,7 @@ from tests.support.store_parts import (
     TOPIC,
     bodies,
     crash,
+    cut_demoted,
     open_store,
     put,
     put_many,
@@ -442,7 +443,7 @@ def test_truncate_takes_queues_and_queue_offsets_along(tmp_path: Path, keep: int
     store = open_store(tmp_path)
     offsets = [put(store, b"%d" % index, queue_id=index % 2)[0] for index in range(60)]
     store.set_confirm_offset(store.commit_log.max_offset)
-    store.truncate(offsets[keep])
+    cut_demoted(store, offsets[keep])
     assert store.confirm_offset == store.commit_log.max_offset == offsets[keep]
     assert read_checkpoint(tmp_path / "checkpoint").confirm_offset <= offsets[keep]
     kept = [b"%d" % index for index in range(keep)]

@@ -1,0 +1,287 @@
+"""Reads many records of the log in one pass over their bytes: what their queues need to know of them.
+
+Whoever reads records that others have stored uses this: a replica, for what it has copied, and a start. It
+stops in front of a record that needs a closer look, which the caller takes with record.parse(): one of a
+queue that is not among the places yet, an inner batch, one whose unit has more than the tag's hash, one out
+of turn, and one that is not whole or not good. Pure; a compiled leaf.
+"""
+
+import struct
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from isal.isal_zlib import crc32
+
+from broker.message.indexed_keys import Keyed
+from broker.message.inner_batch import INNER_BATCH, sys_flag_at
+from broker.message.property_scan import scan
+from broker.message.record import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    CRC_MASK,
+    HEADER_BYTES,
+    HOST_V6_BITS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    TRANSACTION_BITS,
+    TRANSACTION_PREPARED,
+    index_keys,
+    parse,
+)
+from keelmq.runtime.compiled import is_compiled, prefer_twin
+
+QUEUE, IS_PLAIN, FIRST, NEXT, UNITS, LOG_BYTES, PREFIX_HASH = range(7)
+"""The members of a Place."""
+Place: TypeAlias = list[Any]
+"""[queue, is plain: a record's unit needs nothing but its tag, first queue offset of the units or -1, queue
+offset behind the last record or -1, packed units (a bytearray), total size of their records, key_prefix_hash]
+of one queue."""
+Places: TypeAlias = dict[bytes, dict[int, Place]]
+"""By topic and queueId."""
+
+_IS_COMPILED: Final = is_compiled(__file__)
+_ROLLED_BACK: Final = 0x8
+_NO_QUEUES: Final[dict[int, Place]] = {}
+_UNIT = struct.Struct(">qiq")
+_UNIT_BYTES: Final = 20
+_SIGN: Final = 0x80000000
+
+
+class Scanned(NamedTuple):
+    """end: log offset behind the last record that was read. records: how many were. timestamp: STORETIMESTAMP
+    (ms) of the last one that belongs to a queue; 0: none does. places: that got a record."""
+
+    end: int
+    records: int
+    timestamp: int
+    places: list[Place]
+
+
+def new_place(queue: object, prefix_hash: int, *, is_plain: bool) -> Place:
+    """Returns a place without records. prefix_hash: java_hash(topic + "#")."""
+    return [queue, is_plain, -1, -1, bytearray(), 0, prefix_hash]
+
+
+def clear(place: Place) -> None:
+    """Forgets the records that were read into this place."""
+    place[FIRST:PREFIX_HASH] = (-1, -1, bytearray(), 0)
+
+
+def scan_ends(raw: bytes, offset: int, count_max: int, places: Places) -> Scanned:
+    """Reads records for the next offsets of their queues: NEXT of each place is raised. raw: bytes of the log
+    from `offset` on. At most count_max records are read."""
+    if _IS_COMPILED:
+        return _scanned(raw, offset, count_max, places, None, False, False)
+    return _interpreted(raw, offset, count_max, places, None, False, False)
+
+
+def scan_units(
+    raw: bytes, offset: int, count_max: int, places: Places, keys: list[Keyed] | None, *, check_crc: bool
+) -> Scanned:
+    """Reads records for their units: each place gets those of consecutive queue offsets, FIRST to NEXT. For
+    the other arguments see scan_ends(). keys: gets the keys of every record; None: nobody needs them.
+    check_crc: of record.parse()."""
+    if _IS_COMPILED:
+        return _scanned(raw, offset, count_max, places, keys, True, check_crc)
+    return _interpreted(raw, offset, count_max, places, keys, True, check_crc)
+
+
+def _interpreted(
+    raw: bytes,
+    offset: int,
+    count_max: int,
+    places: Places,
+    keys: list[Keyed] | None,
+    has_units: bool,
+    check_crc: bool,
+) -> Scanned:
+    pos, count, timestamp, end = 0, 0, 0, len(raw)
+    touched: list[Place] = []
+    while pos < end and count < count_max:
+        parsed = parse(raw, pos, end, offset=offset + pos, check_crc=check_crc)
+        if parsed is None:
+            break
+        size, topic, queue_id, queue_offset, code, stored, properties = parsed
+        if topic:
+            place = places.get(topic, {}).get(queue_id)
+            if place is None or sys_flag_at(raw, pos) & INNER_BATCH:
+                break
+            if has_units:
+                if not place[IS_PLAIN] or (place[FIRST] >= 0 and queue_offset != place[NEXT]):
+                    break
+                if place[FIRST] < 0:
+                    place[FIRST] = queue_offset
+                    touched.append(place)
+                place[UNITS] += _UNIT.pack(offset + pos, size, code)
+                place[LOG_BYTES] += size
+                place[NEXT] = queue_offset + 1
+                if keys is not None:
+                    keys.append((place[PREFIX_HASH], offset + pos, stored, *index_keys(properties)))
+            else:
+                if place[NEXT] < 0:
+                    touched.append(place)
+                place[NEXT] = max(place[NEXT], queue_offset + 1)
+            timestamp = stored
+        pos += size
+        count += 1
+    return Scanned(offset + pos, count, timestamp, touched)
+
+
+# -- compiled --------------------------------------------------------------------------------------
+
+
+def _scanned(
+    source: bytes,
+    offset: int,
+    count_max: int,
+    places: Places,
+    keys: list[Keyed] | None,
+    has_units: bool,
+    check_crc: bool,
+) -> Scanned:
+    raw, end = source, len(source)
+    pos = count = timestamp = topic_at = topic_bytes = 0
+    queue_id = last_queue_id = -1
+    queues: dict[int, Place] = {}
+    place: Place | None = None
+    touched: list[Place] = []
+    unit = bytearray(_UNIT_BYTES)
+    unit_target = unit
+    while pos < end and count < count_max:
+        room = end - pos
+        if room < BLANK_BYTES:
+            break
+        size, magic = _i32(raw, pos), _u32(raw, pos + 4)
+        if magic == MAGIC_BLANK:
+            if not BLANK_BYTES <= size <= room:
+                break
+            pos += size
+            count += 1
+            continue
+        if room < HEADER_BYTES + 3 or not HEADER_BYTES < size <= room:
+            break
+        queue_offset, sys_flag = _i64(raw, pos + 20), _i32(raw, pos + 36)
+        if _i64(raw, pos + 28) != offset + pos or queue_offset < 0:
+            break
+        body_at, stored_at = pos + HEADER_BYTES, pos + 56
+        if sys_flag & HOST_V6_BITS:
+            if sys_flag & BORN_HOST_V6:
+                body_at += 12
+                stored_at += 12
+            if sys_flag & STORE_HOST_V6:
+                body_at += 12
+        record_end = pos + size
+        if body_at >= record_end:
+            break
+        body_bytes = _i32(raw, body_at - 4)
+        at = body_at + body_bytes
+        if body_bytes < 0 or at + 3 > record_end:
+            break
+        if magic == MAGIC_V1:
+            text_end = at + 1 + raw[at]
+            at += 1
+        elif magic == MAGIC_V2:
+            text_end = at + 2 + _i16(raw, at)
+            at += 2
+        else:
+            break
+        if text_end <= at or text_end + 2 > record_end:
+            break
+        properties_at = text_end + 2
+        if properties_at + _i16(raw, text_end) != record_end:
+            break
+        if check_crc:
+            crc = crc32(source[body_at : body_at + body_bytes])
+            if crc & CRC_MASK != _u32(raw, pos + 8):
+                break
+            if _has_zero(raw, at, text_end) or _has_zero(raw, properties_at, record_end):
+                break
+        if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != _ROLLED_BACK:
+            pos = record_end
+            count += 1
+            continue
+        queue_id = _i32(raw, pos + 12)
+        if sys_flag & INNER_BATCH:
+            break
+        if place is None or text_end - at != topic_bytes or not _is_same(raw, topic_at, at, topic_bytes):
+            topic_at, topic_bytes = at, text_end - at
+            queues = places.get(source[at:text_end], _NO_QUEUES)
+            place = queues.get(queue_id)
+        elif queue_id != last_queue_id:
+            place = queues.get(queue_id)
+        last_queue_id = queue_id
+        if place is None:
+            break
+        first, following = place[FIRST], place[NEXT]
+        if has_units:
+            if not place[IS_PLAIN] or (first >= 0 and queue_offset != following):
+                break
+            _, _, _, code, unique_key, own_keys = scan(source[properties_at:record_end])
+            if first < 0:
+                place[FIRST] = queue_offset
+                touched.append(place)
+            _put(unit_target, 0, 8, offset + pos)
+            _put(unit_target, 8, 4, size)
+            _put(unit_target, 12, 8, code)
+            units = place[UNITS]
+            units += unit
+            place[LOG_BYTES] = place[LOG_BYTES] + size
+            place[NEXT] = queue_offset + 1
+            timestamp = _i64(raw, stored_at)
+            if keys is not None:
+                keys.append((place[PREFIX_HASH], offset + pos, timestamp, unique_key, own_keys))
+        else:
+            if following < 0:
+                touched.append(place)
+            if following <= queue_offset:
+                place[NEXT] = queue_offset + 1
+            timestamp = _i64(raw, stored_at)
+        pos = record_end
+        count += 1
+    return Scanned(offset + pos, count, timestamp, touched)
+
+
+def _u32(raw: bytes, at: int) -> int:
+    word = raw[at]
+    word = word << 8 | raw[at + 1]
+    word = word << 8 | raw[at + 2]
+    return word << 8 | raw[at + 3]
+
+
+def _i32(raw: bytes, at: int) -> int:
+    word = _u32(raw, at)
+    return word if word < _SIGN else word - 2 * _SIGN
+
+
+def _i16(raw: bytes, at: int) -> int:
+    word = raw[at] << 8 | raw[at + 1]
+    return word if word < 0x8000 else word - 0x10000
+
+
+def _i64(raw: bytes, at: int) -> int:
+    return _i32(raw, at) * 0x100000000 + _u32(raw, at + 4)
+
+
+def _has_zero(raw: bytes, begin: int, end: int) -> bool:
+    for index in range(begin, end):  # noqa: SIM110 - a loop in C
+        if raw[index] == 0:
+            return True
+    return False
+
+
+def _is_same(raw: bytes, first: int, second: int, count: int) -> bool:
+    for index in range(count):  # noqa: SIM110 - a loop in C
+        if raw[first + index] != raw[second + index]:
+            return False
+    return True
+
+
+def _put(target: bytearray, at: int, width: int, value: int) -> None:
+    """Stores a number big-endian; it may be negative."""
+    for index in range(width):
+        target[at + width - 1 - index] = value & 0xFF
+        value >>= 8
+
+
+prefer_twin(__name__, globals(), "scan_ends", "scan_units")
