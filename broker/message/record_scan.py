@@ -19,7 +19,6 @@ from broker.message.record import (
     BORN_HOST_V6,
     CRC_MASK,
     HEADER_BYTES,
-    HOST_V6_BITS,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -46,6 +45,8 @@ _NO_QUEUES: Final[dict[int, Place]] = {}
 _UNIT = struct.Struct(">qiq")
 _UNIT_BYTES: Final = 20
 _SIGN: Final = 0x80000000
+_STORED_AT: Final = 56
+_STORED_V6_AT: Final = 68  # behind an IPv6 BORNHOST
 
 
 class Scanned(NamedTuple):
@@ -146,64 +147,23 @@ def _scanned(
     queues: dict[int, Place] = {}
     place: Place | None = None
     touched: list[Place] = []
-    unit = bytearray(_UNIT_BYTES)
+    unit, parts = bytearray(_UNIT_BYTES), [0, 0, 0, 0, 0]
     unit_target = unit
     while pos < end and count < count_max:
-        room = end - pos
-        if room < BLANK_BYTES:
+        size = _layout(raw, pos, end, offset + pos, parts)
+        if not size:
             break
-        size, magic = _i32(raw, pos), _u32(raw, pos + 4)
-        if magic == MAGIC_BLANK:
-            if not BLANK_BYTES <= size <= room:
-                break
-            pos += size
-            count += 1
-            continue
-        if room < HEADER_BYTES + 3 or not HEADER_BYTES < size <= room:
+        at, text_end, properties_at, record_end = parts[2], parts[3], parts[4], pos + size
+        if check_crc and at and not _is_sound(source, raw, pos, record_end, parts):
             break
-        queue_offset, sys_flag = _i64(raw, pos + 20), _i32(raw, pos + 36)
-        if _i64(raw, pos + 28) != offset + pos or queue_offset < 0:
-            break
-        body_at, stored_at = pos + HEADER_BYTES, pos + 56
-        if sys_flag & HOST_V6_BITS:
-            if sys_flag & BORN_HOST_V6:
-                body_at += 12
-                stored_at += 12
-            if sys_flag & STORE_HOST_V6:
-                body_at += 12
-        record_end = pos + size
-        if body_at >= record_end:
-            break
-        body_bytes = _i32(raw, body_at - 4)
-        at = body_at + body_bytes
-        if body_bytes < 0 or at + 3 > record_end:
-            break
-        if magic == MAGIC_V1:
-            text_end = at + 1 + raw[at]
-            at += 1
-        elif magic == MAGIC_V2:
-            text_end = at + 2 + _i16(raw, at)
-            at += 2
-        else:
-            break
-        if text_end <= at or text_end + 2 > record_end:
-            break
-        properties_at = text_end + 2
-        if properties_at + _i16(raw, text_end) != record_end:
-            break
-        if check_crc:
-            crc = crc32(source[body_at : body_at + body_bytes])
-            if crc & CRC_MASK != _u32(raw, pos + 8):
-                break
-            if _has_zero(raw, at, text_end) or _has_zero(raw, properties_at, record_end):
-                break
+        sys_flag = _i32(raw, pos + 36) if at else TRANSACTION_PREPARED  # a blank record: no queue has it
         if sys_flag & TRANSACTION_PREPARED and sys_flag & TRANSACTION_BITS != _ROLLED_BACK:
             pos = record_end
             count += 1
             continue
-        queue_id = _i32(raw, pos + 12)
         if sys_flag & INNER_BATCH:
             break
+        queue_id, queue_offset = _i32(raw, pos + 12), _i64(raw, pos + 20)
         if place is None or text_end - at != topic_bytes or not _is_same(raw, topic_at, at, topic_bytes):
             topic_at, topic_bytes = at, text_end - at
             queues = places.get(source[at:text_end], _NO_QUEUES)
@@ -214,6 +174,7 @@ def _scanned(
         if place is None:
             break
         first, following = place[FIRST], place[NEXT]
+        stored = _i64(raw, pos + (_STORED_V6_AT if sys_flag & BORN_HOST_V6 else _STORED_AT))
         if has_units:
             if not place[IS_PLAIN] or (first >= 0 and queue_offset != following):
                 break
@@ -228,18 +189,69 @@ def _scanned(
             units += unit
             place[LOG_BYTES] = place[LOG_BYTES] + size
             place[NEXT] = queue_offset + 1
-            timestamp = _i64(raw, stored_at)
             if keys is not None:
-                keys.append((place[PREFIX_HASH], offset + pos, timestamp, unique_key, own_keys))
+                keys.append((place[PREFIX_HASH], offset + pos, stored, unique_key, own_keys))
         else:
             if following < 0:
                 touched.append(place)
             if following <= queue_offset:
                 place[NEXT] = queue_offset + 1
-            timestamp = _i64(raw, stored_at)
+        timestamp = stored
         pos = record_end
         count += 1
     return Scanned(offset + pos, count, timestamp, touched)
+
+
+def _layout(raw: bytes, pos: int, end: int, offset: int, parts: list[int]) -> int:
+    """Returns the size of the record at `pos`, whose CommitLog offset is `offset`, as record.parse() finds
+    it; 0: it is not whole. parts: get where the body begins, its size, where the topic begins (0: a blank
+    record) and ends, and where the properties begin."""
+    room = end - pos
+    if room < BLANK_BYTES:
+        return 0
+    size, magic = _i32(raw, pos), _u32(raw, pos + 4)
+    if magic == MAGIC_BLANK:
+        parts[2] = 0
+        return size if BLANK_BYTES <= size <= room else 0
+    if room < HEADER_BYTES + 3 or not HEADER_BYTES < size <= room:
+        return 0
+    if _i64(raw, pos + 28) != offset or _i64(raw, pos + 20) < 0:
+        return 0
+    sys_flag = _i32(raw, pos + 36)
+    body_at, record_end = pos + HEADER_BYTES, pos + size
+    if sys_flag & BORN_HOST_V6:
+        body_at += 12
+    if sys_flag & STORE_HOST_V6:
+        body_at += 12
+    if body_at >= record_end:
+        return 0
+    body_bytes = _i32(raw, body_at - 4)
+    at = body_at + body_bytes
+    if body_bytes < 0 or at + 3 > record_end:
+        return 0
+    if magic == MAGIC_V1:
+        text_end = at + 1 + raw[at]
+        at += 1
+    elif magic == MAGIC_V2:
+        text_end = at + 2 + _i16(raw, at)
+        at += 2
+    else:
+        return 0
+    if text_end <= at or text_end + 2 > record_end or text_end + 2 + _i16(raw, text_end) != record_end:
+        return 0
+    parts[0], parts[1], parts[2], parts[3], parts[4] = body_at, body_bytes, at, text_end, text_end + 2
+    return size
+
+
+def _is_sound(source: bytes, raw: bytes, pos: int, record_end: int, parts: list[int]) -> bool:
+    """Whether the body has its checksum, and topic and properties have no zeros. raw: the bytes of source."""
+    body_at, body_bytes = parts[0], parts[1]
+    crc = crc32(source[body_at : body_at + body_bytes])
+    return (
+        crc & CRC_MASK == _u32(raw, pos + 8)
+        and not _has_zero(raw, parts[2], parts[3])
+        and not _has_zero(raw, parts[4], record_end)
+    )
 
 
 def _u32(raw: bytes, at: int) -> int:

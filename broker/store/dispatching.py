@@ -35,7 +35,8 @@ from keelmq.runtime.clock import now_us
 log = logging.getLogger(__name__)
 
 SLICE_BYTES: Final = 256 << 10
-"""Read in one pass: some thousand small records, half a millisecond."""
+RECORD_BYTES: Final = 512
+"""One pass copies this much of the log for each record that it may read, and SLICE_BYTES at most."""
 Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """end, queue, queue offset, offset, size, tags code, store timestamp, UNIQ_KEY, KEYS"""
 
@@ -154,7 +155,7 @@ class DispatchingStore(CuttableStore):
         index_at = -1 if index is None else index.offset
         if begin < index_at < stop:
             stop = index_at  # the index has what is in front of it already
-        raw = bytes(self.commit_log.view(begin, SLICE_BYTES, end=stop))
+        raw = bytes(self.commit_log.view(begin, _slice_bytes(records_max), end=stop))
         keys: list[Keyed] | None = [] if begin == index_at else None
         places = self.queues.places
         end, count, timestamp, found = scan_units(
@@ -226,7 +227,7 @@ class DispatchingStore(CuttableStore):
         self._scanned_to = max(self._scanned_to, log.min_offset)
         while left > 0 and self._scanned_to < log.max_offset:
             begin = self._scanned_to
-            found = scan_ends(bytes(log.view(begin, SLICE_BYTES)), begin, left, self.queues.places)
+            found = scan_ends(bytes(log.view(begin, _slice_bytes(left))), begin, left, self.queues.places)
             for place in found.places:
                 queue: ConsumeQueue = place[QUEUE]
                 queue.next_offset = max(queue.next_offset, place[NEXT])
@@ -276,3 +277,7 @@ class DispatchingStore(CuttableStore):
         if self.index is None or self.is_cutting:
             return False
         return catch_up_index(self.index, self.queues, self.commit_log, self.dispatch_offset, records_max)
+
+
+def _slice_bytes(records_max: int) -> int:
+    return min(records_max * RECORD_BYTES, SLICE_BYTES)

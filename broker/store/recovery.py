@@ -16,7 +16,7 @@ from broker.store.queue.consume_queue import ConsumeQueue
 _HEADER_BYTES_MIN = 88
 
 
-RECORDS_AT_ONCE: Final = 64
+RECORDS_AT_ONCE: Final = 256
 """Less than a millisecond of work, after which Between is called."""
 
 Between = Callable[[], None]

@@ -9,6 +9,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from broker.ha import slave_protocol
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, MasterHandshake, SlaveHandshake, TransferHeader
 from broker.ha.core.hello import Admitted, Group, MasterHello, SlaveHello
@@ -18,6 +19,7 @@ from broker.ha.log_epochs import EpochSave, LogEpochs
 from broker.ha.slave_protocol import CONTROL_BYTES, TURN_BYTES_MAX, SlaveProtocol
 from broker.store.message_store import StoreConfig
 from broker.store.offline import offline_store
+from tests.support.client_parts import until
 from tests.support.ha_parts import slave_settings
 
 FILE_BYTES = 64 << 10
@@ -163,6 +165,34 @@ async def test_a_slave_that_catches_up_leaves_time_to_the_others_of_its_loop(tmp
     assert slave.log_bytes() == log
     assert slave.transport.acks[-1] == len(log)
     assert len(slave.transport.acks) - acks > 3 * (len(slave.transport.written) - writes)
+    slave.store.close()
+
+
+@pytest.mark.parametrize("packet", [500, FILE_BYTES // 2])
+async def test_a_slave_with_much_to_dispatch_reads_nothing(
+    tmp_path: Path, packet: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion would find all of that undispatched, and consumers wait for it."""
+    limit = 3 * packet
+    monkeypatch.setattr(slave_protocol, "BACKLOG_BYTES_MAX", limit)
+    stream, log = make_stream([packet] * 8)
+    slave = Slave(tmp_path)
+    slave.owner.confirm_offset_received = slave.store.set_confirm_offset  # type: ignore[method-assign]
+    receiving = asyncio.ensure_future(slave.receive(stream, 36 + packet))
+    await until(lambda: slave.store.dispatch_backlog > limit, "too much waits")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not slave.transport.is_reading() and slave.store.commit_log.max_offset < len(log)
+    while not receiving.done():
+        slave.store.dispatch_offset = slave.store.confirm_offset - limit // 2 - 1
+        slave.protocol.dispatched()
+        assert not slave.transport.is_reading(), "half of it is still there"
+        slave.store.dispatch_offset = slave.store.confirm_offset
+        slave.protocol.dispatched()
+        assert slave.transport.is_reading()
+        await until(lambda: receiving.done() or not slave.transport.is_reading(), "it reads on")
+    await receiving
+    assert slave.log_bytes() == log
     slave.store.close()
 
 
