@@ -97,7 +97,9 @@ def test_the_identity_on_request(tmp_path: Path) -> None:
 
 def test_a_log_that_begins_in_the_middle_of_a_file(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
+    store.become_slave()
     store.reset_to(FILE_BYTES + 500)
+    store.become_master()
     put_many(store, COUNT)
     store.close()
     backup = backed_up(tmp_path / "store", tmp_path / "backup")
