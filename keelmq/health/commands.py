@@ -108,6 +108,11 @@ def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:
     return f"mqadmin electMaster {controllers(seen)} {of} --dry-run"
 
 
+def broker_status(address: str) -> str:
+    """Returns the command that prints the numbers of one broker."""
+    return f"mqadmin brokerStatus -b {address}"
+
+
 def watch_replication(master: str) -> str:
     """Returns the command that shows how the replicas of a master catch up."""
     return f"mqadmin haStatus -b {master} --watch {WATCH_S}"

@@ -12,6 +12,8 @@ LAG_MS = 5_000
 after haMaxTimeSlaveNotCatchup, 15 s by default."""
 LAG_BYTES = 64 << 20
 """The same, where the time is not known."""
+DISPATCH_BEHIND_BYTES = 16 << 20
+"""Confirmed bytes that are in no ConsumeQueue: a broker that is well dispatches them in 0.1 s."""
 
 
 def replication_rules(
@@ -25,6 +27,17 @@ def replication_rules(
             yield from _replica(seen, status, replica)
         yield from _masters(seen, status, brokers.get(name, {}))
         yield from _epochs(seen, status)
+        for address, broker in brokers.get(name, {}).items():
+            yield from _dispatch(status, address, broker)
+
+
+def _dispatch(status: GroupStatus, address: str, broker: RunningBroker) -> Iterator[Finding]:
+    behind = broker.info.get("dispatchBehindBytes", "")
+    if behind.isdecimal() and int(behind) > DISPATCH_BEHIND_BYTES:
+        text = f"consumers at {address} cannot read the last {int(behind):,} confirmed bytes: they are in no"
+        step = "its disk is full, or its CPU is too slow for this traffic: its log says which"
+        line = commands.broker_status(address)
+        yield warning("group.in-sync", status.broker_name, f"{text} ConsumeQueue", step, line)
 
 
 def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus) -> Iterator[Finding]:

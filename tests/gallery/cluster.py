@@ -78,6 +78,7 @@ def broker(
         "commitLogDiskRatio": "0.30",
         "commitLogMaxOffset": str(END),
         "confirmOffset": str(END),
+        "dispatchBehindBytes": "0",
         "notWritable": "",
         "putTps": "5.0 5.0 5.0",
     }

@@ -158,6 +158,18 @@ def replica_lags(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "a broker does not dispatch what it has copied",
+    "warning",
+    "group.in-sync",
+    NAME,
+    "cannot read the last 33,554,432 confirmed bytes",
+    f"mqadmin brokerStatus -b {BROKERS[2]}",
+)
+def dispatch_behind(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[2]] = broker(2, dispatchBehindBytes=str(32 << 20))
+
+
+@fault(
     "a replica catches up, out of the SyncStateSet",
     "warning",
     "group.in-sync",

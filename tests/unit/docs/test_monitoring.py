@@ -71,6 +71,7 @@ CASES: dict[str, dict[str, str]] = {
         f"rocketmq_syncstateset_size{B}": gauge(1, 2),
         f"rocketmq_min_in_sync_replicas{B}": "2" + ALWAYS,
     },
+    "KeelmqDispatchBehind": {"rocketmq_storage_dispatch_behind_bytes": gauge(100_000_000, 0)},
     "KeelmqReplicaLags": {"rocketmq_ha_replica_lag_seconds": gauge(40, 0)},
     "KeelmqNothingConfirmed": {
         f"rocketmq_max_offset{B}": "1000" + ALWAYS,
