@@ -4,10 +4,12 @@ Invariant: the checkpoint on disk never counts records that a cut removes; it is
 cut.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from functools import partial
 
 from broker.message.record import parse
+from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
@@ -21,6 +23,7 @@ class CuttableStore(ABC):
     jobs."""
 
     commit_log: CommitLog
+    damage: DamagedRanges
     queues: QueueTable
     index: MessageIndex | None
     confirm_offset: int
@@ -49,6 +52,7 @@ class CuttableStore(ABC):
             self._jobs.add(
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
             )
+        self.damage.remove_above(log.max_offset)
         self._forget_queued()
         if self.index is not None:
             self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
@@ -88,6 +92,7 @@ class CuttableStore(ABC):
         self.is_cutting = True
         self.cut_count += 1
         self._jobs.add(self.commit_log.cut_all(offset))
+        self.damage.healed(0, sys.maxsize)
         self._forget_queued()
         self._jobs.add(self.queues.cut_all())
         if self.index is not None:

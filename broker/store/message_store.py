@@ -17,6 +17,7 @@ from typing import Final
 from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
+from broker.store.damage import DamagedRanges
 from broker.store.dispatching import DispatchingStore, Unit
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import Append, InnerMessage, put_single
@@ -68,6 +69,7 @@ class MessageStore(DispatchingStore):
         self.config = config
         self.root = config.root
         self.sync_fault = SyncFault(on_sync_fault)
+        self.damage = DamagedRanges(config.root)
         self.commit_log = commit_log = CommitLog(
             config.commit_log_path or config.root / "commitlog",
             config.commit_log_file_bytes,
@@ -122,6 +124,7 @@ class MessageStore(DispatchingStore):
         own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
         self.commit_log.load()
         self._flusher.load()
+        self.damage.load()
         checkpoint = self._flusher.checkpoint
         confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
@@ -153,6 +156,8 @@ class MessageStore(DispatchingStore):
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
+        self.damage.remove_above(end)
+        self.damage.remove_below(self.commit_log.min_offset)
         self.queues.log_lost_files()
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
@@ -307,8 +312,10 @@ class MessageStore(DispatchingStore):
         return self._flusher.flush()
 
     def flush_checkpoint(self, *, index_too: bool = False) -> None:
-        """Flushes, then writes the checkpoint; any thread. See StoreFlusher.flush_checkpoint()."""
+        """Flushes, then writes the checkpoint and the damaged ranges; any thread. See
+        StoreFlusher.flush_checkpoint()."""
         self._flusher.flush_checkpoint(index_too=index_too)
+        self.damage.save()
 
     def _dispatched(self) -> tuple[int, int]:
         return self.dispatch_offset, self.last_store_timestamp
