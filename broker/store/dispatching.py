@@ -20,6 +20,7 @@ from broker.store.indexing import catch_up_index, keyed
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
+from broker.store.recovery import damaged_at
 from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class DispatchingStore(CuttableStore):
     _queued: deque[Unit | DispatchRequest]
     _queued_in_requests: int
     _queued_from: int
+    _durable_end: int  # the log was whole up to here: what is bad in front of it is damage
 
     def set_confirm_offset(self, offset: int) -> None:
         """Makes records that end at or before `offset` visible. Never moves confirmOffset back; only
@@ -121,6 +123,9 @@ class DispatchingStore(CuttableStore):
             offset = begin + pos
             parsed = parser(view, pos, end, offset=offset)
             if parsed is None:
+                whole_end = min(end, self._durable_end - begin)
+                parsed = damaged_at(view, pos, whole_end, offset, self.commit_log, self.damage)
+            if parsed is None:
                 break
             if offset == index_at:
                 keys_found = list[Keyed]()
@@ -163,4 +168,6 @@ class DispatchingStore(CuttableStore):
         """Indexes up to records_max records that dispatch has passed already. True: there are more."""
         if self.index is None or self.is_cutting:
             return False
-        return catch_up_index(self.index, self.queues, self.commit_log, self.dispatch_offset, records_max)
+        return catch_up_index(
+            self.index, self.queues, self.commit_log, self.dispatch_offset, records_max, self.damage
+        )
