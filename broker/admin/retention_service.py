@@ -140,6 +140,7 @@ class RetentionService:
             if not self._may_go(end_offset, must_go=must_go):
                 break
             gone = log.take_oldest()
+            self._store.damage.remove_below(log.min_offset)
             logger.info("log file %s was deleted; the log now begins at offset %d", gone.path, log.min_offset)
             await asyncio.to_thread(gone.delete)
         await self._clean_derived()

@@ -311,6 +311,7 @@ class Broker(BrokerParts):
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)
         self._tasks.start("retention", self.retention.run)
+        self._tasks.start("scrub of the log", self.scrub.run)
         self._tasks.start("statistics", self.stats.run)
         self._services.start(self._tasks)
         self._tasks.start("expiry of waiting requests", self._expire_forever)

@@ -15,7 +15,7 @@ from broker.admission.disk_fault import DiskFault
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import SendGate
-from broker.app.assembly import make_metadata, make_store, make_topics
+from broker.app.assembly import cached_bytes, make_metadata, make_store, make_topics
 from broker.app.background_services import BackgroundServices
 from broker.app.handlers import BrokerHandlers
 from broker.app.listeners import Listeners
@@ -40,6 +40,7 @@ from broker.put.send_commands import SendCommand
 from broker.security.users import BrokerUsers
 from broker.stats.service import BrokerStats
 from broker.store.log.group_commit import GroupCommit
+from broker.store.scrub import Scrub
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire
@@ -190,6 +191,9 @@ class BrokerParts:
             held_offset=self._held_offset,
             on_emptied=self.metadata.remember_ends,
         )
+        self.scrub = Scrub(
+            self.store, bytes_per_second=self._scrub_bytes_per_second, cached_bytes=cached_bytes()
+        )
         self.backups = StoreBackups(
             config, self.store, self.metadata, epochs=self._epochs, start_task=self._tasks.start
         )
@@ -202,6 +206,9 @@ class BrokerParts:
             metadata=self.metadata,
             messages_in=self.stats.messages_in,
         )
+
+    def _scrub_bytes_per_second(self) -> int:
+        return self.config.scrub_bytes_per_second
 
     def _make_controller_mode(self) -> ControllerMode:
         parts = ControlledParts(

@@ -55,6 +55,7 @@ AT_RUN_TIME: Final = frozenset(
         "registerNameServerPeriod",
         "rejectTransactionMessage",
         "replicasPerDiskPartition",
+        "scrubBytesPerSecond",
         "shortPollingTimeMills",
         "shutdownForwardTimeout",
         "shutdownHandOverTimeout",

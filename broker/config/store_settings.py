@@ -39,6 +39,12 @@ class StoreSettings(TelemetryConfig):
         description="with checkCRCOnRecover: check that CRC, where a record has it, instead of its body's",
     )
 
+    scrub_bytes_per_second: int = Field(
+        16 << 20,
+        ge=0,
+        description="bytes of the CommitLog per second that are read and checked in the background, to find "
+        "damage before a reader does; 0: none (ours)",
+    )
     file_reserved_time: int = Field(72, ge=0, description="hours that CommitLog files are kept")
     delete_when: str = Field(
         "04", description="hours of the day, `;` between them, at which older files are deleted"

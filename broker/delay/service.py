@@ -18,8 +18,9 @@ from broker.put.real_queue import destination, real_queue
 from broker.put.term_service import SafeMarks, TermService
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.whole_reading import DamagedRecordError
 from keelmq.remoting.codes import ResponseCode
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,11 @@ class ScheduleMessageService(TermService):
             latest = now + self._levels.delay_ms(level)
             if now < due_at <= latest:  # a later one was stored by a clock that was wrong: now
                 break
-            end = self._deliver_record(log_offset, size)
+            try:
+                end = self._deliver_record(log_offset, size)
+            except DamagedRecordError as error:  # the other levels go on
+                self._damage_log.tell(now_ms(), "delay level %d waits: %s", level, error)
+                break
             if end is None:
                 break
             at += 1

@@ -16,12 +16,14 @@ from concurrent.futures import Future
 
 from broker.ha.core.master_link import Send
 from broker.ha.ports import ReplicatedLog
+from broker.store.log_check import Piece, check_file
 from keelmq.runtime.log_context import ContextThreadPool
 
 ABORT_CHECK_MS = 1_000
 """A thread that waits for a slow replica checks this often whether its batch was aborted."""
 IDLE_WAIT_MS = 1_000
 """Time that a role change waits for the threads; only a disk that does not answer keeps one longer."""
+CHECK_AHEAD_BYTES = 16 << 20
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with a time of 0: the send queue of a link that ends is dropped. Sendfile queues pages of the
 log, not copies of them, and after the mastership these pages may be overwritten."""
@@ -101,6 +103,35 @@ class SendfileBatch:
             os.close(self._files.popitem()[1])
 
 
+class CheckBatch:
+    """Some MiB of one file of the log whose records are checked before a SendfileBatch sends them."""
+
+    def __init__(self, log: ReplicatedLog, start: int) -> None:
+        """start: a record boundary. Opens the file now: it may be deleted from the log meanwhile."""
+        self.aborted = False
+        self.pieces: list[Piece] = []
+        self._start, self._file_bytes = start, log.file_bytes
+        self._end = min(log.max_offset, start - start % log.file_bytes + log.file_bytes)
+        self._fd = log.open_file(start)
+
+    def send(self) -> None:
+        """Checks the records; runs in a thread. Raises OSError if they cannot be read, or the link ended."""
+        for piece in check_file(self._fd, self._start, self._end, self._file_bytes):
+            if self.aborted:
+                raise ConnectionAbortedError("the link was closed")
+            self.pieces.append(piece)
+            if piece.end - self._start >= CHECK_AHEAD_BYTES:
+                return
+
+    def abort(self) -> None:
+        """Called by the loop: stops the check. The thread returns soon, and close() is called then."""
+        self.aborted = True
+
+    def close(self) -> None:
+        """Closes the descriptor. Called by the loop when no thread uses the batch."""
+        os.close(self._fd)
+
+
 class CatchUpThreads:
     """The threads of one broker (haCatchUpThreads); owned by the event loop's thread."""
 
@@ -115,9 +146,9 @@ class CatchUpThreads:
         """Whether all threads are sending."""
         return len(self._sending) >= self._threads_max
 
-    def start(self, batch: SendfileBatch, on_end: Callable[[OSError | None], None]) -> None:
-        """Sends the batch in a thread. The loop closes the batch and then calls on_end(error); None: all was
-        sent."""
+    def start(self, batch: SendfileBatch | CheckBatch, on_end: Callable[[OSError | None], None]) -> None:
+        """Sends or checks the batch in a thread. The loop closes the batch and then calls on_end(error);
+        None: it is done."""
         work: Future[None] = self._threads.submit(batch.send)
         future = asyncio.wrap_future(work)
         self._sending.add(future)

@@ -18,11 +18,11 @@ from functools import partial
 from typing import cast
 
 from broker.core.pauses import PauseDetector
-from broker.ha.catch_up import CatchUpThreads, SendfileBatch
+from broker.ha.catch_up import CatchUpThreads, CheckBatch, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
-from broker.ha.core.master_link import Close, LinkSettings, MasterLink, MasterLog
+from broker.ha.core.master_link import NEVER, SENDFILE_BYTES, Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.held_connections import PRODUCERS_FIRST_MS, HeldConnections
-from broker.ha.ports import Clock, ReplicatedLog
+from broker.ha.ports import Clock, ReplicatedLog, SendCheck
 from broker.ha.security import HaSecurity
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -43,7 +43,7 @@ class MasterProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
-        self._batch: SendfileBatch | None = None
+        self._batch: SendfileBatch | CheckBatch | None = None
         self._fd = -1  # for threads; -1: they cannot write to this connection
         self._high_bytes = server.settings.batch_bytes
         self._hello: MasterHello | None = None  # until the peer has proved its membership
@@ -144,6 +144,10 @@ class MasterProtocol(asyncio.Protocol):
             if (close := self.link.check(now_ms)) is not None:
                 self.close(close.reason)
             return
+        if self._server.check.is_all_whole:
+            self.link.sendable_end = NEVER
+        elif self._checks(self.link):
+            return
         if transport.is_closing() or (
             self.link.is_far_behind and self._send_by_thread(transport, self.link, now_ms)
         ):
@@ -164,6 +168,36 @@ class MasterProtocol(asyncio.Protocol):
         if self.link.has_more or effect.body_bytes == 0:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _checks(self, link: MasterLink) -> bool:
+        """Sets how far the link may send: damage is not sent, and what this process has only found on its
+        disk is checked first. Returns True if a thread checks it, which calls pump()."""
+        check, position = self._server.check, link.position
+        if position < 0:
+            return False
+        link.sendable_end = end = check.sendable_end(position)
+        if end == position < self._server.log.max_offset and check.needs_check(position):
+            check.check_some(position)
+            link.sendable_end = end = check.sendable_end(position)
+        ahead = link.is_far_behind and end - position < SENDFILE_BYTES and check.needs_check(end)
+        if not ahead or self._fd < 0 or self._server.catch_up.is_full:
+            return False
+        try:
+            self._batch = batch = CheckBatch(self._server.log, end)
+        except OSError as error:
+            self.close(f"cannot read the log: {error}")
+            return True
+        self._server.catch_up.start(batch, partial(self._checked, batch))
+        return True
+
+    def _checked(self, batch: CheckBatch, error: OSError | None) -> None:
+        self._batch = None
+        if error is not None:
+            self.close(f"cannot read the log: {error}")
+        elif not self.closed:  # else the log may have been cut meanwhile
+            for piece in batch.pieces:
+                self._server.check.found(piece)
+            self.pump()
 
     def _check_hello(self, hello: MasterHello, now_ms: int) -> None:
         try:
@@ -215,6 +249,7 @@ class MasterServer:
         self,
         log: ReplicatedLog,
         *,
+        check: SendCheck,
         settings: LinkSettings,
         clock: Clock,
         on_ack: Callable[[MasterLink], None],
@@ -224,7 +259,7 @@ class MasterServer:
         new_link: Callable[[MasterLog, LinkSettings, int], MasterLink] | None = None,
     ) -> None:
         """new_link: makes the link of a connection at a time in ms; None: one of controller mode."""
-        self.log = log
+        self.log, self.check = log, check
         self._new_link = new_link or (lambda log, settings, ms: MasterLink(log, settings, now_ms=ms))
         self.security = security
         self.settings = settings

@@ -6,7 +6,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.store.damage import DamagedRanges
 from broker.store.log.sync_fault import SyncFault
+from broker.store.log_check import Piece
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
 
@@ -97,10 +99,42 @@ class ReplicatedLog(Protocol):
         ...
 
 
+class SendCheck(Protocol):
+    """The part of store.LogCheck that replication uses: no damage is sent to a replica."""
+
+    is_all_whole: bool
+
+    def sendable_end(self, offset: int) -> int:
+        """Returns how far the log may be sent from `offset` on."""
+        ...
+
+    def needs_check(self, offset: int) -> bool:
+        """Returns whether check_some() or a check in a thread may find that more can be sent."""
+        ...
+
+    def check_some(self, offset: int) -> None:
+        """Checks less than a millisecond's work of records from `offset` on."""
+        ...
+
+    def found(self, piece: Piece) -> None:
+        """Takes the result of a check in a thread."""
+        ...
+
+
 class ReplicatedStore(Protocol):
     """The part of store.MessageStore that replication uses."""
 
     confirm_offset: int
+
+    @property
+    def log_check(self) -> SendCheck:
+        """What may be sent to a replica."""
+        ...
+
+    @property
+    def damage(self) -> DamagedRanges:
+        """What is damaged of the log."""
+        ...
 
     @property
     def commit_log(self) -> ReplicatedLog:

@@ -82,6 +82,7 @@ class HaService:
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
+            check=store.log_check,
             settings=master_link_settings(settings),
             clock=clock,
             on_ack=self._acked,

@@ -66,6 +66,7 @@ class PlainHaService:
         self._numbers = count(1)
         self._server = MasterServer(
             store.commit_log,
+            check=store.log_check,
             settings=master_link_settings(settings),
             clock=clock,
             on_ack=lambda link: self._advance(),

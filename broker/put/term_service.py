@@ -7,6 +7,7 @@ BrokerController.changeSpecialServiceStatus.
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +18,11 @@ from broker.metadata.service import Metadata
 from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from broker.store.whole_reading import DamagedRecordError, is_served
 from keelmq.runtime.clock import now_ms, wall_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 """Between two rounds, when there is nothing more to do at once."""
@@ -71,6 +76,7 @@ class TermService(ABC):
         """clock: wall time in ms."""
         self._store, self._metadata, self._writer, self._clock = store, metadata, writer, clock
         self._term: int | None = None  # masterEpoch that the state is of; None: the next round starts over
+        self._damage_log = RateLimitedLogger(logger, level=logging.ERROR)
         self._log_end = 0  # of the log when the term began: what is before it is of earlier masters
 
     @abstractmethod
@@ -96,8 +102,13 @@ class TermService(ABC):
             await asyncio.sleep(0 if more else PERIOD_MS / 1000)
 
     def round(self) -> bool:
-        """One step, if this broker may serve. True: there is more to do at once."""
-        return self._serves() and self._step()
+        """One step, if this broker may serve. True: there is more to do at once. A damaged record is waited
+        for: it is healed, or an operator sets a mark."""
+        try:
+            return self._serves() and self._step()
+        except DamagedRecordError as error:
+            self._damage_log.tell(now_ms(), "%s waits: %s", type(self).__name__, error)
+            return False
 
     @property
     def is_ready(self) -> bool:
@@ -154,9 +165,11 @@ class TermService(ABC):
 
     def _record(self, log_offset: int, size: int) -> Record | None:
         """Returns the record of `size` bytes at log_offset. None: retention has deleted it, or its unit is
-        lost, which has no size."""
+        lost, which has no size, or it is damaged and marked to be passed. Raises DamagedRecordError."""
         view = self._store.commit_log.view(log_offset, size)
-        return decode(view) if len(view) == size > 0 else None
+        if len(view) != size or size <= 0 or not is_served(self._store.log_check, log_offset, size):
+            return None
+        return decode(view)
 
     def _record_at(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
         """Returns the record of a queue's unit. None: retention has deleted it, or the unit is a filler."""

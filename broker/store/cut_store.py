@@ -4,12 +4,15 @@ Invariant: the checkpoint on disk never counts records that a cut removes; it is
 cut.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from functools import partial
 
+from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
+from broker.store.log_check import LogCheck
 from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher
@@ -20,6 +23,8 @@ class CuttableStore(ABC):
     jobs."""
 
     commit_log: CommitLog
+    damage: DamagedRanges
+    log_check: LogCheck
     queues: QueueTable
     index: MessageIndex | None
     confirm_offset: int
@@ -60,6 +65,8 @@ class CuttableStore(ABC):
             self._jobs.add(
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
             )
+        self.damage.remove_above(log.max_offset)
+        self.log_check.cut(log.max_offset)
         self._forget_queued()
         if self.index is not None:
             self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
@@ -102,6 +109,8 @@ class CuttableStore(ABC):
         self.is_cutting = True
         self.cut_count += 1
         self._jobs.add(self.commit_log.cut_all(offset))
+        self.damage.healed(0, sys.maxsize)
+        self.log_check.reset(offset)
         self._forget_queued()
         self._jobs.add(self.queues.cut_all())
         if self.index is not None:

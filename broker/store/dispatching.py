@@ -30,6 +30,7 @@ from broker.store.indexing import catch_up_index, keyed
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
+from broker.store.recovery import damaged_at
 from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class DispatchingStore(CuttableStore):
     _queued_from: int
     _scanned_to: int
     _looked_at: int
+    _durable_end: int  # the log was whole up to here: what is bad in front of it is damage
 
     def set_confirm_offset(self, offset: int) -> None:
         """Makes records that end at or before `offset` visible. Never moves confirmOffset back; only
@@ -181,6 +183,9 @@ class DispatchingStore(CuttableStore):
         view = self.commit_log.view(offset, self.commit_log.file_bytes, end=stop)
         parsed = parser(view, 0, len(view), offset=offset)
         if parsed is None:
+            whole_end = min(len(view), self._durable_end - offset)
+            parsed = damaged_at(view, 0, whole_end, offset, self.commit_log, self.damage)
+        if parsed is None:
             return 0
         end, keys = offset + parsed[0], list[Keyed]()
         if parsed[1]:
@@ -247,6 +252,9 @@ class DispatchingStore(CuttableStore):
         view = self.commit_log.view(offset, self.commit_log.file_bytes)
         parsed = parse(view, 0, len(view), offset=offset)
         if parsed is None:
+            confirmed_end = min(len(view), self.confirm_offset - offset)
+            parsed = damaged_at(view, 0, confirmed_end, offset, self.commit_log, self.damage)
+        if parsed is None:
             return 0
         queue = self.queues.of_record(parsed, sys_flag := sys_flag_at(view, 0)) if parsed[1] else None
         if queue is not None:
@@ -276,7 +284,9 @@ class DispatchingStore(CuttableStore):
         """Indexes up to records_max records that dispatch has passed already. True: there are more."""
         if self.index is None or self.is_cutting:
             return False
-        return catch_up_index(self.index, self.queues, self.commit_log, self.dispatch_offset, records_max)
+        return catch_up_index(
+            self.index, self.queues, self.commit_log, self.dispatch_offset, records_max, self.damage
+        )
 
 
 def _slice_bytes(records_max: int) -> int:

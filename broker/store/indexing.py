@@ -4,6 +4,7 @@ that the index has missed."""
 from broker.message.indexed_keys import Keyed
 from broker.message.inner_batch import keys_of
 from broker.message.record import Buffer, Parsed, index_keys, java_hash, parse
+from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.queue.batch_queue import BatchQueue
@@ -27,9 +28,15 @@ def keyed(queue: ConsumeQueue | None, offset: int, parsed: Parsed, buffer: Buffe
 
 
 def catch_up_index(
-    index: MessageIndex, queues: QueueTable, log: CommitLog, end: int, records_max: int
+    index: MessageIndex,
+    queues: QueueTable,
+    log: CommitLog,
+    end: int,
+    records_max: int,
+    damage: DamagedRanges,
 ) -> bool:
-    """Indexes up to records_max records in front of the CommitLog offset `end`. True: there are more."""
+    """Indexes up to records_max records in front of the CommitLog offset `end`, without those that are
+    damaged. True: there are more."""
     index.write_pending()
     if index.offset >= end:
         return False
@@ -38,6 +45,9 @@ def catch_up_index(
     pos, count, index.offset, keys_found = 0, 0, begin, list[Keyed]()
     while pos < len(view) and count < records_max:
         parsed = parse(view, pos, len(view), offset=begin + pos)
+        if parsed is None and (known := damage.overlaps(begin + pos, begin + pos + 1)) is not None:
+            pos = min(known.end - begin, len(view))
+            continue
         if parsed is None:
             break
         if parsed[1]:

@@ -17,6 +17,7 @@ from typing import Final
 from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
+from broker.store.damage import DamagedRanges
 from broker.store.dispatching import DispatchingStore, Unit
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import Append, InnerMessage, put_single
@@ -24,8 +25,10 @@ from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log.mapped_file import lock_directory, write_mark
 from broker.store.log.sync_fault import SyncFault
+from broker.store.log_check import LogCheck
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import read_batch_queue
+from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
@@ -41,6 +44,7 @@ from broker.store.recovery import (
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
 from broker.store.store_flusher import StoreFlusher
+from broker.store.whole_reading import whole_part
 from keelmq.runtime.clock import wall_ms
 
 log = logging.getLogger(__name__)
@@ -67,12 +71,15 @@ class MessageStore(DispatchingStore):
         self.config = config
         self.root = config.root
         self.sync_fault = SyncFault(on_sync_fault)
+        self.damage = DamagedRanges(config.root)
+        self._durable_end = _NEVER
         self.commit_log = commit_log = CommitLog(
             config.commit_log_path or config.root / "commitlog",
             config.commit_log_file_bytes,
             zeros_ahead=config.zeros_ahead,
             sync_fault=self.sync_fault,
         )
+        self.log_check = LogCheck(commit_log, self.damage)
         self.append: Append = commit_log.append_with_prop_crc if config.append_prop_crc else commit_log.append
         self._recovery_parser = recovery_parser(
             check_crc=config.check_crc_on_recover, check_prop_crc=config.verify_prop_crc
@@ -122,8 +129,9 @@ class MessageStore(DispatchingStore):
         own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
         self.commit_log.load()
         self._flusher.load()
+        self.damage.load()
         checkpoint = self._flusher.checkpoint
-        confirmed = checkpoint.confirm_offset
+        self._durable_end = confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
         start = scan_start(self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
@@ -144,15 +152,18 @@ class MessageStore(DispatchingStore):
             self.dispatch_offset = start
             while self.dispatch(RECORDS_AT_ONCE, parser=parser):
                 between()
-            end = scan_end(self.commit_log, self.dispatch_offset, parser, between)
-        else:
-            end = scan_end(self.commit_log, start, parser, between)
+        end = scan_end(
+            self.commit_log, self.dispatch_offset if abnormal else start, parser, between,
+            damage=self.damage, durable_end=confirmed,
+        )  # fmt: skip
         if end < confirmed:
             text = "the log ends at %d, and was confirmed up to %d: what was behind it is damaged or lost"
             log.error(text, end, confirmed)
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
+        self.damage.remove_above(end)
+        self.damage.remove_below(self.commit_log.min_offset)
         self.queues.log_lost_files()
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
@@ -164,6 +175,8 @@ class MessageStore(DispatchingStore):
         self._scan_again()
         while self.scan(RECORDS_AT_ONCE):
             between()
+        self._durable_end = _NEVER
+        self.log_check.loaded(start if self.config.check_crc_on_recover else end)
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed
         log.info(
@@ -280,27 +293,48 @@ class MessageStore(DispatchingStore):
         *,
         decodes: bool = False,
     ) -> GetResult:
-        """Returns up to max_nums confirmed messages from the queue offset on; see reading.read_queue(). Its
-        views stay valid after the store has deleted a file. decodes: the caller reads the records itself, so
-        they are checked. Raises DamagedQueueError."""
+        """Returns up to max_nums confirmed messages from the queue offset on; see reading.read_queue(). Their
+        records are whole. Its views stay valid after the store has deleted a file. decodes: the caller reads
+        the records itself, so it is checked that they are of this queue. Raises DamagedQueueError, and
+        DamagedRecordError if the first message is damaged."""
         queue, log = self.queues.find(topic, queue_id), self.commit_log
         try:
             if isinstance(queue, BatchQueue):
                 result = read_batch_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
             else:
                 result = read_queue(log, queue, offset, max_nums, max_bytes, tag_codes)
-                if decodes:
-                    try:
-                        check_records(result, queue_id, offset)
-                    except ValueError:  # the first one may be good
-                        result = read_queue(log, queue, offset, 1, max_bytes, tag_codes)
-                        check_records(result, queue_id, offset)
+            if result.views and not self.log_check.is_all_whole:
+                result = self._whole_part(queue, result, offset, max_bytes, tag_codes)
+            if decodes and not isinstance(queue, BatchQueue):
+                try:
+                    check_records(result, queue_id, offset)
+                except ValueError:  # the first one may be good
+                    result = read_queue(log, queue, offset, 1, max_bytes, tag_codes)
+                    check_records(result, queue_id, offset)
         except ValueError as error:
             where = f"topic {topic}, queue {queue_id}, is damaged near offset {offset}"
             hint = "" if isinstance(queue, BatchQueue) else "; keelmq repair --queues writes it anew"
             raise DamagedQueueError(f"the ConsumeQueue of {where}: {error}{hint}") from error
         self.got_messages += result.message_count
         return result
+
+    def _whole_part(
+        self,
+        queue: ConsumeQueue | None,
+        result: GetResult,
+        offset: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        assert queue is not None
+        log = self.commit_log
+
+        def read(nums: int) -> GetResult:
+            if isinstance(queue, BatchQueue):
+                return read_batch_queue(log, queue, offset, nums, max_bytes, tag_codes)
+            return read_queue(log, queue, offset, nums, max_bytes, tag_codes)
+
+        return whole_part(self.log_check, log, queue, result, offset=offset, tag_codes=tag_codes, read=read)
 
     # -- durability --------------------------------------------------------------------------------------
 
@@ -309,8 +343,10 @@ class MessageStore(DispatchingStore):
         return self._flusher.flush()
 
     def flush_checkpoint(self, *, index_too: bool = False) -> None:
-        """Flushes, then writes the checkpoint; any thread. See StoreFlusher.flush_checkpoint()."""
+        """Flushes, then writes the checkpoint and the damaged ranges; any thread. See
+        StoreFlusher.flush_checkpoint()."""
         self._flusher.flush_checkpoint(index_too=index_too)
+        self.damage.save()
 
     def _dispatched(self) -> tuple[int, int]:
         return self.dispatch_offset, self.last_store_timestamp

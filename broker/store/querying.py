@@ -16,12 +16,14 @@ _HEADER_BYTES: Final = 88  # no record is shorter
 
 
 def record_at(store: MessageStore, offset: int) -> memoryview | None:
-    """Returns the whole record that begins at this CommitLog offset. None: there is none, it is not confirmed
-    yet, or no queue indexes it."""
+    """Returns the whole record that begins at this CommitLog offset. None: there is none, it is damaged or
+    not confirmed yet, or no queue indexes it."""
     log = store.commit_log
     view = log.view(offset, log.file_bytes, end=store.confirm_offset)
     parsed = parse(view, 0, len(view), offset=offset)
-    return view[: parsed[0]] if parsed is not None and parsed[1] else None
+    if parsed is None or not parsed[1] or store.log_check.first_bad(offset, offset + parsed[0]) is not None:
+        return None
+    return view[: parsed[0]]
 
 
 def last_record(store: MessageStore) -> tuple[int, bytes] | None:

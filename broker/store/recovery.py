@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from broker.message.prop_crc import RecordParser
-from broker.message.record import parse, store_timestamp
+from broker.message.record import Parsed, parse, store_timestamp
+from broker.store.damage import DamagedRanges
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
+from broker.store.log_check import past_damage, why_bad
 from broker.store.queue.consume_queue import ConsumeQueue
 
 _HEADER_BYTES_MIN = 88
@@ -27,13 +29,24 @@ def nothing() -> None:
     """The Between of a start that is not interrupted."""
 
 
-def scan_end(log: CommitLog, start: int, parser: RecordParser, between: Between = nothing) -> int:
-    """Follows the chain of good records from `start`. Returns the end of the last one."""
+def scan_end(
+    log: CommitLog,
+    start: int,
+    parser: RecordParser,
+    between: Between = nothing,
+    *,
+    damage: DamagedRanges | None = None,
+    durable_end: int = 0,
+) -> int:
+    """Follows the chain of good records from `start`. Returns the end of the last one. Bad ones in front of
+    durable_end, where the log was whole once, are added to `damage` and passed over if good ones follow."""
     offset, left = start, RECORDS_AT_ONCE
     while view := log.view(offset, log.file_bytes):
         pos, end = 0, len(view)
         while pos < end:
             parsed = parser(view, pos, end, offset=offset + pos)
+            if parsed is None and damage is not None:
+                parsed = damaged_at(view, pos, min(end, durable_end - offset), offset + pos, log, damage)
             if parsed is None:
                 return offset + pos
             pos += parsed[0]
@@ -43,6 +56,16 @@ def scan_end(log: CommitLog, start: int, parser: RecordParser, between: Between 
                 left = RECORDS_AT_ONCE
         offset += pos
     return offset
+
+
+def damaged_at(
+    view: memoryview, pos: int, end: int, offset: int, log: CommitLog, damage: DamagedRanges
+) -> Parsed | None:
+    """Does past_damage(), and adds the range to `damage`."""
+    parsed = past_damage(log, view, pos, end, offset)
+    if parsed is not None:
+        damage.add(offset, offset + parsed[0], why_bad(view[pos:], offset))
+    return parsed
 
 
 def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:

@@ -105,6 +105,10 @@ class EndTransactionHandler:
         parsed = parse(view, 0, len(view), offset=header.commit_log_offset)
         if parsed is None or parsed[1] != HALF_TOPIC.name.encode():
             raise _mismatch(f"no half message at {header.commit_log_offset}")
+        begin = header.commit_log_offset
+        damage = self._context.store.log_check.first_bad(begin, begin + parsed[0])
+        if damage is not None:
+            raise _mismatch(f"the half message at {header.commit_log_offset} is damaged: {damage.reason}")
         record = decode(view)
         if record.queue_offset != header.tran_state_table_offset:
             remark = f"the half message at {header.commit_log_offset} has queue offset {record.queue_offset}"

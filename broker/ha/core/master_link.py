@@ -4,9 +4,12 @@ out.
 The shell calls receive_data() with the bytes that arrived, and next_effect() whenever it may write; it sends
 exactly the log bytes that a Send names. A link sees the log only as MasterLog, which the shell updates.
 
-Invariants: position <= log.max_offset; ack_offset <= position; every packet carries the epoch that its first
-byte was written in, ends where that epoch ends, and never crosses a file of the log.
+Invariants: position <= log.max_offset; nothing from sendable_end on is sent; ack_offset <= position; every
+packet carries the epoch that its first byte was written in, ends where that epoch ends, and never crosses a
+file of the log.
 """
+
+import sys
 
 import msgspec
 
@@ -34,6 +37,7 @@ WRITING_BYTES_PER_SECOND = 1 << 20
 """Producers that write less than this do not slow down a slave that is far behind."""
 BUSY_BYTES_PER_SECOND = 8 << 20
 """The least rate for a slave that is far behind, on a machine that has no CPU to spare."""
+NEVER = sys.maxsize
 WATCHED_MS = 80
 """A watched slave is sent a heartbeat after this idle time: with each tick, so every 100 ms."""
 CONFIRM_DELAY_MS = 100
@@ -93,6 +97,7 @@ class MasterLink:
         self.ack_count = 0  # acks that have arrived
         self.position = -1  # first byte not sent yet; -1: the slave has not asked for an offset yet
         self.sent_bytes = 0
+        self.sendable_end = NEVER  # what is behind was not checked yet, or is damaged
         self.close_reason: str | None = None
         self.began_at = -1  # offset of the first byte sent over this link
         self.restarted_from: int | None = None  # end of the slave's log, if it is below our minOffset
@@ -238,7 +243,7 @@ class MasterLink:
     @property
     def has_more(self) -> bool:
         """Whether next_effect() has log bytes to send."""
-        return 0 <= self.position < self._log.max_offset
+        return 0 <= self.position < min(self._log.max_offset, self.sendable_end)
 
     @property
     def is_settled(self) -> bool:
@@ -287,7 +292,7 @@ class MasterLink:
             return []
         if self.check(now_ms) is not None or not self._throttle.is_open(now_ms):
             return []
-        end = min(self.position + batch_bytes_max, self._log.max_offset - NEAR_BYTES)
+        end = min(self.position + batch_bytes_max, self._log.max_offset - NEAR_BYTES, self.sendable_end)
         packets = []
         while self.position < end and (extent := self._next_extent()) is not None:
             entry, body_bytes = extent
@@ -318,7 +323,7 @@ class MasterLink:
         if entry is None or self.position < log.min_offset:
             self.close(f"offset {self.position} of slave {self.slave_id} is no longer in the log")
             return None
-        end = min(log.max_offset, entry.end_offset, self._file_end())
+        end = min(log.max_offset, entry.end_offset, self._file_end(), self.sendable_end)
         return entry, min(end - self.position, self._batch_bytes)
 
     def _next_packet(self, now_ms: int) -> Send | Close | None:

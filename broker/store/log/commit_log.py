@@ -8,7 +8,8 @@ Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -364,6 +365,12 @@ class CommitLog(CuttableLog):
         for file in self._files:
             if file.end_offset > offset:
                 file.drop_cached()
+
+    def page_dropper(self, start: int, end: int) -> Callable[[], None]:
+        """Returns a function, for any thread, that drops these bytes, which are of one file and synced, from
+        the page cache."""
+        file = self._file_of(start)
+        return partial(file.drop_cached, start - file.start_offset, end - file.start_offset)
 
     def sync(self) -> int:
         """Syncs what was written since the last call; any thread. Returns the offset up to which the log is

@@ -201,13 +201,22 @@ class MappedFile:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, _ZEROS[: end - at], at)
 
-    def drop_cached(self) -> None:
-        """Makes the system read the file from the disk again. Pages that are not written yet stay."""
-        pin = ctypes.c_char.from_buffer(self.map)
+    def drop_cached(self, start: int = 0, end: int | None = None) -> None:
+        """Makes the system read the file, or the whole pages of a part of it, from the disk again. Pages that
+        are not written yet stay. Any thread; no effect on a closed file."""
+        begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, self.file_bytes if end is None else end
+        count = (end - begin) // mmap.PAGESIZE * mmap.PAGESIZE if end < self.file_bytes else end - begin
+        if count <= 0:
+            return
+        try:
+            pin = ctypes.c_char.from_buffer(self.map)
+        except ValueError:  # it was closed meanwhile
+            return
         # A page that is mapped here would not be dropped.
-        _MADVISE(ctypes.addressof(pin), self.file_bytes, mmap.MADV_DONTNEED)
+        _MADVISE(ctypes.addressof(pin) + begin, count, mmap.MADV_DONTNEED)
         del pin
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if self._fd >= 0:
+            os.posix_fadvise(self._fd, begin, count, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         """Makes the file's content durable. SyncError: it may not be."""

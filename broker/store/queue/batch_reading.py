@@ -42,7 +42,7 @@ def read_batch_queue(
             if found:
                 break
             raise ValueError(f"a unit is not in the log, or not in its order: {unit}")
-        elif _is_wanted(log, unit, tag_codes):
+        elif is_wanted(log, unit, tag_codes):
             if found and (count + unit.messages > max_nums or total + unit.size > max_bytes):
                 break
             found.append(unit)
@@ -63,7 +63,8 @@ def _follows(unit: BatchUnit, found: list[BatchUnit], log_end: int) -> bool:
     return unit.size > 0 and begin <= unit.log_offset and unit.log_offset + unit.size <= log_end
 
 
-def _is_wanted(log: CommitLog, unit: BatchUnit, tag_codes: frozenset[int] | None) -> bool:
+def is_wanted(log: CommitLog, unit: BatchUnit, tag_codes: frozenset[int] | None) -> bool:
+    """Whether a pull with these tag_codes gets the record."""
     if tag_codes is None or unit.tags_code in tag_codes:
         return True
     header = log.view(unit.log_offset, HEADER_BYTES)

@@ -99,6 +99,7 @@ def test_reports_that_waited_while_the_master_was_stopped_do_not_count_as_of_now
     now_ms = [10_000]
     server = MasterServer(
         MagicMock(file_bytes=1 << 20, min_offset=0),
+        check=MagicMock(is_all_whole=True),
         settings=link_settings(),
         clock=lambda: now_ms[0],
         on_ack=lambda link: None,

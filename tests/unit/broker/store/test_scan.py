@@ -162,20 +162,26 @@ def test_long_records_and_many_files_and_topics(tmp_path: Path) -> None:
     crash(slave)
 
 
-def test_a_damaged_confirmed_record_is_not_taken_for_the_logs_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_damaged_confirmed_record_is_not_taken_for_the_logs_end(tmp_path: Path, behind: int) -> None:
+    """The records behind it were confirmed, too; without one, nothing tells where it ended."""
     master, slave = pair(tmp_path)
     scan_all(slave)
     assert not slave.tail_fault()
-    begin = master.commit_log.max_offset
-    put_many(master, 3)
+    begin, end, _ = put(master)
+    put_many(master, behind)
     copy_log(master, slave)
     path = next((slave.root / "commitlog").iterdir())
     with path.open("r+b") as file:  # the magic number
         os.pwrite(file.fileno(), b"\0", begin + 4)
     slave.set_confirm_offset(slave.commit_log.max_offset)
     scan_all(slave)
-    assert slave.scanned_offset == begin
-    assert str(begin) in slave.tail_fault() and "damaged" in slave.tail_fault()
+    if behind:
+        assert slave.scanned_offset == slave.commit_log.max_offset and not slave.tail_fault()
+        assert [(each.start, each.end) for each in slave.damage.ranges] == [(begin, end)]
+    else:
+        assert slave.scanned_offset == begin
+        assert str(begin) in slave.tail_fault() and "damaged" in slave.tail_fault()
     crash(master)
     crash(slave)
 

@@ -1,0 +1,145 @@
+"""Checks runs of records of a log: sizes, own offsets and BODYCRC, as record.parse() with check_crc. Pure; a
+compiled leaf.
+
+A record carries its own CommitLog offset, so the next good record behind a damaged one is found by search: a
+copy of a record in the body of another one has another offset.
+"""
+
+import struct
+from typing import Final
+
+from isal.isal_zlib import crc32
+
+from broker.message.record import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    CRC_MASK,
+    HEADER_BYTES,
+    HOST_V6_BITS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    parse,
+)
+from keelmq.runtime.compiled import is_compiled, prefer_twin
+
+_IS_COMPILED: Final = is_compiled(__file__)
+_MAGIC_AT: Final = 4
+RECORD_MAGICS: Final = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big")
+_WIDER: Final = 12
+"""Bytes by which an IPv6 host is wider."""
+_I16_SIGN: Final = 0x8000
+_SIZE = struct.Struct(">i")
+
+
+def good_end(view: memoryview, pos: int, end: int, offset: int) -> int:
+    """Follows the records from `pos` on, whose own CommitLog offsets begin with `offset`; reads nothing at or
+    after `end`. Returns the position behind the last good one: `end`, or where a record is damaged, or cut by
+    `end`. IndexError: `end` is not in the view."""
+    if not 0 <= pos <= end <= len(view):
+        raise IndexError(f"{pos}..{end} of {len(view)} bytes")
+    if _IS_COMPILED:
+        return _good_end(view, view, pos, end, offset)
+    begin = pos
+    while pos < end:
+        parsed = parse(view, pos, end, offset=offset + pos - begin, check_crc=True)
+        if parsed is None:
+            return pos
+        pos += parsed[0]
+    return pos
+
+
+def next_good(view: memoryview, pos: int, end: int, offset: int, file_left: int) -> int:
+    """Returns the position of the first good record behind `pos`, where the CommitLog offset is `offset`; -1:
+    there is none in front of `end`. file_left: bytes from `pos` to the end of the log's file; a blank record
+    must end there."""
+    found = [_first(view, pos, end, offset, magic, file_left) for magic in (*RECORD_MAGICS, _BLANK_MAGIC)]
+    return min([at for at in found if at >= 0], default=-1)
+
+
+def _first(view: memoryview, pos: int, end: int, offset: int, magic: bytes, file_left: int) -> int:
+    raw = bytes(view[pos:end])
+    at = raw.find(magic, 1 + _MAGIC_AT)
+    while at >= 0:
+        start = at - _MAGIC_AT
+        if magic == _BLANK_MAGIC:
+            if _SIZE.unpack_from(raw, start)[0] == file_left - start:
+                return pos + start
+        elif parse(view, pos + start, end, offset=offset + start, check_crc=True) is not None:
+            return pos + start
+        at = raw.find(magic, at + 1)
+    return -1
+
+
+# -- compiled --------------------------------------------------------------------------------------
+
+
+def _good_end(view: memoryview, raw: memoryview, begin: int, end: int, offset: int) -> int:
+    pos = begin
+    while pos < end:
+        room = end - pos
+        if room < BLANK_BYTES:
+            return pos
+        size = _number(raw, pos, 4)
+        magic = _number(raw, pos + 4, 4)
+        if magic == MAGIC_BLANK:
+            if not BLANK_BYTES <= size <= room:
+                return pos
+            pos += size
+            continue
+        if room < HEADER_BYTES + 3 or not HEADER_BYTES < size <= room:
+            return pos
+        if _number(raw, pos + 28, 8) != offset + (pos - begin) or raw[pos + 20] > 127:
+            return pos
+        sys_flag = _number(raw, pos + 36, 4)
+        body_at, record_end = pos + HEADER_BYTES, pos + size
+        if sys_flag & HOST_V6_BITS:
+            body_at += _WIDER if sys_flag & BORN_HOST_V6 else 0
+            body_at += _WIDER if sys_flag & STORE_HOST_V6 else 0
+        if body_at >= record_end:
+            return pos
+        body_bytes = _number(raw, body_at - 4, 4)
+        if body_bytes > record_end - body_at - 3:  # also a negative one
+            return pos
+        at = body_at + body_bytes
+        if magic == MAGIC_V1:
+            topic_end = at + 1 + raw[at]
+            topic_at = at + 1
+        elif magic == MAGIC_V2:
+            topic_bytes = _number(raw, at, 2)
+            topic_at = at + 2
+            topic_end = topic_at + topic_bytes if topic_bytes < _I16_SIGN else 0
+        else:
+            return pos
+        if topic_end <= topic_at or topic_end + 2 > record_end:
+            return pos
+        properties_bytes = _number(raw, topic_end, 2)
+        if properties_bytes >= _I16_SIGN or topic_end + 2 + properties_bytes != record_end:
+            return pos
+        if _has_zero(raw, topic_at, topic_end) or _has_zero(raw, topic_end + 2, record_end):
+            return pos
+        found = crc32(view[body_at:at])
+        if found & CRC_MASK != _number(raw, pos + 8, 4):
+            return pos
+        pos = record_end
+    return pos
+
+
+def _has_zero(raw: memoryview, at: int, end: int) -> bool:
+    for index in range(at, end):  # noqa: SIM110 - a loop in C
+        if raw[index] == 0:
+            return True
+    return False
+
+
+def _number(raw: memoryview, at: int, width: int) -> int:
+    """Reads a big-endian number without a sign."""
+    value = 0
+    for index in range(width):
+        value = value << 8 | raw[at + index]
+    return value
+
+
+prefer_twin(__name__, globals(), "good_end")

@@ -1,0 +1,204 @@
+"""DamagedRanges: the parts of the CommitLog that failed their checksum and are not healed yet.
+
+A damaged range is not served to consumers and not sent to a replica as if it were whole; the good records
+around it are. Ranges are found by reads, by the scrub and at a start. They end when they are healed from
+another replica, cut off, or deleted by retention.
+
+Owned by the event loop's thread; save() may run in any thread. Invariant: `ranges` ascends, and no two of
+them overlap, or touch with the same is_skipped.
+
+The file, damagedRanges in the store's directory, is one line of JSON behind its CRC-32 in hex and a blank. A
+range that was found and not saved yet is found again after a crash.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.durable_file import replace_file
+
+log = logging.getLogger(__name__)
+
+RANGES_MAX: Final = 256
+"""With more, the two that are nearest to each other are merged, with what is between them."""
+FILE_NAME: Final = "damagedRanges"
+
+
+class DamagedRange(msgspec.Struct, frozen=True):
+    """CommitLog offsets from start to end, exclusive. found_ms: wall clock. is_skipped: an operator has
+    decided that consumers pass this range, for no replica has it."""
+
+    start: int
+    end: int
+    reason: str
+    found_ms: int
+    is_skipped: bool = False
+
+
+class _Content(msgspec.Struct, frozen=True):
+    ranges: tuple[DamagedRange, ...] = ()
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Content).decode
+
+
+class DamagedRanges:
+    """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread.
+    is_file_lost: the file could not be read, so the ranges that it had must be searched for again."""
+
+    def __init__(self, root: Path, *, clock: Callable[[], int] = wall_ms) -> None:
+        """root: storePathRootDir. clock: wall clock in ms."""
+        self.ranges: tuple[DamagedRange, ...] = ()
+        self.on_change: list[Callable[[], None]] = []
+        self.is_file_lost = False
+        self._path, self._clock = root / FILE_NAME, clock
+        self._saved: tuple[DamagedRange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    # -- the file ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Reads the file; changes nothing on disk."""
+        try:
+            self.ranges = self._saved = decode_ranges(self._path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            self.is_file_lost = True
+            log.error("%s: %s; the whole log will be checked again", self._path, error)
+
+    def save(self) -> None:
+        """Writes the ranges durably if they have changed. OSError: the file has the ranges of the last
+        save."""
+        if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self._path.exists()):
+            if ranges:
+                replace_file(self._path, encode_ranges(ranges), keep_backup=False)
+            else:
+                self._path.unlink(missing_ok=True)
+            self._saved = ranges
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def add(self, start: int, end: int, reason: str) -> bool:
+        """Adds a range that was found to be damaged. Returns False if it was known already. Skipped ranges
+        stay skipped."""
+        assert 0 <= start < end
+        free = [(start, end)]
+        for known in self.ranges:
+            free = [piece for at in free for piece in _without(at, known.start, known.end)]
+        if not free:
+            return False
+        found_ms = self._clock()
+        log.error("the log is damaged at %d..%d: %s", start, end, reason)
+        self._set([*self.ranges, *(DamagedRange(low, high, reason, found_ms) for low, high in free)])
+        return True
+
+    def healed(self, start: int, end: int) -> None:
+        """Removes what is between start and end: it is good again, on disk."""
+        kept = []
+        for known in self.ranges:
+            for low, high in _without((known.start, known.end), start, end):
+                kept.append(msgspec.structs.replace(known, start=low, end=high))
+        self._set(kept)
+
+    def skip(self, start: int, end: int) -> None:
+        """Marks what is damaged between start and end as skipped."""
+        kept: list[DamagedRange] = []
+        for known in self.ranges:
+            low, high = max(known.start, start), min(known.end, end)
+            if low >= high:
+                kept.append(known)
+                continue
+            rest = _without((known.start, known.end), low, high)
+            kept += [msgspec.structs.replace(known, start=at, end=to) for at, to in rest]
+            kept.append(msgspec.structs.replace(known, start=low, end=high, is_skipped=True))
+        self._set(kept)
+
+    def remove_below(self, min_offset: int) -> None:
+        """Forgets what retention has deleted."""
+        if self.ranges and self.ranges[0].start < min_offset:
+            self.healed(0, min_offset)
+
+    def remove_above(self, max_offset: int) -> None:
+        """Forgets what a cut has removed."""
+        if self.ranges and self.ranges[-1].end > max_offset:
+            self.healed(max_offset, self.ranges[-1].end)
+
+    def _set(self, ranges: list[DamagedRange]) -> None:
+        ranges.sort(key=lambda item: item.start)
+        merged: list[DamagedRange] = []
+        for item in ranges:
+            if merged and merged[-1].end == item.start and merged[-1].is_skipped == item.is_skipped:
+                merged[-1] = _joined(merged[-1], item)
+            else:
+                merged.append(item)
+        while len(merged) > RANGES_MAX:
+            gaps = [right.start - left.end for left, right in pairwise(merged)]
+            at = gaps.index(min(gaps))
+            merged[at : at + 2] = [_joined(merged[at], merged[at + 1])]
+        after = tuple(merged)
+        if after != self.ranges:
+            self.ranges = after
+            for listener in self.on_change:
+                listener()
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    def overlaps(self, start: int, end: int) -> DamagedRange | None:
+        """Returns the first damaged range with a byte between start and end, or None."""
+        for known in self.ranges:
+            if known.end > start:
+                return known if known.start < end else None
+        return None
+
+    @property
+    def unhealed_bytes(self) -> int:
+        """Bytes in all ranges that are not skipped."""
+        return sum(item.end - item.start for item in self.ranges if not item.is_skipped)
+
+    def first_unhealed(self, below: int) -> DamagedRange | None:
+        """Returns the first range that is not skipped and begins in front of `below`, or None."""
+        for known in self.ranges:
+            if not known.is_skipped:
+                return known if known.start < below else None
+        return None
+
+
+def _without(piece: tuple[int, int], start: int, end: int) -> list[tuple[int, int]]:
+    """What is left of a piece without start..end."""
+    low, high = piece
+    if end <= low or high <= start:
+        return [piece]
+    return [(at, to) for at, to in ((low, start), (end, high)) if at < to]
+
+
+def _joined(left: DamagedRange, right: DamagedRange) -> DamagedRange:
+    return DamagedRange(
+        left.start, right.end, left.reason, left.found_ms, left.is_skipped and right.is_skipped
+    )
+
+
+def encode_ranges(ranges: tuple[DamagedRange, ...]) -> bytes:
+    """Returns the content of the file."""
+    body = _encode(_Content(ranges))
+    return b"%08x " % zlib.crc32(body) + body + b"\n"
+
+
+def decode_ranges(content: bytes) -> tuple[DamagedRange, ...]:
+    """Parses the content of the file. ValueError: it is damaged."""
+    crc, _, body = content.rstrip(b"\n").partition(b" ")
+    if crc != b"%08x" % zlib.crc32(body):
+        raise ValueError("its checksum is wrong")
+    try:
+        return _decode(body).ranges
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,112 @@
+"""Takes damaged records out of what a pull or pop has read: those in front of the first one are delivered.
+
+The first damaged record that a consumer asks for is an error, as long as it can be healed. If an operator has
+set a mark, the consumer passes it.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from broker.store.damage import DamagedRange
+from broker.store.log.commit_log import CommitLog
+from broker.store.log_check import LogCheck
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.batch_reading import is_wanted
+from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from broker.store.queue.reading import DamagedQueueError, GetResult, GetStatus
+
+UNITS_AT_ONCE = 1_024
+
+
+class DamagedRecordError(DamagedQueueError):
+    """A record failed its checksum. range: what is damaged of the log."""
+
+    def __init__(self, what: str, damage: DamagedRange) -> None:
+        super().__init__(
+            f"{what} is damaged: CommitLog {damage.start}..{damage.end}: {damage.reason}; it is served again"
+            " when it was fetched from a replica that has it, and keelmq repair can set a mark that consumers"
+            " pass"
+        )
+        self.range = damage
+
+
+class _Named(NamedTuple):
+    """A record that a queue names. queue_offset: of its first message; next_offset: behind its last one."""
+
+    queue_offset: int
+    next_offset: int
+    start: int
+    end: int
+
+
+def whole_part(
+    check: LogCheck,
+    log: CommitLog,
+    queue: ConsumeQueue,
+    result: GetResult,
+    *,
+    offset: int,
+    tag_codes: frozenset[int] | None,
+    read: Callable[[int], GetResult],
+) -> GetResult:
+    """Returns the result, which was read from the queue offset on, if its records are whole. Otherwise those
+    in front of the first damaged one: read(n) reads n messages from `offset` on. Raises DamagedRecordError if
+    there are none, ValueError if the queue is damaged."""
+    named = list(_named(log, queue, offset, result.next_begin_offset, tag_codes))
+    found = _first_damaged(check, log, named)
+    if found is None:
+        return result
+    number, damage = found
+    if number:
+        return read(sum([each.next_offset - each.queue_offset for each in named[:number]]))
+    if damage.is_skipped:
+        status, low, high = GetStatus.NO_MATCHED_MESSAGE, result.min_offset, result.max_offset
+        return GetResult(status, named[0].next_offset, low, high, [])
+    what = f"message {named[0].queue_offset} of topic {queue.topic}, queue {queue.queue_id},"
+    raise DamagedRecordError(what, damage)
+
+
+def is_served(check: LogCheck, start: int, size: int) -> bool:
+    """Whether the record of `size` bytes at `start` may be read. False: it is damaged, and an operator has
+    set a mark that readers pass. Raises DamagedRecordError, or ValueError if it has another size."""
+    damage = check.first_bad(start, start + size)
+    if damage is not None and not damage.is_skipped:
+        raise DamagedRecordError(f"the record at {start}", damage)
+    return damage is None
+
+
+def _named(
+    log: CommitLog, queue: ConsumeQueue, begin: int, end: int, tag_codes: frozenset[int] | None
+) -> Iterator[_Named]:
+    """The records from one queue offset to another that read_queue() and read_batch_queue() return."""
+    if isinstance(queue, BatchQueue):
+        for unit in islice(queue.records(begin), max(end - begin, 0)):
+            if unit.end_offset > end:
+                return
+            if unit.log_offset >= log.min_offset and is_wanted(log, unit, tag_codes):
+                first = unit.end_offset - unit.messages
+                yield _Named(first, unit.end_offset, unit.log_offset, unit.log_offset + unit.size)
+        return
+    while begin < end:
+        before = begin
+        for start, size, code in queue.units(begin, min(end - begin, UNITS_AT_ONCE)):
+            if start >= log.min_offset and size != FILLER_SIZE and (tag_codes is None or code in tag_codes):
+                yield _Named(begin, begin + 1, start, start + size)
+            begin += 1
+        if begin == before:
+            return
+
+
+def _first_damaged(check: LogCheck, log: CommitLog, named: list[_Named]) -> tuple[int, DamagedRange] | None:
+    """Returns the place of the first damaged record, and the range. Adjacent records are checked at once."""
+    first = 0
+    while first < len(named):
+        last, limit = first, named[first].start - named[first].start % log.file_bytes + log.file_bytes
+        while last + 1 < len(named) and named[last + 1].start == named[last].end < limit:
+            last += 1
+        damage = check.first_bad(named[first].start, named[last].end)
+        if damage is not None:
+            return next(n for n in range(first, last + 1) if named[n].end > damage.start), damage
+        first = last + 1
+    return None
