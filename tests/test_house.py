@@ -72,7 +72,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "message",
         "store",
         "filter ha stats",
-        "plain_ha",
+        "healing plain_ha",
         "admission",
         "metadata",
         "config",
