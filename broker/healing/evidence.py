@@ -90,6 +90,19 @@ def covering(epochs: Epochs, start: int, end: int) -> Pairs:
     return tuple((entry.epoch, entry.start_offset) for entry in found)
 
 
+def by_epoch(piece: Piece) -> list[Piece]:
+    """Returns the parts of a piece that each were written under one masterEpoch there. Two logs may differ
+    from one epoch on, in the middle of a piece."""
+    parts: list[Piece] = []
+    ends = [start for _, start in piece.epochs[1:]] + [piece.end]
+    for epoch, end in zip(piece.epochs, ends, strict=True):
+        start = max(epoch[1], piece.start)
+        if not piece.start <= start < end <= piece.end:
+            return [piece]  # these are not the epochs of these bytes: refused as a whole
+        parts.append(Piece(start, piece.data[start - piece.start : end - piece.start], (epoch,)))
+    return parts or [piece]
+
+
 def encode_epochs(pairs: Pairs) -> str:
     """Returns the epochs as the header of 29047 has them."""
     return ",".join(f"{epoch}@{start}" for epoch, start in pairs)
@@ -115,9 +128,10 @@ class Here(msgspec.Struct, frozen=True):
     unit_of: UnitOf
 
 
-def refusal_of(piece: Piece, here: Here, *, start: int, end: int) -> Refusal | None:
-    """Returns why the piece must not be written into the damaged range [start, end); None: it may be."""
-    if not (start <= piece.start < piece.end <= end) or len(here.local) != len(piece.data):
+def refusal_of(piece: Piece, here: Here) -> Refusal | None:
+    """Returns why the piece must not be written; None: it may be. The caller has checked that it is in the
+    damaged range."""
+    if len(here.local) != len(piece.data):
         return Refusal.OUTSIDE
     if sound_end(piece.data, piece.start, file_bytes=here.file_bytes) != piece.end:
         return Refusal.CHECKSUM

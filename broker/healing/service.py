@@ -22,6 +22,7 @@ from broker.healing.evidence import (
     Here,
     Piece,
     Refusal,
+    by_epoch,
     covering,
     decode_epochs,
     records_of,
@@ -76,8 +77,10 @@ class Healer:
         epochs: Callable[[], Epochs],
         needs_epochs: bool,
         peers: Peers,
+        pause_s: float = PAUSE_S,
     ) -> None:
-        """needs_epochs: in controller mode."""
+        """needs_epochs: in controller mode. pause_s: between two pieces."""
+        self._pause_s = pause_s
         self._store, self._client, self._broker_name = store, client, broker_name
         self._epochs, self._needs_epochs, self._peers = epochs, needs_epochs, peers
         self._journal = HealJournal(store.root)
@@ -175,22 +178,17 @@ class Healer:
                 self._failed(verdict, peer, DAMAGED)
             if not piece.data:
                 return left
-            refusal = refusal_of(piece, self._here(piece), start=start, end=end)
-            if refusal is None:
-                why = await self._write(piece)
+            if not start <= piece.start < piece.end <= end:
+                self._failed(verdict, peer, Refusal.OUTSIDE.value)
+                return [*left, (start, end)]
+            for part in by_epoch(piece):
+                why = await self._take(part)
                 if why:
                     self._failed(verdict, peer, why)
-                    return [*left, (start, end)]
-                logger.info(
-                    "%d bytes of the log at %d were copied from %s", len(piece.data), piece.start, peer
-                )
-            else:
-                self._failed(verdict, peer, refusal.value)
-                left.append((piece.start, piece.end))
-                if refusal is Refusal.OUTSIDE:
-                    return [*left[:-1], (start, end)]
+                    left.append((part.start, part.end))
+            logger.info("%d bytes of the log at %d were read from %s", len(piece.data), piece.start, peer)
             start = piece.end
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
         return left
 
     def _failed(self, verdict: dict[str, str], peer: str, why: str) -> None:
@@ -214,6 +212,11 @@ class Healer:
         if outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return NOT_SUPPORTED
         return f"{REFUSED}: {in_short(outcome)}"
+
+    async def _take(self, piece: Piece) -> str:
+        """Writes the piece if the evidence allows it. Returns why it was not written, or an empty string."""
+        refusal = refusal_of(piece, self._here(piece))
+        return await self._write(piece) if refusal is None else refusal.value
 
     def _here(self, piece: Piece) -> Here:
         store, log = self._store, self._store.commit_log
