@@ -202,9 +202,7 @@ def _bind_admin(
     StoreCopyHandlers(
         config, parts.store, metadata, parts.backups, identity=parts.identity, epochs=parts.epochs
     ).bind(table)
-    LogReads(
-        parts.store, epochs=parts.epochs, broker_name=config.broker_name, on_damage=lambda start, end: None
-    ).bind(table)
+    LogReads(parts.store, epochs=parts.epochs, broker_name=config.broker_name).bind(table)
     settings = LiveSettings(
         config,
         parts.given,

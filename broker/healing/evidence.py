@@ -4,6 +4,9 @@ A piece is taken only if its records follow each other exactly from its start to
 checksum, every byte of it was first written under the same masterEpochs here and there (epoch and start
 offset), and nothing that is still readable here contradicts it: no sound record here has another body, and no
 entry of a ConsumeQueue points into the piece at another record.
+
+BODYCRC covers the body alone. A record's topic and properties are covered by a checksum with
+enabledAppendPropCRC=true only, as in RocketMQ.
 """
 
 from collections.abc import Callable, Iterator

@@ -12,6 +12,7 @@ import msgspec
 from broker.ha.core.epochs import Epochs
 from broker.healing.evidence import covering, encode_epochs, sound_end
 from broker.message.record import BLANK
+from broker.store.log_check import check_file
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
@@ -27,28 +28,24 @@ RECORD_BYTES_MAX = 12 << 20
 """A larger record does not fit into a frame, with its header. RocketMQ's maxMessageSize is 4 MiB."""
 
 
+FOUND_MAX = 32
+"""Damaged records that one request may find here."""
+
+
 class _Read(msgspec.Struct, frozen=True):
     """What is sound from the begin of a range on. crosses: the record there is sound, and ends behind the
-    range."""
+    range. bad_end: the record there is damaged, and the next good one begins here."""
 
-    data: bytes
+    data: bytes = b""
     crosses: bool = False
+    bad_end: int = 0
 
 
 class LogReads:
-    """epochs: of the log, now. broker_name: of the group; an address may belong to another one by now.
-    on_damage: called with a range that begins with a damaged record, which nobody has found yet."""
+    """epochs: of the log, now. broker_name: of the group; an address may belong to another one by now."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        *,
-        epochs: Callable[[], Epochs],
-        broker_name: str,
-        on_damage: Callable[[int, int], None],
-    ) -> None:
+    def __init__(self, store: MessageStore, *, epochs: Callable[[], Epochs], broker_name: str) -> None:
         self._store, self._epochs, self._broker_name = store, epochs, broker_name
-        self._on_damage = on_damage
         self._is_busy = False
 
     def bind(self, table: OperationTable) -> None:
@@ -69,17 +66,43 @@ class LogReads:
             self._is_busy = False
 
     async def _read(self, header: ReadLogRequest) -> Reply:
-        store, end = self._store, header.end_offset
-        start = self._behind_damage(header.start_offset, end)
-        log = store.commit_log
+        store, end, log = self._store, header.end_offset, self._store.commit_log
         if not log.min_offset <= header.start_offset < end <= store.confirm_offset:
             raise CommandError(
                 ResponseCode.SYSTEM_ERROR,
                 f"[{header.start_offset}, {end}) is not in the confirmed log, "
                 f"[{log.min_offset}, {store.confirm_offset})",
             )
-        if start >= end:
-            return Reply(ReadLogResponse(start_offset=end, end_offset=end))
+        for _ in range(FOUND_MAX):
+            start = self._behind_damage(header.start_offset, end)
+            if start >= end:
+                return Reply(ReadLogResponse(start_offset=end, end_offset=end))
+            found = await self._sound(start, end)
+            if found.crosses:
+                raise CommandError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the record at {start} ends behind {end}: the range is another one",
+                )
+            if not found.data:
+                store.damage.add(start, found.bad_end, "a replica asked for it, and its checksum is wrong")
+                continue
+            behind = start + len(found.data)
+            epochs = encode_epochs(covering(self._epochs(), start, behind))
+            answer = ReadLogResponse(start_offset=start, end_offset=behind, epochs=epochs)
+            return Reply(answer, body=None if header.only_checks else found.data)
+        raise CommandError(ResponseCode.SYSTEM_BUSY, "much of the range is damaged here, too: repeat it")
+
+    def _behind_damage(self, start: int, end: int) -> int:
+        """Returns the first offset from `start` on that is not known to be damaged."""
+        while start < end and (known := self._store.damage.overlaps(start, start + 1)) is not None:
+            start = known.end
+        return start
+
+    async def _sound(self, start: int, end: int) -> _Read:
+        """Reads from the disk what is sound from `start` on. Raises CommandError."""
+        store, log = self._store, self._store.commit_log
+        if start < log.min_offset:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "retention has deleted the range")
         damaged = store.damage.overlaps(start, end)
         stop = end if damaged is None else damaged.start
         base, cut_count, file_bytes = start - start % log.file_bytes, store.cut_count, log.file_bytes
@@ -94,26 +117,7 @@ class LogReads:
             os.close(file)
         if store.cut_count != cut_count:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the log was truncated meanwhile: repeat it")
-        if found.crosses:
-            raise CommandError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the record at {start} ends behind {end}: the range is another one",
-            )
-        if not found.data:
-            self._on_damage(start, stop)
-            raise CommandError(
-                ResponseCode.SYSTEM_BUSY, f"the record at {start} is damaged here, too: it is being checked"
-            )
-        behind = start + len(found.data)
-        epochs = encode_epochs(covering(self._epochs(), start, behind))
-        answer = ReadLogResponse(start_offset=start, end_offset=behind, epochs=epochs)
-        return Reply(answer, body=None if header.only_checks else found.data)
-
-    def _behind_damage(self, start: int, end: int) -> int:
-        """Returns the first offset from `start` on that is not known to be damaged."""
-        while (known := self._store.damage.overlaps(start, min(start + 1, end))) is not None:
-            start = known.end
-        return start
+        return found
 
 
 def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_bytes: int) -> _Read:
@@ -127,5 +131,8 @@ def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_byte
     if len(data) < size <= min(RECORD_BYTES_MAX, file_end - start):
         data = os.pread(file, size, start - base)
         if sound_end(data, start, file_bytes=file_bytes) == start + size:
-            return _Read(data) if start + size <= stop else _Read(b"", crosses=True)
-    return _Read(b"")
+            return _Read(data) if start + size <= stop else _Read(crosses=True)
+    first = next(check_file(file, base, start, min(stop, file_end)))
+    if first.fault:
+        return _Read(bad_end=first.end)
+    return _Read(bad_end=start + size)  # BODYCRC is right, the checksum of the whole record is not

@@ -98,7 +98,7 @@ class Healer:
         failures = 0
         await self.finish()
         while True:
-            ranges = self._due()
+            ranges = self.due()
             if not ranges:
                 failures = 0
                 await wait_for_event(self._changed, IDLE_MS)
@@ -110,8 +110,8 @@ class Healer:
             if failures:
                 await wait_for_event(self._changed, max(int(AGAIN.pause_ms(failures, random.random())), 500))
 
-    def _due(self) -> list[DamagedRange]:
-        """The ranges that can be healed now: what is not confirmed may still be cut off."""
+    def due(self) -> list[DamagedRange]:
+        """Returns the ranges that can be healed now: what is not confirmed may still be cut off."""
         store, end = self._store, self._store.confirm_offset
         return [
             each

@@ -3,7 +3,7 @@
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,12 @@ class Replica:
     store: MessageStore
     epochs: Epochs
     places: list[tuple[int, int]]
-    found: list[tuple[int, int]] = field(default_factory=list)
 
     def content(self) -> bytes:
         return log_of(self.store)
 
     def reads(self) -> LogReads:
-        return LogReads(
-            self.store,
-            epochs=lambda: self.epochs,
-            broker_name="b",
-            on_damage=lambda start, end: self.found.append((start, end)),
-        )
+        return LogReads(self.store, epochs=lambda: self.epochs, broker_name="b")
 
 
 class DirectClient:
@@ -115,6 +109,8 @@ def group_of(root: Path, count: int, *, messages: int = 40, seed: int = 1, **set
     for number in range(1, count):
         shutil.copytree(root / "0", root / str(number))
     return [
-        Replica(str(each), open_store(root / str(each), master=False, **settings), Epochs.of(starts), list(places))
+        Replica(
+            str(each), open_store(root / str(each), master=False, **settings), Epochs.of(starts), list(places)
+        )
         for each in range(count)
     ]

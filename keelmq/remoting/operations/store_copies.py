@@ -50,10 +50,18 @@ class EpochStart(Wire):
     start_offset: int
 
 
+class LogRange(Wire):
+    """Bytes of a log, end exclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
 class ReplicaDigest(Wire):
     """Response body of 29044. broker_id: of the controllers, or as configured. dispatch_offset: queues have
     all records in front of it. cut_count: how often this log was truncated since the broker's start. tables:
-    the versions of the metadata; users and ACLs are among them."""
+    the versions of the metadata; users and ACLs are among them. damaged: ranges that are known to fail their
+    checksums and are not healed yet."""
 
     cluster: str
     broker_name: str
@@ -66,6 +74,7 @@ class ReplicaDigest(Wire):
     cut_count: int
     epochs: list[EpochStart] = Field(default_factory=list)
     tables: dict[str, DataVersion] = Field(default_factory=dict)
+    damaged: list[LogRange] = Field(default_factory=list)
 
 
 class LogChecksumsRequest(Wire):
@@ -115,8 +124,8 @@ class QueueChecksums(Wire):
 
 
 class ReadLogRequest(Wire):
-    """Header of 29047: whole sound records of [start_offset, end_offset), both record boundaries. only_checks:
-    the response has no body."""
+    """Header of 29047: whole sound records of [start_offset, end_offset), both record boundaries.
+    only_checks: the response has no body."""
 
     broker_name: str
     start_offset: int = Field(ge=0)
@@ -126,8 +135,9 @@ class ReadLogRequest(Wire):
 
 class ReadLogResponse(Wire):
     """Response header of 29047. The body is the log's [start_offset, end_offset): start_offset is above the
-    request's if the replica's own copy is damaged there, and both are the request's end_offset if all of it is
-    damaged. epochs: "epoch@startOffset" of each masterEpoch with a byte of the body, separated by commas."""
+    request's if the replica's own copy is damaged there, and both are the request's end_offset if all of it
+    is damaged. epochs: "epoch@startOffset" of each masterEpoch with a byte of the body, separated by
+    commas."""
 
     start_offset: int
     end_offset: int
