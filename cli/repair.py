@@ -1,34 +1,46 @@
 """keelmq repair: the options for a replica that stopped copying, and for damaged ConsumeQueues. Shows what
 each loses, or writes; --yes does it."""
 
-import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
-from broker.backup.mark_lost import LostRange, find_damage, mark_lost
+from broker.admin.repair import (
+    Loss,
+    RepairError,
+    StoreReport,
+    inspect_store,
+    loss_of,
+    refuse_running,
+    resync,
+    wipe_after,
+)
 from broker.backup.queue_repair import ENTRY_BYTES, Repaired, repair_queues
 from cli.backup.store import each_step
 from cli.command_line import (
     EpochFileOption,
     OptionalNamesrvAddr,
     Refused,
-    checked_addresses,
-    quiet_connection_log,
 )
-from cli.credentials import CredentialsOption, checked_credentials
+from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import exit_code_of, explain
-from cli.repair_group import Asked, check_lost, check_whole_copy, group_of
+from cli.repair_group import Asked, check_whole_copy, group_of
+from cli.repair_lost import (
+    AloneOption,
+    BrokerIdOption,
+    BrokerNameOption,
+    ControllersOption,
+    GoneOption,
+    LostOption,
+    ask_group,
+    show_lost,
+)
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import plural
 from keelmq.runtime.config import in_words
-
-T = TypeVar("T")
 
 CAUTION = (
     "What is removed here must be on another replica: check with `mqadmin getSyncStateSet` first. A message"
@@ -64,39 +76,13 @@ def repair(
             help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
         ),
     ] = None,
-    lost: Annotated[
-        str | None,
-        typer.Option(
-            "--mark-lost",
-            metavar="START-END|all",
-            help="Let consumers and replicas pass damaged ranges of the log that no replica has",
-        ),
-    ] = None,
-    controllers: Annotated[
-        str | None,
-        typer.Option(
-            "-a",
-            "--controllerAddress",
-            callback=checked_addresses,
-            help="Controllers, which know the other replicas; for --resync and --mark-lost",
-        ),
-    ] = None,
+    lost: LostOption = None,
+    controllers: ControllersOption = None,
     namesrv: OptionalNamesrvAddr = None,
-    broker_name: Annotated[
-        str | None, typer.Option("--broker-name", help="brokerName, without controllers")
-    ] = None,
-    broker_id: Annotated[
-        int | None, typer.Option("--broker-id", help="brokerId, without controllers")
-    ] = None,
-    gone: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--gone", metavar="ID", help="For --mark-lost: this replica never comes back (repeat the option)"
-        ),
-    ] = None,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="For --mark-lost: the broker has never had a replica")
-    ] = False,
+    broker_name: BrokerNameOption = None,
+    broker_id: BrokerIdOption = None,
+    gone: GoneOption = None,
+    alone: AloneOption = False,
     credentials: CredentialsOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this flag nothing is changed")] = False,
 ) -> None:
@@ -114,9 +100,10 @@ def repair(
         if queues:
             _repair_queues(found, queue_file_bytes, yes)
         elif lost is not None:
-            _mark_lost(found, lost, asked, credentials, gone or [], alone=alone, yes=yes)
+            show_lost(found, lost, asked, credentials, gone or [], alone=alone, yes=yes)
         elif yes and anew:
-            told = _ask(lambda admin: _whole_copy(admin, found, asked), credentials)
+            refuse_running(found)
+            told = ask_group(lambda admin: _whole_copy(admin, found, asked), credentials)
             print(f"\n{told}")
             _do(found, None)
         elif yes and wipe is not None:
@@ -129,6 +116,10 @@ def repair(
     except AdminError as error:
         print(f"keelmq repair: {explain(error)}", file=sys.stderr)
         raise typer.Exit(exit_code_of(error)) from error
+
+
+async def _whole_copy(admin: AdminClient, store: StoreReport, asked: Asked) -> str:
+    return await check_whole_copy(admin, store, await group_of(admin, store, asked))
 
 
 def _show(found: StoreReport) -> None:
@@ -212,94 +203,3 @@ def _repair_queues(store: StoreReport, file_bytes: int | None, yes: bool) -> Non
 
 def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
-
-
-# -- damaged ranges ----------------------------------------------------------------------------------------
-
-
-def _ask(action: Callable[[AdminClient], Awaitable[T]], credentials: Path | None) -> T:
-    """Runs requests. Raises AdminError, Refused."""
-    given = checked_credentials("keelmq", credentials)
-    quiet_connection_log()
-
-    async def main() -> T:
-        async with AdminClient(credentials=given) as admin:
-            return await action(admin)
-
-    return asyncio.run(main())
-
-
-async def _whole_copy(admin: AdminClient, store: StoreReport, asked: Asked) -> str:
-    return await check_whole_copy(admin, store, await group_of(admin, store, asked))
-
-
-async def _nobody_has(
-    admin: AdminClient, store: StoreReport, asked: Asked, ranges: list[LostRange], gone: list[int]
-) -> list[str]:
-    return await check_lost(admin, store, await group_of(admin, store, asked), ranges, gone)
-
-
-def _mark_lost(
-    store: StoreReport,
-    wanted: str,
-    asked: Asked,
-    credentials: Path | None,
-    gone: list[int],
-    *,
-    alone: bool,
-    yes: bool,
-) -> None:
-    found: list[LostRange] = []
-    print()
-    each_step(find_damage(store, found), "read", 0, as_json=False)
-    chosen = _chosen(found, wanted)
-    if not chosen:
-        print("The confirmed log has no damaged range. Nothing was changed.")
-        return
-    for lost in chosen:
-        print(f"damaged {lost.start}-{lost.end} ({lost.end - lost.start} bytes): {lost.reason}")
-        for each in lost.queues:
-            print(f"  queue {each.topic} {each.queue_id}: {_numbers(each.numbers)}")
-        if not lost.queues:
-            print("  no entry of a ConsumeQueue points there")
-    if alone and not store.epochs.entries:
-        print("--alone: no other replica was asked")
-    else:
-        for line in _ask(lambda admin: _nobody_has(admin, store, asked, chosen, gone), credentials):
-            print(line)
-    count = plural(sum(each.message_count for each in chosen), "message")
-    if not yes:
-        print(
-            f"\n{count} would be lost. Nothing was changed: add --yes to mark them while the broker is "
-            "stopped."
-        )
-        return
-    kept = mark_lost(store, chosen)
-    print(f"\n{count} are marked as lost: consumers pass them. The damaged bytes are in {kept}.")
-    print("Start the broker now. Replicas whose copies are damaged there, too, get the mark from it.")
-
-
-def _chosen(found: list[LostRange], wanted: str) -> list[LostRange]:
-    """Returns the damaged ranges that are named. RepairError: the named range is not one of them."""
-    if wanted == "all":
-        return found
-    start, dash, end = wanted.partition("-")
-    if not (dash and start.isdecimal() and end.isdecimal()):
-        raise RepairError(f"--mark-lost {wanted}: give START-END, as they are shown, or all")
-    chosen = [each for each in found if (each.start, each.end) == (int(start), int(end))]
-    if not chosen:
-        known = ", ".join(f"{each.start}-{each.end}" for each in found) or "none"
-        raise RepairError(f"{wanted} is no damaged range of the confirmed log; these are: {known}")
-    return chosen
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Returns queue offsets, consecutive ones as first..last."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    texts = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
-    return f"queue offset{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"

@@ -99,7 +99,7 @@ def find_damage(store: StoreReport, found: list[LostRange]) -> Iterator[tuple[in
         if start >= stop:
             continue
         with file.path.open("rb") as opened:
-            for piece in check_file(opened.fileno(), file.start, start, stop):
+            for piece in check_file(opened.fileno(), start, stop, store.file_bytes):
                 if piece.fault and found and found[-1].end == piece.start > file.start:
                     found[-1].end = piece.end
                 elif piece.fault:

@@ -132,7 +132,7 @@ def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_byte
         data = os.pread(file, size, start - base)
         if sound_end(data, start, file_bytes=file_bytes) == start + size:
             return _Read(data) if start + size <= stop else _Read(crosses=True)
-    first = next(check_file(file, base, start, min(stop, file_end)))
+    first = next(check_file(file, start, min(stop, file_end), file_bytes))
     if first.fault:
         return _Read(bad_end=first.end)
     return _Read(bad_end=start + size)  # BODYCRC is right, the checksum of the whole record is not
