@@ -1,4 +1,4 @@
-"""keelmq repair --mark-lost: damaged ranges of the log with their messages, and a mark that consumers pass."""
+"""keelmq repair --mark-lost: damaged ranges of the log with their messages, and the mark that is passed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -107,7 +107,8 @@ def show_lost(
         )
         return
     kept = mark_lost(store, chosen)
-    print(f"\n{count} are marked as lost: consumers pass them. The damaged bytes are in {kept}.")
+    verb = "is" if count.startswith("1 ") else "are"
+    print(f"\n{count} {verb} marked as lost: consumers pass it. The damaged bytes are in {kept}.")
     print("Start the broker now. Replicas whose copies are damaged there, too, get the mark from it.")
 
 
