@@ -67,7 +67,7 @@ class LogReads:
 
     async def _read(self, header: ReadLogRequest) -> Reply:
         store, end, log = self._store, header.end_offset, self._store.commit_log
-        if not log.min_offset <= header.start_offset < end <= store.confirm_offset:
+        if not log.min_offset <= header.start_offset <= end <= store.confirm_offset:
             raise CommandError(
                 ResponseCode.SYSTEM_ERROR,
                 f"[{header.start_offset}, {end}) is not in the confirmed log, "

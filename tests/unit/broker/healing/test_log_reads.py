@@ -57,7 +57,8 @@ async def test_what_is_not_confirmed_or_of_another_group_is_refused(tmp_path: Pa
     with pytest.raises(CommandError, match="not in the confirmed log"):
         await read(replica.reads(), end - 10, end + 1)
     with pytest.raises(CommandError, match="not in the confirmed log"):
-        await read(replica.reads(), 10, 10)
+        await read(replica.reads(), 10, 9)
+    assert place(await read(replica.reads(), 10, 10)) == (10, 10, "")
     foreign = LogReads(replica.store, epochs=Epochs, broker_name="other")
     with pytest.raises(CommandError, match="of group other"):
         await read(foreign, 0, end)
