@@ -124,7 +124,7 @@ for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS
             29047,
             "log-records",
             "reads records of the log (29047)",
-            {"brokerName": "broker-a", "startOffset": 0, "endOffset": 99},
+            {"brokerName": BROKER_NAME, "startOffset": 0, "endOffset": 0},
         ),
     ):
         one_request(f"log/{id}{suffix}", name, "broker", code, fields, by=by, asset=LOG, answer=answer)
