@@ -8,10 +8,37 @@ from typing import Annotated
 
 import typer
 
-from broker.admin.repair import Loss, RepairError, StoreReport, inspect_store, loss_of, resync, wipe_after
+from broker.admin.repair import (
+    Loss,
+    RepairError,
+    StoreReport,
+    inspect_store,
+    loss_of,
+    refuse_running,
+    resync,
+    wipe_after,
+)
 from broker.backup.queue_repair import ENTRY_BYTES, Repaired, repair_queues
 from cli.backup.store import each_step
-from cli.command_line import EpochFileOption
+from cli.command_line import (
+    EpochFileOption,
+    OptionalNamesrvAddr,
+    Refused,
+)
+from cli.credentials import CredentialsOption
+from cli.mqadmin.shell import exit_code_of, explain
+from cli.repair_group import Asked, check_whole_copy, group_of
+from cli.repair_lost import (
+    AloneOption,
+    BrokerIdOption,
+    BrokerNameOption,
+    ControllersOption,
+    GoneOption,
+    LostOption,
+    ask_group,
+    show_lost,
+)
+from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import plural
 from keelmq.runtime.config import in_words
 
@@ -49,11 +76,22 @@ def repair(
             help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
         ),
     ] = None,
+    lost: LostOption = None,
+    controllers: ControllersOption = None,
+    namesrv: OptionalNamesrvAddr = None,
+    broker_name: BrokerNameOption = None,
+    broker_id: BrokerIdOption = None,
+    gone: GoneOption = None,
+    alone: AloneOption = False,
+    credentials: CredentialsOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this flag nothing is changed")] = False,
 ) -> None:
     """Repair a replica that stopped copying (no common epoch, a damaged epoch file), or damaged queues."""
-    if [wipe is not None, anew, queues].count(True) > 1:
-        raise typer.BadParameter("choose one of --wipe-after, --resync and --queues")
+    if [wipe is not None, anew, queues, lost is not None].count(True) > 1:
+        raise typer.BadParameter("choose one of --wipe-after, --resync, --queues and --mark-lost")
+    if (gone or alone) and lost is None:
+        raise typer.BadParameter("--gone and --alone are for --mark-lost")
+    asked = Asked(controllers, namesrv, broker_name, broker_id)
     if queue_file_bytes is not None and (not queues or queue_file_bytes % ENTRY_BYTES):
         raise typer.BadParameter(f"--queue-file-bytes is a multiple of {ENTRY_BYTES}, and for --queues only")
     try:
@@ -61,13 +99,27 @@ def repair(
         _show(found)
         if queues:
             _repair_queues(found, queue_file_bytes, yes)
-        elif yes and (wipe is not None or anew):
+        elif lost is not None:
+            show_lost(found, lost, asked, credentials, gone or [], alone=alone, yes=yes)
+        elif yes and anew:
+            refuse_running(found)
+            told = ask_group(lambda admin: _whole_copy(admin, found, asked), credentials)
+            print(f"\n{told}")
+            _do(found, None)
+        elif yes and wipe is not None:
             _do(found, wipe)
         else:
             _offer(found, wipe, anew)
-    except (RepairError, OSError) as error:
+    except (RepairError, Refused, OSError) as error:
         print(f"keelmq repair: {in_words(error)}", file=sys.stderr)
         raise typer.Exit(1) from error
+    except AdminError as error:
+        print(f"keelmq repair: {explain(error)}", file=sys.stderr)
+        raise typer.Exit(exit_code_of(error)) from error
+
+
+async def _whole_copy(admin: AdminClient, store: StoreReport, asked: Asked) -> str:
+    return await check_whole_copy(admin, store, await group_of(admin, store, asked))
 
 
 def _show(found: StoreReport) -> None:
@@ -89,9 +141,11 @@ def _offer(found: StoreReport, wipe: int | None, anew: bool) -> None:
         for epoch, cut in sorted(cuts.items(), reverse=True):
             print(f"--wipe-after {epoch}  {_told(loss_of(found, cut))}")
     if wipe is None:
-        print("--resync  moves the log aside and deletes nothing; the broker copies its master's log")
+        print("--resync  moves the log aside and deletes nothing; the broker copies its master's log; --yes")
+        print("          needs -a CONTROLLERS, without controllers -n NAMESRV, to ask for a sound copy")
     if wipe is None and not anew:
         print("--queues  reads the log, and writes entries of queues that are damaged; removes nothing")
+        print("--mark-lost all  shows damaged ranges of the log, and lets consumers pass those nobody has")
     print(f"\n{CAUTION}\nNothing was changed: add --yes to do one of them while the broker is stopped.")
 
 

@@ -34,6 +34,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
 from broker.core.readiness import BrokerReadiness
 from broker.ha.report import status_of
+from broker.healing.service import Healer
 from broker.message.record import decode
 from broker.metadata.service import Metadata
 from broker.plain_ha.report import status_of as plain_status_of
@@ -191,6 +192,15 @@ TABLE = Table(
             "connections to the replication port that were refused: no proof of membership, or TLS failed",
             ("reason",),
         ),
+        Metric("rocketmq_healed_ranges_total", "damaged ranges of the log that were healed from a replica"),
+        Metric("rocketmq_healed_bytes_total", "bytes of the log that were healed from a replica"),
+        Metric(
+            "rocketmq_heal_failures_total",
+            "attempts to heal a damaged range that failed. reason: no_peer, no_answer, not_supported (a "
+            "RocketMQ broker), refused, damaged (there, too), checksum, epochs, contradicted, outside, cut, "
+            "disk",
+            ("reason",),
+        ),
         Metric("rocketmq_half_messages", "transactions whose producers have not decided yet; of a master"),
         Metric("rocketmq_commit_messages_total", "transactions that were committed", ("topic",)),
         Metric(
@@ -234,6 +244,7 @@ class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     transactions: TransactionService
     timers: TimerService
     timer_times: TimerTimes
+    healer: Healer
     pop: PopConsumption
     write_buffers: WriteBuffers | None
     limits: PeerLimits | None
@@ -272,6 +283,10 @@ def scrape(sources: MetricSources) -> Scrape:
     add_timers(made, sources.timers, sources.timer_times, sources.metadata)
     add_pops(made, sources.pop, sources.metadata)
     _add_storage(made, sources.store, readiness)
+    made.add("rocketmq_healed_ranges_total", sources.healer.healed_ranges)
+    made.add("rocketmq_healed_bytes_total", sources.healer.healed_bytes)
+    for reason, count in sorted(sources.healer.failures.items()):
+        made.add("rocketmq_heal_failures_total", count, reason)
     for partition, quota_bytes in sources.quota.partitions():
         made.add("rocketmq_storage_quota_used_bytes", partition.store_bytes.used, partition.files)
         if quota_bytes:

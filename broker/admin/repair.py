@@ -202,7 +202,7 @@ def loss_of(found: StoreReport, cut: int) -> Loss:
 def wipe_after(found: StoreReport, epoch: int) -> Path:
     """Removes everything that was written after `epoch`. Returns the path of the old epoch file's copy.
     Raises RepairError."""
-    _refuse_running(found)
+    refuse_running(found)
     cut = found.cut_after(epoch)
     backup = _keep_epoch_file(found)
     try:
@@ -241,7 +241,7 @@ def _file_bytes(queues: Path, default: int) -> int:
 def resync(found: StoreReport) -> Path:
     """Moves the log, its queues and its epochs aside, so that the replica starts empty. Returns the directory
     that has them. Raises RepairError."""
-    _refuse_running(found)
+    refuse_running(found)
     aside = _unused(found.root / f"before-resync-{_stamp()}")
     aside.mkdir()
     for name in MOVED:
@@ -256,7 +256,8 @@ def resync(found: StoreReport) -> Path:
     return aside
 
 
-def _refuse_running(found: StoreReport) -> None:
+def refuse_running(found: StoreReport) -> None:
+    """Raises RepairError if a broker uses the store."""
     if _is_locked(found.root):
         raise RepairError(f"a broker uses {found.root}: stop it first")
 

@@ -28,6 +28,7 @@ from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
 from broker.ha.core.epochs import Epochs
+from broker.healing.log_reads import LogReads
 from broker.message.unique_keys import UniqueKeys
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
@@ -201,6 +202,7 @@ def _bind_admin(
     StoreCopyHandlers(
         config, parts.store, metadata, parts.backups, identity=parts.identity, epochs=parts.epochs
     ).bind(table)
+    LogReads(parts.store, epochs=parts.epochs, broker_name=config.broker_name).bind(table)
     settings = LiveSettings(
         config,
         parts.given,

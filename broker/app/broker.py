@@ -313,6 +313,7 @@ class Broker(BrokerParts):
         self._tasks.start("retention", self.retention.run)
         self._tasks.start("scrub of the log", self.scrub.run)
         self._tasks.start("statistics", self.stats.run)
+        self._tasks.start("healing of the log", self.healer.run)
         self._services.start(self._tasks)
         self._tasks.start("expiry of waiting requests", self._expire_forever)
 
@@ -381,6 +382,7 @@ class Broker(BrokerParts):
             stats=self.stats,
             registry=self.clients.registry,
             lags=self.lags,
+            healer=self.healer,
             transactions=services.transactions,
             timers=services.timers,
             timer_times=services.timer_times,

@@ -33,6 +33,7 @@ from broker.controller_mode.service import ControllerMode
 from broker.core.read_counters import ReadCounters
 from broker.core.role import Role
 from broker.ha.core.epochs import Epochs
+from broker.healing.service import Healer
 from broker.metadata.topics import PERM_WRITE
 from broker.naming.route_registration import RouteRegistration
 from broker.put.handler_context import RetryStore
@@ -94,6 +95,7 @@ class BrokerParts:
         self._make_services()
         if config.enable_controller_mode:
             self._controlled = self._make_controller_mode()
+        self.healer = self._make_healer()
         self.status = BrokerStatus(
             config,
             host=self.host,
@@ -210,6 +212,16 @@ class BrokerParts:
     def _scrub_bytes_per_second(self) -> int:
         return self.config.scrub_bytes_per_second
 
+    def _make_healer(self) -> Healer:
+        return Healer(
+            self.store,
+            self._client,
+            broker_name=self.config.broker_name,
+            epochs=self._epochs,
+            needs_epochs=self._controlled is not None,
+            peers=self._other_replicas,
+        )
+
     def _make_controller_mode(self) -> ControllerMode:
         parts = ControlledParts(
             client=self._client,
@@ -299,6 +311,15 @@ class BrokerParts:
     def _epochs(self) -> Epochs:
         """The epochs of the log; none without controllers."""
         return Epochs() if self._controlled is None else self._controlled.ha.log_epochs.now
+
+    async def _other_replicas(self) -> list[str]:
+        """Where damaged ranges of the log are healed from: the master first."""
+        if self._controlled is not None:
+            return await self._controlled.replicas()
+        if self._plain is None:
+            return []
+        members = await self._routes.members(self.config.broker_cluster_name, self.config.broker_name)
+        return [members[each] for each in sorted(members) if members[each] != self.address]
 
     def _registered(self, answer: RegisterBrokerResponse) -> None:
         """A name server answers a registration with the HA address of the master that it knows."""

@@ -24,6 +24,7 @@ from keelmq.remoting.operations.store_copies import (
     START_STORE_BACKUP,
     EpochStart,
     LogChecksumsRequest,
+    LogRange,
     QueueChecksumsRequest,
     ReplicaDigest,
     StartStoreBackupRequest,
@@ -97,6 +98,9 @@ class StoreCopyHandlers:
                 tables={
                     name: data_version(each.table.version) for name, each in self._metadata.stores.items()
                 },
+                damaged=[
+                    LogRange(start_offset=each.start, end_offset=each.end) for each in store.damage.ranges
+                ],
             )
         )
 

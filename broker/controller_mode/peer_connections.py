@@ -7,13 +7,18 @@ urgent. The controllers know the addresses (1006).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from broker.controller_mode.controller_client import ControllerClient
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Empty, Ok
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG
-from keelmq.remoting.operations.controller import GET_SYNC_STATE_DATA, BrokerReplicasInfo
+from keelmq.remoting.operations.controller import (
+    GET_SYNC_STATE_DATA,
+    BrokerReplicasInfo,
+    ReplicaIdentity,
+    ReplicasInfo,
+)
 from keelmq.runtime.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
@@ -68,14 +73,29 @@ class PeerConnections:
 
     async def _addresses(self) -> list[str]:
         """Returns where the other members of the SyncStateSet are that the controllers take for alive."""
+        group = await self._group()
+        return self._others([] if group is None else group.in_sync_replicas)
+
+    async def replicas(self) -> list[str]:
+        """Returns where the other replicas are that the controllers take for alive: the master first, then
+        the members of the SyncStateSet, then the others."""
+        group = await self._group()
+        if group is None:
+            return []
+        others = self._others([*group.in_sync_replicas, *group.not_in_sync_replicas])
+        return sorted(others, key=lambda address: address != group.master_address)
+
+    async def _group(self) -> ReplicasInfo | None:
+        """Returns this group as the controllers know it; None: they do not answer, or do not know it."""
         outcome = await self._controller.call(
             GET_SYNC_STATE_DATA, Empty(), [self._broker_name], timeout_ms=CALL_TIMEOUT_MS
         )
         if not isinstance(outcome, Ok) or not isinstance(outcome.body, BrokerReplicasInfo):
             logger.debug("addresses of the SyncStateSet: %s", outcome)
-            return []
-        group = outcome.body.replicas_info_table.get(self._broker_name)
-        members = group.in_sync_replicas if group is not None else []
+            return None
+        return outcome.body.replicas_info_table.get(self._broker_name)
+
+    def _others(self, members: Iterable[ReplicaIdentity]) -> list[str]:
         return [
             member.broker_address
             for member in members

@@ -284,6 +284,10 @@ class ControllerMode:
         """Asks the controllers for the role at once."""
         self._manager.poll_now()
 
+    async def replicas(self) -> list[str]:
+        """Returns the addresses of the other replicas that are alive, the master first."""
+        return await self._peers.replicas()
+
     async def forward_to_master(
         self, operation: Operation[Any, Any], header: Wire, body: Wire | None = None
     ) -> Outcome[Any] | None:

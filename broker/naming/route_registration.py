@@ -13,9 +13,12 @@ from functools import partial
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok, in_short
 from keelmq.remoting.operations.route import (
+    GET_BROKER_MEMBER_GROUP,
     GET_ROUTEINFO_BY_TOPIC,
     REGISTER_BROKER,
     UNREGISTER_BROKER,
+    BrokerMemberGroupBody,
+    BrokerMemberGroupRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     RouteRequest,
@@ -73,6 +76,17 @@ class RouteRegistration:
                 found: TopicRouteData | None = outcome.body
                 return found
         return None
+
+    async def members(self, cluster: str, broker_name: str) -> dict[int, str]:
+        """Returns the registered brokers of a group by broker id, from the first name server that answers."""
+        request = BrokerMemberGroupRequest(cluster_name=cluster, broker_name=broker_name)
+        for address in self.registered:
+            outcome = await self._client.call(
+                address, GET_BROKER_MEMBER_GROUP, request, timeout_ms=FIND_TIMEOUT_MS
+            )
+            if isinstance(outcome, Ok) and isinstance(outcome.body, BrokerMemberGroupBody):
+                return outcome.body.broker_member_group.broker_addrs
+        return {}
 
     def trigger(self) -> None:
         """Registers with all name servers at once, in the background."""

@@ -12,6 +12,7 @@ range that was found and not saved yet is found again after a crash.
 """
 
 import logging
+import threading
 import zlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -60,6 +61,7 @@ class DamagedRanges:
         self.is_file_lost = False
         self._path, self._clock = root / FILE_NAME, clock
         self._saved: tuple[DamagedRange, ...] = ()
+        self._lock = threading.Lock()  # of save()
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
@@ -79,12 +81,13 @@ class DamagedRanges:
     def save(self) -> None:
         """Writes the ranges durably if they have changed. OSError: the file has the ranges of the last
         save."""
-        if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self._path.exists()):
-            if ranges:
-                replace_file(self._path, encode_ranges(ranges), keep_backup=False)
-            else:
-                self._path.unlink(missing_ok=True)
-            self._saved = ranges
+        with self._lock:
+            if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self._path.exists()):
+                if ranges:
+                    replace_file(self._path, encode_ranges(ranges), keep_backup=False)
+                else:
+                    self._path.unlink(missing_ok=True)
+                self._saved = ranges
 
     # -- changes -----------------------------------------------------------------------------------------
 

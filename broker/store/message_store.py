@@ -41,6 +41,7 @@ from broker.store.recovery import (
     scan_end,
     scan_start,
 )
+from broker.store.rewriting import Rewrite
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
 from broker.store.store_flusher import StoreFlusher
@@ -347,6 +348,17 @@ class MessageStore(DispatchingStore):
         StoreFlusher.flush_checkpoint()."""
         self._flusher.flush_checkpoint(index_too=index_too)
         self.damage.save()
+
+    def rewrite(self, offset: int, data: bytes) -> Rewrite:
+        """Prepares the write of sound records over a damaged range. See Rewrite."""
+        return Rewrite(self.commit_log, self._flusher.lock, lambda: self.cut_count, offset, data)
+
+    def rewrite_unit(
+        self, queue: ConsumeQueue, number: int, log_offset: int, size: int, tags_code: int
+    ) -> None:
+        """Replaces a unit that the queue has; the next flush makes it durable. OSError: no room."""
+        queue.rewrite(number, log_offset, size, tags_code)
+        self._flusher.dirty.add(queue)
 
     def _dispatched(self) -> tuple[int, int]:
         return self.dispatch_offset, self.last_store_timestamp

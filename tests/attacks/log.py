@@ -120,6 +120,12 @@ for suffix, by, answer in (("", None, UNSIGNED), ("-as-user", MALLORY, NO_RIGHTS
         (29044, "replica-digest", "reads epochs and versions of a replica (29044)", {}),
         (29045, "log-checksums", "reads checksums of the log (29045)", {"startOffset": 0, "endOffset": 0}),
         (29046, "queue-checksums", "reads checksums of queues (29046)", {"startOffset": 0, "endOffset": 0}),
+        (
+            29047,
+            "log-records",
+            "reads records of the log (29047)",
+            {"brokerName": BROKER_NAME, "startOffset": 0, "endOffset": 0},
+        ),
     ):
         one_request(f"log/{id}{suffix}", name, "broker", code, fields, by=by, asset=LOG, answer=answer)
 

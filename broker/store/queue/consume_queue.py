@@ -31,6 +31,9 @@ UNIT = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 RESERVE_BYTES: Final = (64 << 10) // UNIT_BYTES * UNIT_BYTES  # whole units: none is half in a hole
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)  # in front of the first unit of a queue that begins at n > 0
+GAP_CODE: Final = 1
+"""Tags code of a filler between units: its record was lost. In front of the first unit it is 0."""
+GAP_FILLER: Final = UNIT.pack(0, FILLER_SIZE, GAP_CODE)
 _PACK = UNIT.pack_into
 _UNPACK_PLACE = struct.Struct(">qi").unpack_from
 
@@ -119,8 +122,20 @@ class ConsumeQueue:
         place = self._place(low) if low < self.max_offset else None
         if place is None or place[1] == FILLER_SIZE or place[0] < log_min_offset:
             # else the common case; also right if there are fillers for a logged gap further behind
-            low = self._first_behind(lambda offset, size: offset < log_min_offset or size == FILLER_SIZE)
+            low = first_behind(
+                self._first_unit(), self.max_offset, self.unit_bytes, self.file_bytes,
+                lambda number: self._is_in_front(number, log_min_offset),
+            )  # fmt: skip
         self.min_offset = low
+
+    def _is_in_front(self, number: int, log_min_offset: int) -> bool | None:
+        """Whether the record of this unit is deleted; None: never written. A filler in front of the first
+        unit is in front; one between units is like the unit behind it."""
+        while (place := self._place(number)) is not None:
+            if place[1] != FILLER_SIZE or number + 1 >= self.max_offset or self.unit(number)[2] != GAP_CODE:
+                return place[0] < log_min_offset or place[1] == FILLER_SIZE
+            number += 1
+        return None
 
     def _first_unit(self) -> int:
         start = self._files[0].start_offset if self._files else self._end_position
@@ -193,6 +208,15 @@ class ConsumeQueue:
             self.next_offset = max(self.next_offset, self.max_offset)
         self.put_bytes += log_bytes
 
+    def rewrite(self, number: int, log_offset: int, size: int, tags_code: int) -> None:
+        """Replaces the unit `number`, which the queue has; sync() makes it durable. OSError: no room."""
+        assert self._first_unit() <= number < self.max_offset
+        position = number * UNIT_BYTES
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        file.reserve(position - file.start_offset, UNIT_BYTES)
+        _PACK(file.map, position - file.start_offset, log_offset, size, tags_code)
+        self._synced_end = min(self._synced_end, position)
+
     def _make_room(self, position: int) -> None:
         """Reserves the blocks of the next units. Files are sparse, since most queues never fill one."""
         if position >= self._end:
@@ -212,8 +236,9 @@ class ConsumeQueue:
 
     def _skip_to(self, queue_offset: int) -> None:
         """Sets max_offset: the queue begins mid-way (a replica that joined late), or entries are missing."""
+        filler = FILLER
         if self.max_offset > self.min_offset:
-            end = queue_offset - 1
+            filler, end = GAP_FILLER, queue_offset - 1
             log.error("%s/%d lacks entries %d to %d", self.topic, self.queue_id, self.max_offset, end)
         else:
             self.min_offset = queue_offset
@@ -221,7 +246,7 @@ class ConsumeQueue:
         start = position - position % self.file_bytes
         while self._files and self._files[-1].start_offset < start:
             if self.max_offset > self.min_offset:
-                self._fill(min(self._end, position))
+                self._fill(min(self._end, position), filler)
                 if self._end < start:
                     self._open_file_at(self._end)
                     continue
@@ -229,16 +254,16 @@ class ConsumeQueue:
             self._files.pop().delete()
         if position >= self._end or not self._files:
             self._open_file_at(position)
-        self._fill(position)
+        self._fill(position, filler)
         self.max_offset = queue_offset
 
-    def _fill(self, position: int) -> None:
+    def _fill(self, position: int, filler: bytes) -> None:
         """Writes fillers from the end of the units in the last file up to byte `position`."""
         begin = max(self.max_offset * UNIT_BYTES, self._base)
         file = self._files[-1]
         if position > begin:
             file.reserve(begin - self._base, position - begin)
-            file.map[begin - self._base : position - self._base] = FILLER * ((position - begin) // UNIT_BYTES)
+            file.map[begin - self._base : position - self._base] = filler * ((position - begin) // UNIT_BYTES)
 
     # -- reading -----------------------------------------------------------------------------------------
 

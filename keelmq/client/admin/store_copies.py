@@ -8,11 +8,14 @@ from keelmq.remoting.operations.store_copies import (
     GET_QUEUE_CHECKSUMS,
     GET_REPLICA_DIGEST,
     GET_STORE_BACKUP,
+    READ_LOG,
     START_STORE_BACKUP,
     LogChecksums,
     LogChecksumsRequest,
     QueueChecksums,
     QueueChecksumsRequest,
+    ReadLogRequest,
+    ReadLogResponse,
     ReplicaDigest,
     StartStoreBackupRequest,
     StoreBackup,
@@ -64,3 +67,14 @@ class StoreCopyAdmin(AdminTransport):
         """Returns checksums of the next queues (GET_QUEUE_CHECKSUMS, 29046)."""
         answer = await self.ask(broker_addr, GET_QUEUE_CHECKSUMS, request, timeout_ms=CHECKSUMS_TIMEOUT_MS)
         return body_of(answer, QueueChecksums, GET_QUEUE_CHECKSUMS, broker_addr)
+
+    async def check_log(
+        self, broker_addr: str, broker_name: str, start_offset: int, end_offset: int
+    ) -> ReadLogResponse:
+        """Returns which sound records the broker has at the begin of a range (READ_LOG, 29047, without the
+        records)."""
+        header = ReadLogRequest(
+            broker_name=broker_name, start_offset=start_offset, end_offset=end_offset, only_checks=True
+        )
+        answer = await self.ask(broker_addr, READ_LOG, header, timeout_ms=CHECKSUMS_TIMEOUT_MS)
+        return answer.header

@@ -1,4 +1,5 @@
-"""KeelMQ's own requests about the copies of a broker's log: backups of it, and checksums to compare replicas.
+"""KeelMQ's own requests about the copies of a broker's log: backups of it, checksums to compare replicas, and
+records to heal a damaged replica.
 
 RocketMQ's brokers do not know them.
 """
@@ -17,6 +18,8 @@ PIECES_MAX = 4_096
 PIECE_BYTES_MIN = 64
 """To find a difference; it hides nothing. Who may ask for checksums can find out what the bytes are."""
 QUEUES_MAX = 500
+READ_LOG_BYTES = 1 << 20
+"""Most bytes of a response to 29047, unless its first record is larger."""
 
 
 class StartStoreBackupRequest(Wire):
@@ -47,10 +50,18 @@ class EpochStart(Wire):
     start_offset: int
 
 
+class LogRange(Wire):
+    """Bytes of a log, end exclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
 class ReplicaDigest(Wire):
     """Response body of 29044. broker_id: of the controllers, or as configured. dispatch_offset: queues have
     all records in front of it. cut_count: how often this log was truncated since the broker's start. tables:
-    the versions of the metadata; users and ACLs are among them."""
+    the versions of the metadata; users and ACLs are among them. damaged: ranges that are known to fail their
+    checksums and are not healed yet."""
 
     cluster: str
     broker_name: str
@@ -63,6 +74,7 @@ class ReplicaDigest(Wire):
     cut_count: int
     epochs: list[EpochStart] = Field(default_factory=list)
     tables: dict[str, DataVersion] = Field(default_factory=dict)
+    damaged: list[LogRange] = Field(default_factory=list)
 
 
 class LogChecksumsRequest(Wire):
@@ -111,6 +123,27 @@ class QueueChecksums(Wire):
     is_last: bool = True
 
 
+class ReadLogRequest(Wire):
+    """Header of 29047: whole sound records of [start_offset, end_offset), both record boundaries.
+    only_checks: the response has no body."""
+
+    broker_name: str
+    start_offset: int = Field(ge=0)
+    end_offset: int = Field(ge=0)
+    only_checks: bool = False
+
+
+class ReadLogResponse(Wire):
+    """Response header of 29047. The body is the log's [start_offset, end_offset): start_offset is above the
+    request's if the replica's own copy is damaged there, and both are the request's end_offset if all of it
+    is damaged. epochs: "epoch@startOffset" of each masterEpoch with a byte of the body, separated by
+    commas."""
+
+    start_offset: int
+    end_offset: int
+    epochs: str = ""
+
+
 START_STORE_BACKUP = Operation(
     RequestCode.KEELMQ_START_STORE_BACKUP,
     "startStoreBackup",
@@ -140,4 +173,7 @@ GET_QUEUE_CHECKSUMS = Operation(
     QueueChecksumsRequest,
     Empty,
     response_body=QueueChecksums,
+)
+READ_LOG = Operation(
+    RequestCode.KEELMQ_READ_LOG, "readLog", ReadLogRequest, ReadLogResponse, response_body=bytes
 )

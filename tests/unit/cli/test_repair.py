@@ -1,10 +1,12 @@
 """keelmq repair: what it shows, that it changes nothing unasked, and that a replica goes on after it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import cli.repair
 from broker.admin.repair import inspect_store
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, encode_epochs
@@ -13,6 +15,20 @@ from tests.support.slices import first
 from tests.support.store_disk import After, StoreDisk, Torn
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 from tests.unit.broker.ha.test_ha_service import Broker, group, same, until
+
+
+@pytest.fixture(autouse=True)
+def _a_master_has_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the group says is tested in test_repair_lost.py."""
+
+    async def group(*_: object) -> None:
+        return None
+
+    async def told(*_: object) -> str:
+        return "master m:1 (id 2) has the log 0..9"
+
+    monkeypatch.setattr(cli.repair, "group_of", group)
+    monkeypatch.setattr(cli.repair, "check_whole_copy", told)
 
 
 def filled(root: Path) -> dict[int, int]:
@@ -222,7 +238,8 @@ async def test_a_replica_without_a_common_epoch_goes_on_after_a_resync(tmp_path:
         assert "keelmq repair" in str(two.service.fault)
         await two.service.stop()
         two.store.close()
-        assert repair(tmp_path / "2", "--resync", "--yes").exit_code == 0
+        done = await asyncio.to_thread(repair, tmp_path / "2", "--resync", "--yes")
+        assert done.exit_code == 0
         again = Broker(tmp_path / "2", two.controller, 2, two.settings)
         two.store, two.service = again.store, again.service
         await two.service.start()

@@ -82,6 +82,7 @@ CASES: dict[str, dict[str, str]] = {
     "KeelmqMasterIsolated": {"rocketmq_broker_isolated": gauge(1, 0)},
     "KeelmqSlaveDisconnected": {"rocketmq_ha_connected": gauge(0, 1)},
     "KeelmqReplicationStopped": {"rocketmq_ha_fault": gauge(1, 0)},
+    "KeelmqLogNotHealed": {'rocketmq_heal_failures_total{reason="damaged"}': counter()},
     "KeelmqDiskFull": {"rocketmq_storage_fault": gauge(1, 0)},
     "KeelmqFlushBehind": {"rocketmq_storage_flush_behind_bytes": gauge(1e8, 0)},
     "KeelmqBackgroundTaskDied": {"rocketmq_background_task_deaths_total": counter()},
@@ -111,6 +112,7 @@ FIRST_EVENTS = {
     for name in (
         "KeelmqControllerHandlerBug",
         "KeelmqControllerUnverifiedPeers",
+        "KeelmqLogNotHealed",
         "KeelmqBackgroundTaskDied",
         "KeelmqDeadLetters",
     )

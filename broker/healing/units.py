@@ -1,0 +1,82 @@
+"""The ConsumeQueue units of records that were healed, or that are lost.
+
+A record that could not be dispatched because it was damaged has a filler, or no unit if the queue ended with
+it. It gets its unit. Units of lost records become fillers, which consumers pass, as the queues of a replica
+have them that copies the log from its beginning. Queues of batches (queue.type=BatchCQ) are not looked at:
+their units stay, and a read of one that points at a lost record is an error of that read.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from broker.healing.evidence import Placed
+from broker.message.delay_levels import SCHEDULED_TOPICS
+from broker.store.message_store import MessageStore
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.consume_queue import FILLER_SIZE, GAP_CODE, ConsumeQueue
+
+QUEUES_AT_ONCE = 64
+
+
+def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tuple[int, int] | None:
+    """Returns (CommitLog offset, size) of a queue's unit; None: it has none, or a filler."""
+    queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
+    if queue is None or isinstance(queue, BatchQueue) or not queue.min_offset <= number < queue.max_offset:
+        return None
+    offset, size, _ = queue.unit(number)
+    return None if size in (0, FILLER_SIZE) else (offset, size)
+
+
+def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
+    """Gives healed records the units that they lack. Returns how many. Records that are not dispatched yet
+    are left to the dispatch. OSError: no room; it may be repeated."""
+    count = 0
+    for offset, parsed, _ in records:
+        size, topic, queue_id, number, tags_code, stored, properties = parsed
+        if not topic or offset >= store.dispatch_offset:
+            continue
+        queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
+        if queue is None or isinstance(queue, BatchQueue):
+            continue
+        if queue.topic in SCHEDULED_TOPICS:
+            tags_code = store.delay_levels.queue_code(queue.topic, properties, stored)
+        if queue.min_offset <= number < queue.max_offset:
+            if queue.unit(number)[1] in (0, FILLER_SIZE):
+                store.rewrite_unit(queue, number, offset, size, tags_code)
+                count += 1
+        elif number == queue.max_offset and offset >= queue.log_end_offset():
+            queue.append(number, offset, size, tags_code)
+            count += 1
+    return count
+
+
+def units_between(queue: ConsumeQueue, start: int, end: int) -> Iterator[int]:
+    """Yields the numbers of the units whose records begin in the log's [start, end)."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = number = (low + high) // 2
+        while number < high and queue.unit(number)[1] in (0, FILLER_SIZE):
+            number += 1
+        if number < high and queue.unit(number)[0] < start:
+            low = number + 1
+        else:
+            high = middle
+    for number in range(low, queue.max_offset):
+        offset, size, _ = queue.unit(number)
+        if size in (0, FILLER_SIZE):
+            continue
+        if offset >= end:
+            return
+        yield number
+
+
+def give_up_units(store: MessageStore, queues: Iterable[ConsumeQueue], start: int, end: int) -> int:
+    """Replaces the units of these queues whose records begin in the lost range by fillers. Returns how
+    many."""
+    count = 0
+    for queue in queues:
+        if isinstance(queue, BatchQueue):
+            continue
+        for number in list(units_between(queue, start, end)):
+            store.rewrite_unit(queue, number, 0, FILLER_SIZE, GAP_CODE)
+            count += 1
+    return count
