@@ -15,6 +15,7 @@ from broker.app.start_check import start_refusal
 from broker.controller_mode.broker_meta_file import BrokerMeta, BrokerMetaError, encode_meta
 from broker.store import store_check
 from broker.store.log.mapped_file import StoreError, lock_directory
+from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.config import ConfigError
 from tests.support.ports import free_port
 from tests.support.store_parts import open_store, put, put_many
@@ -212,3 +213,28 @@ async def test_a_start_that_nothing_refuses(tmp_path: Path) -> None:
     assert start_refusal(config(tmp_path)) is None
     async with Broker(config(tmp_path)) as broker:
         assert broker.store.max_queue_offset("TopicA", 0) == 3
+
+
+async def test_settings_of_rocketmq_without_effect_are_logged_and_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table that RocketMQ wrote loads, whatever it asks for."""
+    filled(tmp_path / "store")
+    topics = {
+        f"t{number}": {"topicName": f"t{number}", "attributes": {"cleanup.policy": "COMPACTION"}}
+        for number in range(30)
+    }
+    group = {"groupName": "g", "attributes": {"priority.factor": "1"}}
+    config_path = tmp_path / "store" / "config"
+    (config_path / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    (config_path / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": {"g": group}}))
+    with caplog.at_level("WARNING"):
+        async with Broker(config(tmp_path)) as broker:
+            shown = broker.services.runtime_info.table()["attributesWithoutEffect"]
+            groups = broker.metadata.groups
+            groups.update(SubscriptionGroupConfig(group_name="g", attributes={"-priority.factor": ""}))
+            fewer = broker.services.runtime_info.table()["attributesWithoutEffect"]
+    said = [line for line in caplog.messages if "without effect" in line]
+    assert len(said) == 21 and "attributes of 11 more" in said[-1]
+    assert "topic t0: cleanup.policy=COMPACTION: there is no compaction" in shown
+    assert "attributes of 10 more" in fewer
