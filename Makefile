@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash power attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -36,6 +36,10 @@ raft-failover:
 hung-masters:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
 	TESTS_ALL=1 .venv/bin/python -m pytest -q -m "long or not long" tests/sim/test_hang_budget.py
+# The power of all replicas fails, one of them paused; make power COUNT=2 SEED=7 (docs/testing.md)
+power:
+	./run python -m tests.crash.power $(or $(COUNT),10) $(or $(SEED),1)
+
 # kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
 	./run python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)

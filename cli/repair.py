@@ -18,7 +18,7 @@ from broker.admin.repair import (
     resync,
     wipe_after,
 )
-from broker.backup.queue_repair import ENTRY_BYTES, Repaired, repair_queues
+from broker.backup.queue_repair import BATCH_ENTRY_BYTES, ENTRY_BYTES, Repaired, repair_queues
 from cli.backup.store import each_step
 from cli.command_line import (
     EpochFileOption,
@@ -76,6 +76,15 @@ def repair(
             help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
         ),
     ] = None,
+    batch_queue_file_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-queue-file-bytes",
+            metavar="BYTES",
+            min=BATCH_ENTRY_BYTES,
+            help="mapperFileSizeBatchConsumeQueue, for --queues: rewrites queues of batches with other files",
+        ),
+    ] = None,
     lost: LostOption = None,
     controllers: ControllersOption = None,
     namesrv: OptionalNamesrvAddr = None,
@@ -94,11 +103,15 @@ def repair(
     asked = Asked(controllers, namesrv, broker_name, broker_id)
     if queue_file_bytes is not None and (not queues or queue_file_bytes % ENTRY_BYTES):
         raise typer.BadParameter(f"--queue-file-bytes is a multiple of {ENTRY_BYTES}, and for --queues only")
+    if batch_queue_file_bytes is not None and (not queues or batch_queue_file_bytes % BATCH_ENTRY_BYTES):
+        raise typer.BadParameter(
+            f"--batch-queue-file-bytes is a multiple of {BATCH_ENTRY_BYTES}, and for --queues only"
+        )
     try:
         found = inspect_store(store.expanduser().resolve(), epoch_file)
         _show(found)
         if queues:
-            _repair_queues(found, queue_file_bytes, yes)
+            _repair_queues(found, queue_file_bytes, batch_queue_file_bytes, yes)
         elif lost is not None:
             show_lost(found, lost, asked, credentials, gone or [], alone=alone, yes=yes)
         elif yes and anew:
@@ -173,11 +186,21 @@ def _do(found: StoreReport, wipe: int | None) -> None:
     print(f"The previous epoch file is {backup}. Start the broker now.")
 
 
-def _repair_queues(store: StoreReport, file_bytes: int | None, yes: bool) -> None:
+def _repair_queues(
+    store: StoreReport, file_bytes: int | None, batch_file_bytes: int | None, yes: bool
+) -> None:
     found = Repaired()
     print()
-    steps = repair_queues(store, found, writes=yes, file_bytes=file_bytes)
+    steps = repair_queues(store, found, writes=yes, file_bytes=file_bytes, batch_file_bytes=batch_file_bytes)
     each_step(steps, "read", 0, as_json=False)
+    for place in found.resized:
+        did = "was rewritten" if yes else "has files of another size"
+        print(f"queue {place.topic} {place.queue_id}: {did}")
+    if found.resized and not yes:
+        print(
+            "Nothing was changed: add --yes to rewrite them, and to check all entries, on the stopped broker."
+        )
+        return
     for place, count in sorted(found.entries.items()):
         print(f"queue {place.topic} {place.queue_id}: {_entries(count)}")
     for place, why in sorted(found.left.items()):
@@ -188,7 +211,9 @@ def _repair_queues(store: StoreReport, file_bytes: int | None, yes: bool) -> Non
             f"make an empty file and repair again: {path}"
         )
     entries, files = _entries(found.count), plural(found.files, "file")
-    if not found.count and not found.files:
+    if found.resized and not found.count and not found.files:
+        print(f"{plural(len(found.resized), 'queue')} got files of another size. Start the broker now.")
+    elif not found.count and not found.files:
         print("The log has no record whose entry is damaged or missing. Nothing was changed.")
     elif yes:
         print(f"{entries} and {files} were written. Start the broker now.")

@@ -20,7 +20,7 @@ from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.ha.epoch_wal import wal_of
 from broker.message.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
 from broker.store.log.file_allocator import PREPARED_NAME
-from broker.store.log.mapped_file import StoreError, listed_files, sync_directory, take_lock
+from broker.store.log.mapped_file import StoreError, is_locked, listed_files, sync_directory
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.offline import offline_store
 from broker.store.queue.batch_queue import BATCH_FILE_BYTES
@@ -86,7 +86,7 @@ def inspect_store(root: Path, epoch_path: Path | None = None) -> StoreReport:
     return StoreReport(
         root=root,
         epoch_path=epoch_path,
-        is_running=_is_locked(root),
+        is_running=is_locked(root),
         epochs=epochs,
         epoch_fault=fault,
         min_offset=_begin_of(files[0]) if files else 0,
@@ -117,20 +117,6 @@ def _epochs(path: Path) -> tuple[Epochs, str | None]:
         with suppress(OSError, ValueError):
             return file.load_older(), str(error)
         return Epochs(), str(error)
-
-
-def _is_locked(root: Path) -> bool:
-    try:
-        descriptor = os.open(root / "lock", os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        take_lock(descriptor)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -258,7 +244,7 @@ def resync(found: StoreReport) -> Path:
 
 def refuse_running(found: StoreReport) -> None:
     """Raises RepairError if a broker uses the store."""
-    if _is_locked(found.root):
+    if is_locked(found.root):
         raise RepairError(f"a broker uses {found.root}: stop it first")
 
 

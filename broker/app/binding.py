@@ -145,7 +145,7 @@ def _handler_context(
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
-        runtime_info=dict if replication is None else replication.runtime_info,
+        runtime_info=lambda: _runtime_info(metadata, replication),
         readable=bool(config.broker_permission & PERM_READ),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,
@@ -222,3 +222,12 @@ def _bind_admin(
     else:
         statistics.bind_alone(table)
     return settings
+
+
+def _runtime_info(
+    metadata: Metadata, replication: ControllerMode | PlainReplication | None
+) -> Mapping[str, str]:
+    found = {} if replication is None else dict(replication.runtime_info())
+    if idle := metadata.without_effect():
+        found["attributesWithoutEffect"] = "; ".join(idle)
+    return found

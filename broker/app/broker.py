@@ -21,6 +21,7 @@ from broker.app.assembly import flush_forever, store_host
 from broker.app.binding import ServedParts, bind_operations
 from broker.app.parts import BrokerParts
 from broker.app.plain_replication import PlainReplication
+from broker.app.start_check import check_ports, load_settings, unusable
 from broker.app.stopping import GROUP_COMMIT, REPLICATION, TASKS, end_store
 from broker.config.metrics_settings import PROM
 from broker.controller_mode.service import ControllerMode
@@ -34,7 +35,6 @@ from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
-from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import finished_in_thread
 from keelmq.security.http_access import program_policy
@@ -68,6 +68,7 @@ class Broker(BrokerParts):
 
     async def _start(self) -> None:
         self.disk_fault.watch()
+        await check_ports(self.config)
         # Long after a crash: other brokers of the process go on.
         await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
         for line in (*guarantees(self.config.durability), *self.config.warnings(), f"data path: {report()}"):
@@ -132,18 +133,12 @@ class Broker(BrokerParts):
     # -- steps of the start ------------------------------------------------------------------------------
 
     def _open_disk(self) -> None:
-        """Identity first: a damaged one stops the start before anything is changed."""
-        root = self.config.store_path_root_dir
+        """Checks first: a start that is refused has changed nothing."""
+        load_settings(self.config, self.metadata)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            self._meta_files.load()  # without controller mode, too: a store keeps its broker's name
-            self.metadata.load()
             self._load_store()
         except OSError as error:
-            where, why = error.filename or root, error.strerror or str(error)
-            if isinstance(error, FileExistsError):
-                why = "not a directory"
-            raise ConfigError(f"storePathRootDir: cannot use {where}: {why}") from error
+            raise unusable(self.config, error) from error
         self._loaded = True
 
     def _load_store(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from broker.admin.repair import QUEUE_FILE_BYTES_DEFAULT, RepairError
+from broker.store.log.file_sizes import FileKind, SizedFile, sized_files
 from broker.store.log.mapped_file import file_name, listed_files, sync_directory
 from broker.store.log.sync_fault import sync_file
 from broker.store.queue.batch_queue import BATCH_UNIT, BATCH_UNIT_BYTES
@@ -150,10 +151,84 @@ class QueueFiles:
             new.unlink(missing_ok=True)
 
 
+def other_sizes(directory: Path, kind: FileKind) -> bool:
+    """Returns whether a queue has files that were made with another size. One that is shorter than the others
+    has lost its end, and that is no reason; one that begins in the middle of an entry is of no queue."""
+    files, size = kind.used(sized_files(directory)), kind.file_bytes
+    if any(file.start % kind.unit_bytes for file in files):
+        return False
+    if any(file.size > size or file.start % size for file in files):
+        return True
+    return len(files) == 1 and kind.misfit(files, size) is not None
+
+
+def resize(directory: Path, file_bytes: int) -> None:
+    """Writes the same entries into files of another size. Raises OSError: also if the disk is full, and
+    nothing has changed then.
+
+    The new files get their names from the last one to the first, then the other old ones go. So after a crash
+    in between, no size fits the files, no broker starts, and a second call finds all entries.
+    """
+    old = [file for file in sized_files(directory) if file.size]
+    new = dict[int, Path]()
+    try:
+        for start in _starts_with_content(old, file_bytes):
+            path = directory / file_name(start)
+            new[start] = path.with_name(f"{path.name}{NEW_SUFFIX}")
+            _write_part(new[start], old, start, file_bytes)
+        for start in sorted(new, reverse=True):
+            new[start].rename(directory / file_name(start))
+            sync_directory(directory)
+    finally:
+        for path in new.values():
+            path.unlink(missing_ok=True)
+    for file in reversed(old):
+        if file.start not in new:
+            file.path.unlink()
+            sync_directory(directory)
+
+
+def _starts_with_content(files: list[SizedFile], file_bytes: int) -> list[int]:
+    """Returns where the new files begin, ascending: those with an entry, and the first one of all."""
+    found = {file.start // file_bytes * file_bytes for file in files[:1]}
+    for file in files:
+        data = file.path.read_bytes()
+        at = 0
+        while at < len(data):
+            start = (file.start + at) // file_bytes * file_bytes
+            end = min(start + file_bytes - file.start, len(data))
+            if any(data[at:end]):
+                found.add(start)
+            at = end
+    return sorted(found)
+
+
+def _write_part(path: Path, files: list[SizedFile], start: int, file_bytes: int) -> None:
+    """Writes the bytes start..start + file_bytes - 1 of the old files. Where two of them overlap, as after a
+    crash of resize(), both have the same entries, or one has none."""
+    with path.open("wb") as new:
+        new.truncate(file_bytes)
+        for file in files:
+            low, high = max(start, file.start), min(start + file_bytes, file.end)
+            if low < high:
+                with file.path.open("rb") as source:
+                    source.seek(low - file.start)
+                    data = source.read(high - low)
+                if kept := data.rstrip(b"\0"):
+                    new.seek(low - start)
+                    new.write(kept)
+        new.flush()
+        owner = path.parent.stat()
+        if os.geteuid() == 0:  # the broker must be able to open what root has repaired
+            os.fchown(new.fileno(), owner.st_uid, owner.st_gid)
+    sync(path)
+
+
 def remove_new(root: Path) -> None:
     """Deletes the new files that a repair has left which was killed."""
-    for path in (root / "consumequeue").glob(f"*/*/*{NEW_SUFFIX}"):
-        path.unlink()
+    for queues in ("consumequeue", "batchconsumequeue"):
+        for path in (root / queues).glob(f"*/*/*{NEW_SUFFIX}"):
+            path.unlink()
 
 
 def newest_batches(root: Path) -> Iterator[tuple[int, int]]:

@@ -15,8 +15,10 @@ is lost, and no number is given anew.
 - Files that are missing or too short are replaced. Where no record of the log says what they had, they get
   fillers, over which consumers pass.
 
-Queues of batches (queue.type=BatchCQ) are not looked at. SCHEDULE_TOPIC_XXXX gets delivery times by
-RocketMQ's default messageDelayLevel.
+Before that, queues whose files have another size get the same entries in files of the size asked for.
+
+The entries of queues of batches (queue.type=BatchCQ) are not looked at. SCHEDULE_TOPIC_XXXX gets delivery
+times by RocketMQ's default messageDelayLevel.
 """
 
 import os
@@ -37,7 +39,9 @@ from broker.backup.queue_files import (
     known_file_bytes,
     mapped,
     newest_batches,
+    other_sizes,
     remove_new,
+    resize,
     sync,
     write,
 )
@@ -45,10 +49,14 @@ from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.inner_batch import INNER_BATCH, sys_flag_at
 from broker.message.record import Parsed, parse, property_value
 from broker.store.log.checkpoint import read_checkpoint
+from broker.store.log.file_sizes import FileKind
 from broker.store.log.mapped_file import StoreError, is_file_name, listed_files, lock_directory
-from broker.store.queue.consume_queue import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
+from broker.store.queue.batch_queue import BATCH_UNIT_BYTES, BatchQueue
+from broker.store.queue.consume_queue import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from broker.store.queue.queue_table import queue_directories
 
 ENTRY_BYTES: Final = UNIT_BYTES
+BATCH_ENTRY_BYTES: Final = BATCH_UNIT_BYTES
 RECORDS_PER_STEP: Final = 20_000
 MAPPED_MAX: Final = 128
 """Files of the log and of queues that are open at a time."""
@@ -67,11 +75,13 @@ class Place(NamedTuple):
 
 class Repaired(msgspec.Struct):
     """What was found, and written if that was asked for. entries: by queue. files: missing or too short
-    ones. left: queues that cannot be repaired, and why. without_file: queues that have records and no file,
-    and the file of their first record."""
+    ones. resized: queues whose files have another size; without writing, nothing else is looked for. left:
+    queues that cannot be repaired, and why. without_file: queues that have records and no file, and the file
+    of their first record."""
 
     entries: dict[Place, int] = msgspec.field(default_factory=dict)
     files: int = 0
+    resized: list[Place] = msgspec.field(default_factory=list)
     left: dict[Place, str] = msgspec.field(default_factory=dict)
     without_file: dict[Place, Path] = msgspec.field(default_factory=dict)
 
@@ -95,12 +105,18 @@ class _Record(NamedTuple):
 
 
 def repair_queues(
-    store: StoreReport, found: Repaired, *, writes: bool, file_bytes: int | None = None
+    store: StoreReport,
+    found: Repaired,
+    *,
+    writes: bool,
+    file_bytes: int | None = None,
+    batch_file_bytes: int | None = None,
 ) -> Iterator[tuple[int, int]]:
     """Fills `found`; yields (bytes of the log read, bytes to read) now and then. writes False: changes
-    nothing. file_bytes: mappedFileSizeConsumeQueue; None: as the files say. Raises RepairError: a broker uses
-    the store, or the size of its files is not known; OSError: also if the disk is full, and then a second
-    call goes on."""
+    nothing. file_bytes: mappedFileSizeConsumeQueue; None: as the files say. batch_file_bytes:
+    mapperFileSizeBatchConsumeQueue; None: queues of batches stay as they are. Raises RepairError: a broker
+    uses the store, or the size of its files is not known; OSError: also if the disk is full, and then a
+    second call goes on."""
     try:
         descriptor = lock_directory(store.root)
     except StoreError as error:
@@ -110,9 +126,25 @@ def repair_queues(
         size = file_bytes or known_file_bytes(store.root)
         for _, text in missing_parts(store, is_running=False):
             raise RepairError(f"{text}; entries of missing records cannot be rebuilt from the log")
-        yield from _Repair(store, found, size, writes=writes).run()
+        if writes:
+            remove_new(store.root)
+        _resize(store.root / "consumequeue", ConsumeQueue.file_kind(size), found, writes=writes)
+        if batch_file_bytes is not None:
+            kind = BatchQueue.file_kind(batch_file_bytes)
+            _resize(store.root / "batchconsumequeue", kind, found, writes=writes)
+        if writes or not found.resized:
+            yield from _Repair(store, found, size, writes=writes).run()
     finally:
         os.close(descriptor)
+
+
+def _resize(base: Path, kind: FileKind, found: Repaired, *, writes: bool) -> None:
+    for topic, queue_id in queue_directories(base):
+        directory = base / topic / str(queue_id)
+        if other_sizes(directory, kind):
+            found.resized.append(Place(topic, queue_id))
+            if writes:
+                resize(directory, kind.file_bytes)
 
 
 class _Repair:
@@ -151,8 +183,6 @@ class _Repair:
         yield 2 * self._bytes, 2 * self._bytes
 
     def _repair(self) -> Iterator[tuple[int, int]]:
-        if self._writes:
-            remove_new(self._store.root)
         for place, first in sorted(self._first.items()):
             self._replace_files(place, first, self._last.get(place, first - 1) + 1)
         self._mapped.cache_clear()

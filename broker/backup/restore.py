@@ -26,7 +26,8 @@ from broker.controller_mode.broker_meta_file import META_NAME
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
 from broker.store.log.checkpoint import StoreCheckpoint, write_checkpoint
-from broker.store.log.mapped_file import lock_directory, write_mark
+from broker.store.log.mapped_file import StoreError, lock_directory, write_mark
+from broker.store.store_check import START_BYTES_MIN, check_room
 from keelmq.runtime.durable_file import sync_directory
 
 RESTORED_MARK: Final = "restored from a backup\n"
@@ -88,6 +89,10 @@ def check_target(backup: Path, root: Path, manifest: Manifest, *, with_identity:
         raise BackupError(
             f"{root} is not empty: a restore never overwrites a store; choose another directory"
         )
+    try:
+        check_room(root, manifest.byte_count + START_BYTES_MIN)
+    except StoreError as error:
+        raise BackupError(str(error)) from None
     if with_identity and manifest.broker_id is None:
         raise BackupError(
             "the backup has no identity: its broker was not in controller mode; leave --with-identity out"

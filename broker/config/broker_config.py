@@ -20,7 +20,7 @@ from broker.config.master_slave_settings import MasterSlaveSettings
 from broker.config.metrics_settings import MetricsSettings
 from broker.config.run_time_keys import AT_RUN_TIME
 from broker.config.store_settings import StoreSettings
-from broker.core.durability import Durability, rpo
+from broker.core.durability import Durability, power_lost, rpo
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.server_config import ServerConfig
@@ -336,8 +336,9 @@ class BrokerConfig(
         )
 
     def promise(self) -> str:
-        """Returns what is lost, with these settings, when a broker is lost. The start banner says more."""
-        return rpo(self.durability)
+        """Returns what is lost, with these settings, when a broker is lost, and at a power cut. The start
+        banner says more."""
+        return f"{rpo(self.durability)}; at a power cut {power_lost(self.durability)}"
 
     def warnings(self) -> list[str]:
         """Returns texts about settings that are legal and probably a mistake."""

@@ -46,7 +46,7 @@ class Durability(msgspec.Struct, frozen=True):
 def guarantees(settings: Durability) -> Iterator[str]:
     """Returns the lines for the start banner."""
     yield f"RPO: {rpo(settings)}"
-    yield f"RPO at a power cut: {_power_lost(settings)}"
+    yield f"RPO at a power cut: {power_lost(settings)}"
     yield f"RTO: {_fail_over(settings)}"
 
 
@@ -88,14 +88,19 @@ def _rpo_without_controllers(settings: Durability) -> str:
             return "replication is asynchronous: a lost master loses the last acknowledged messages"
 
 
-def _power_lost(settings: Durability) -> str:
+def power_lost(settings: Durability) -> str:
+    """Returns what a power cut costs."""
+    interval = f"up to {settings.flush_interval_ms} ms of messages"
     if settings.sync_flush:
-        return "an acknowledged message is on the disk of this broker, and of slaves with SYNC_FLUSH"
+        text = "an acknowledged message is on the disk of this broker, and of slaves with SYNC_FLUSH"
+        if settings.controlled and not settings.all_ack:
+            text += ", and the broker that is elected may be another"
+        return f"{text} (flushDiskType=SYNC_FLUSH)"
+    if not settings.controlled:
+        return f"{interval} are lost (flushDiskType=ASYNC_FLUSH, flushIntervalCommitLog)"
     return (
-        f"up to {settings.flush_interval_ms} ms of messages are not on disk yet (flushIntervalCommitLog); "
-        "replicas that keep their power have them"
-        if settings.controlled
-        else f"up to {settings.flush_interval_ms} ms of messages are lost (flushIntervalCommitLog)"
+        f"{interval} are not on disk yet: replicas that keep their power have them, and a power cut of all "
+        "loses them (flushDiskType=ASYNC_FLUSH, flushIntervalCommitLog)"
     )
 
 

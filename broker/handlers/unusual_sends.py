@@ -6,6 +6,7 @@ SendMessageProcessor, AbstractSendMessageProcessor, HookUtils.
 """
 
 import random
+from typing import Final
 
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.send_gate import PutRefused
@@ -36,6 +37,10 @@ def stored_suffix(cluster_name: str) -> bytes:
     """Returns the properties that the broker adds to every message. CLUSTER leads to the topic of replies
     (broker-ops pitfall 12)."""
     return b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01" + cluster_name.encode()
+
+
+PRIORITY: Final = b"_SYS_MSG_PRIORITY_"
+"""Of RocketMQ 5.4: which queue a message goes to, and in which order POP reads the queues."""
 
 
 def properties_bytes_max(context: HandlerContext, suffix: bytes) -> int:
@@ -173,6 +178,8 @@ class UnusualSends:
             return f"properties of {len(properties)} bytes are above {self._properties_bytes_max}"
         if b"\0" in properties:  # recovery takes a zero for the end of the log
             return "the properties contain a zero byte"
+        if PRIORITY in properties and property_value(properties, PRIORITY) and not ext.reconsume_times:
+            return "messages have no priority here: it would be stored, and change nothing"
         if ext.sys_flag & INNER_BATCH and not ext.batch:
             return "sysFlag has the inner batch's bit, and the message is not sent as a batch"
         if ext.sys_flag & TRANSACTION_BITS and not is_half(properties):

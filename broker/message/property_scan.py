@@ -37,6 +37,7 @@ def scan_properties(text: str) -> ScannedProperties:
         or "TIMER_" in text
         or "TRAN_MSG\x01" in text
         or "POP_CK\x01" in text
+        or "PRIORITY_" in text
         or "\0" in text
     )
     waits = "WAIT\x01false" not in text or waits_for_replicas(properties)
@@ -83,7 +84,10 @@ def scan(properties: bytes) -> ScannedProperties:
         if byte > _VALUE_END and byte != _UNDERSCORE:
             continue
         if byte == _UNDERSCORE:
-            if at >= 5 and _is_at(raw, at - 5, b"TIMER", 5):
+            last = raw[at - 1] if at else 0
+            if (last == 82 and at >= 5 and _is_at(raw, at - 5, b"TIMER", 5)) or (
+                last == 89 and at >= 8 and _is_at(raw, at - 8, b"PRIORITY", 8)
+            ):
                 is_plain = False
         elif byte == _NAME_END:
             if at == 0:

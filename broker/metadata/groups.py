@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from broker.admission.auto_creation import AutoCreation
-from broker.metadata.core.attributes import alter
+from broker.metadata.core.attributes import GROUP_ATTRIBUTES, alter, without_effect
 from broker.metadata.core.table import Update, Version
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version
@@ -118,6 +118,14 @@ class GroupTable(FileStore[Group]):
         """Returns the whole table (201)."""
         return _body(self.table.rows, self.table.version)
 
+    def without_effect(self) -> dict[str, list[str]]:
+        """Returns the attributes that this broker does not do, by group."""
+        found = {
+            name: without_effect(GROUP_ATTRIBUTES, row.config.attributes)
+            for name, row in self.table.rows.items()
+        }
+        return {f"group {name}": why for name, why in sorted(found.items()) if why}
+
     # -- use ---------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
@@ -149,7 +157,7 @@ class GroupTable(FileStore[Group]):
         if row is None and len(self.table.rows) >= self.rows_max:
             raise ValueError(f"there are already {self.rows_max} groups: delete some")
         current = row.config.attributes if row is not None else {}
-        attributes = alter(None, current, config.attributes, creating=row is None)
+        attributes = alter(GROUP_ATTRIBUTES, current, config.attributes, creating=row is None)
         new = Group(config.model_copy(update={"attributes": attributes}), row.forbidden if row else {})
         if new == row:
             return self.table.version

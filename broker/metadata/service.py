@@ -43,6 +43,7 @@ from keelmq.security.core.users import User
 
 logger = logging.getLogger(__name__)
 
+IDLE_SHOWN = 20
 WAIT_MS_MAX = 10_000
 TERM_WAIT_MS = 200
 """A replica may know a new master before that one has finished its role change."""
@@ -94,6 +95,7 @@ class Metadata:
         self._persistence = Persistence(
             self.files, self.journaled, flush_period_ms=flush_period_ms, clock=clock
         )
+        self._idle: tuple[object, list[str]] = (None, [])  # without_effect() of these versions
         self.gate = gate
         self.resets = PendingResets()
         self.truncations = TruncationHistory(directory / "truncation.json")
@@ -115,6 +117,21 @@ class Metadata:
         """Reads all tables, topics first. Raises StoreError if a file is damaged."""
         for store in self.stores.values():
             store.load()
+        for text in self.without_effect():
+            logger.warning("%s", text)
+
+    def without_effect(self) -> list[str]:
+        """Returns texts about settings of topics and groups that this broker stores and does not do: of
+        IDLE_SHOWN of them, and how many there are."""
+        versions = self.topics.table.version, self.groups.table.version
+        if self._idle[0] == versions:
+            return self._idle[1]
+        found = self.topics.without_effect() | self.groups.without_effect()
+        texts = [f"without effect: {name}: {'; '.join(why)}" for name, why in found.items()]
+        if len(texts) > IDLE_SHOWN:
+            texts[IDLE_SHOWN:] = [f"without effect: attributes of {len(texts) - IDLE_SHOWN} more"]
+        self._idle = versions, texts
+        return texts
 
     def write_in_background(self) -> None:
         """From now on the loop waits for no file; replicated() returns when a change is on disk."""

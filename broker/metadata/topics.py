@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from broker.admission.auto_creation import AutoCreation
 from broker.message.delay_levels import TIMER_TOPIC
 from broker.message.record import topic_bytes
-from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter
+from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter, without_effect
 from broker.metadata.core.table import Update, Version
 from broker.metadata.core.topic_names import (
     RETRY_PREFIX,
@@ -256,6 +256,15 @@ class TopicTable(FileStore[TopicConfig]):
             data_version=self.data_version,
             mapping_data_version=DataVersion(),
         )
+
+    def without_effect(self) -> dict[str, list[str]]:
+        """Returns the attributes that this broker does not do, by topic."""
+        found = {
+            name: without_effect(TOPIC_ATTRIBUTES, row.attributes)
+            for name, row in self.table.rows.items()
+            if row.attributes
+        }
+        return {f"topic {name}": why for name, why in sorted(found.items()) if why}
 
     def is_system(self, name: str) -> bool:
         """Like the function is_system(), with the names of this broker."""

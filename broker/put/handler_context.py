@@ -95,7 +95,7 @@ class HandlerContext(msgspec.Struct, kw_only=True):
     cached_bytes: int
     """Bytes at the end of the CommitLog that are assumed to be in memory."""
     runtime_info: Callable[[], Mapping[str, str]]
-    """Returns the entries that controller mode adds to 28."""
+    """Returns the entries that metadata and controller mode add to 28."""
     commit_offset: Callable[[str, str, int, int], None]
     """(group, topic, queue id, offset) of a pull with the commit flag."""
     find_group: Callable[[str, Peer], Group | None]

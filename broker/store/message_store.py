@@ -44,6 +44,7 @@ from broker.store.recovery import (
 from broker.store.rewriting import Rewrite
 from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
+from broker.store.store_check import check_store
 from broker.store.store_flusher import StoreFlusher
 from broker.store.whole_reading import whole_part
 from keelmq.runtime.clock import wall_ms
@@ -122,7 +123,8 @@ class MessageStore(DispatchingStore):
 
     def load(self, between: Between = nothing) -> None:
         """Opens and recovers the files. StoreError: another process has the directory, or the files do not
-        fit."""
+        fit; nothing was changed then."""
+        check_store(self.config)
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock_directory(self.root)
         abort = self.root / "abort"

@@ -4,7 +4,6 @@ For files of other machines, run the doctor there.
 """
 
 import hashlib
-import json
 import os
 import resource
 import shutil
@@ -15,9 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.app.start_check import start_refusal
 from broker.config.broker_config import BrokerConfig
 from cli.doctor.files import ConfigFile, Kind
-from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.health.findings import Finding, Level, count, failed, ok, warning
 from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.compiled import built
@@ -26,7 +26,6 @@ from keelmq.runtime.config import ConfigError
 OPEN_FILES_MIN = 4_096
 FREE_BYTES_MIN = 64 << 20
 DISK_USED_WARNING = 0.85
-META_NAME = ".broker.meta"
 KV_DEFAULT = Path("~/namesrv/kvConfig.json")
 WILDCARDS = ("", "0.0.0.0", "::")
 
@@ -170,8 +169,8 @@ def check_directories(file: ConfigFile) -> list[Finding]:
     found: list[Finding] = []
     for label, path, needed in _directories(file):
         found += _directory(file.name, label, path, needed)
-    if file.broker is not None:
-        found += _identity(file.name, file.broker)
+    if file.broker is not None and not count(found, Level.FAILED):
+        found += _store(file.name, file.broker)
     return found
 
 
@@ -231,27 +230,11 @@ def _directory(name: str, key: str, path: Path, needed: int) -> Iterator[Finding
         yield ok("machine.directories", name, room)
 
 
-def _identity(name: str, broker: BrokerConfig) -> Iterator[Finding]:
-    """A directory belongs to one broker for ever."""
-    path = broker.store_path_root_dir / META_NAME
-    if not broker.enable_controller_mode or not path.exists():
-        return
-    try:
-        meta = json.loads(path.read_bytes())
-        there = meta["clusterName"], meta["brokerName"]
-    except OSError as error:
-        step = "run the doctor as the user of the broker"
-        yield warning("machine.directories", name, f"{path}: {error.strerror}", step)
-        return
-    except (ValueError, KeyError, TypeError):
-        step = "restore it from a backup; without it this broker needs a new id and an empty directory"
-        yield failed("machine.directories", name, f"{path} is damaged", step)
-        return
-    wanted = broker.broker_cluster_name, broker.broker_name
-    if there != wanted:
-        text = f"{path} says {'/'.join(there)}, the file says {'/'.join(wanted)}"
-        step = "use that name again, or give the new broker an empty storePathRootDir"
-        yield failed("machine.directories", name, text, step)
+def _store(name: str, broker: BrokerConfig) -> Iterator[Finding]:
+    """Whether the broker would start with the files that are there, as its start finds out."""
+    if (refusal := start_refusal(broker)) is not None:
+        step = "its start would be refused, and change nothing: do what this says, and check again"
+        yield failed("machine.directories", name, refusal, step)
 
 
 def check_shared(files: Sequence[ConfigFile]) -> list[Finding]:

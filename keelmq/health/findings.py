@@ -18,7 +18,7 @@ CHECKS = {
     "config.passwords": "no password is short or commonly used, and no user has the secret of the members",
     "config.container": "the brokers of a container load, also those added by requests, and share nothing",
     "machine.ports": "the ports are free, or in use by the program that they are for",
-    "machine.directories": "directories are writable, have free space, and belong to this broker",
+    "machine.directories": "directories have free space, and files that this broker can start with",
     "machine.quota": "the disk quota, if there is one, deletes no file right after the start",
     "machine.open-files": "the limit of open files is high enough (one per connection)",
     "machine.compiled": "the data path's modules are compiled; interpreted ones need more CPU time",

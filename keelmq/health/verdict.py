@@ -26,6 +26,9 @@ TLS_STEP = "if it accepts only TLS, give its CA; otherwise check that it runs th
 ANOTHER_STEP = "another program answers there, such as a broker: correct the address lists"
 UNHEARD_STEP = "list all and restart the broker: a leader considers it dead without its heartbeats"
 UNLISTED_STEP = "list all before its next start: it finds no other controllers if the listed ones do not run"
+IDLE_STEP = (
+    "remove them with mqadmin updateTopic -a -KEY (groups: updateSubGroup -a -KEY), or do not rely on them"
+)
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 NOT_SHOWN = (
     "the state of its raft is not known: /v1/health was refused (--credentials FILE; over HTTP the password "
@@ -349,6 +352,9 @@ def _broker_settings(seen: ClusterSnapshot) -> Iterator[Finding]:
     for name, replicas in sorted(groups.items()):
         same = partial(commands.same_setting, replicas)
         yield from group_rules("broker.settings", name, replicas, same)
+    for address, broker in seen.brokers.items():
+        if isinstance(broker, RunningBroker) and (idle := broker.info.get("attributesWithoutEffect")):
+            yield warning("broker.settings", address, f"stored and not done: {idle}", IDLE_STEP)
     views = [view for view in seen.controllers.values() if isinstance(view, ControllerMetadata)]
     members = {address for view in views for address in peers_of(view).values()}
     for replicas in groups.values():

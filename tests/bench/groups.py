@@ -39,5 +39,6 @@ def heartbeat(group: Group, broker_id: int) -> bytes:
         max_offset=123_456_789,
         confirm_offset=123_456_000,
         heartbeat_timeout_mills=HEARTBEAT_TIMEOUT_MS,
+        min_in_sync_replicas=1,
     )
     return encode(request_command(BROKER_HEARTBEAT, header, oneway=True))

@@ -93,7 +93,9 @@ def test_whole_frames(data: bytes, cut: int) -> None:
 # -- properties ------------------------------------------------------------------------------------------
 
 SCAN_PROPERTIES = ways("broker.message.property_scan", "scan_properties")
-NOT_PLAIN = {"DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG", "POP_CK"}
+NOT_PLAIN = {"DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG", "POP_CK"} | {
+    "_SYS_MSG_PRIORITY_"
+}
 
 
 def is_waiting(properties: bytes) -> bool:
@@ -105,6 +107,8 @@ def is_waiting(properties: bytes) -> bool:
 @given(texts)
 @example("")
 @example("TIMER_")
+@example("_SYS_MSG_PRIORITY_\x013")
+@example("_")
 @example("\x01")
 @example("aUNIQ_KEY\x01x\x02UNIQ_KEY\x01y\x02UNIQ_KEY\x01\x01z")
 @example("TAGS\x01a\x02TAGS\x01b\x02KEYS\x01")

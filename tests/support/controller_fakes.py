@@ -239,6 +239,7 @@ class Bench:
             broker_id=broker_id,
             broker_addr=address(broker_id),
             heartbeat_timeout_mills=3_000,
+            min_in_sync_replicas=1,
         )
         await self.ask(BROKER_HEARTBEAT, None, self.peers[broker_id], **{**header.model_dump(), **values})
 

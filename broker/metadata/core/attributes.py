@@ -1,6 +1,9 @@
 """Attributes of topics and groups as administrators change them: "+key=value" sets, "-key" removes. Pure.
 
-Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes.
+An attribute that this broker would store without doing what it says is refused with the reason. Tables of
+RocketMQ may have some: they load, without_effect() names them, and they can be removed.
+
+Source: RocketMQ 5.3.3 AttributeParser, AttributeUtil, TopicAttributes, SubscriptionGroupAttributes.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,10 +12,17 @@ import msgspec
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """changeable: it may be changed after creation. allows(text): returns whether the value is legal."""
+    """changeable: it may be changed after creation. allows(text): returns whether the value is legal. done:
+    the values that have an effect, or ask for none; None: all. lacking: what the others ask for in vain."""
 
     changeable: bool
     allows: Callable[[str], bool]
+    done: frozenset[str] | None = None
+    lacking: str = ""
+
+    def refusal(self, key: str, value: str) -> str | None:
+        """Returns why this legal value is not done; None: it is."""
+        return None if self.done is None or value in self.done else f"{key}={value}: {self.lacking}"
 
 
 def one_of(*values: str) -> Callable[[str], bool]:
@@ -27,10 +37,33 @@ def whole_number(text: str) -> bool:
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(False, one_of("BatchCQ", "SimpleCQ")),
-    "cleanup.policy": Attribute(False, one_of("DELETE", "COMPACTION")),
+    "cleanup.policy": Attribute(
+        False,
+        one_of("DELETE", "COMPACTION"),
+        frozenset({"DELETE"}),
+        "there is no compaction: all messages are kept, and retention deletes the oldest ones of all topics",
+    ),
     "message.type": Attribute(True, one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
-    "reserve.time": Attribute(True, whole_number),
+    "reserve.time": Attribute(
+        True,
+        whole_number,
+        frozenset({"-1"}),
+        "a topic has no retention time of its own: all topics share the CommitLog, see fileReservedTime",
+    ),
 }
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+"""None has an effect here, nor in RocketMQ 5.3.3."""
+
+
+def without_effect(known: Mapping[str, Attribute], attributes: Mapping[str, str]) -> list[str]:
+    """Returns a text for each of a table's attributes that this broker does not do."""
+    found = []
+    for key, value in sorted(attributes.items()):
+        attribute = known.get(key)
+        why = f"{key}={value}: unknown here" if attribute is None else attribute.refusal(key, value)
+        if why is not None:
+            found.append(why)
+    return found
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
@@ -51,14 +84,13 @@ def parse_changes(text: str | None) -> dict[str, str]:
 
 
 def alter(
-    known: Mapping[str, Attribute] | None,
+    known: Mapping[str, Attribute],
     current: Mapping[str, str],
     changes: Mapping[str, str],
     *,
     creating: bool,
 ) -> dict[str, str]:
-    """Returns the attributes after the changes. `known` None: any name is legal. Raises ValueError, with the
-    reason, if a change is refused."""
+    """Returns the attributes after the changes. Raises ValueError with the reason if a change is refused."""
     after = dict(current)
     for change, value in changes.items():
         sign, key = change[:1], change[1:]
@@ -66,17 +98,24 @@ def alter(
             raise ValueError(f"wrong format key: {change}")
         if creating and sign == "-":
             raise ValueError(f"only add attribute is supported while creating. key: {key}")
-        attribute = None if known is None else known.get(key)
-        if known is not None and attribute is None:
-            raise ValueError(f"unsupported key: {key}; known are {', '.join(sorted(known))}")
-        if attribute is not None and not creating and not attribute.changeable:
+        is_idle = key in current and bool(without_effect(known, {key: current[key]}))
+        if sign == "-" and is_idle:  # whatever the rules for it are
+            del after[key]
+            continue
+        attribute = known.get(key)
+        if attribute is None:
+            names = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"unsupported key: {key}; known are {names}")
+        if not creating and not attribute.changeable:
             raise ValueError(f"attempt to update an unchangeable attribute. key: {key}")
         if sign == "-":
             if key not in after:
                 raise ValueError(f"attempt to delete a nonexistent key: {key}")
             del after[key]
             continue
-        if attribute is not None and not attribute.allows(value):
+        if not attribute.allows(value):
             raise ValueError(f"value {value!r} is not one of attribute {key}")
+        if (refusal := attribute.refusal(key, value)) is not None:
+            raise ValueError(refusal)
         after[key] = value
     return after

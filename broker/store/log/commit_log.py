@@ -25,7 +25,8 @@ from broker.message.record import (
 from broker.message.record_bytes import FIXED_BYTES, record_bytes, record_parts
 from broker.store.log.cut_log import CuttableLog
 from broker.store.log.file_allocator import TOUCH_BYTES, FileAllocator
-from broker.store.log.mapped_file import MappedFile, StoreError, file_name, listed_files, sync_directory
+from broker.store.log.file_sizes import FileKind, sized_files
+from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import SyncFault
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,16 @@ log = logging.getLogger(__name__)
 PREPARE_FILE_BYTES_MIN: Final = 1 << 20  # smaller files are created on the spot
 JOINED_BYTES_MAX: Final = 32 << 10  # below, one store of all parts is cheaper than one of each
 _NEVER: Final = sys.maxsize
+
+
+HOW_TO_MEND_LOG: Final = (
+    "restore its files from a copy, or stop the broker and run keelmq repair --resync: it copies its master's"
+)
+
+
+def log_file_kind(file_bytes: int) -> FileKind:
+    """Returns what the files of a log have to be like."""
+    return FileKind("mappedFileSizeCommitLog", file_bytes)
 
 
 class CommitLog(CuttableLog):
@@ -70,31 +81,21 @@ class CommitLog(CuttableLog):
 
     def load(self) -> None:
         """Opens the files. Every file counts as full until the store's recovery has truncated the log.
-        StoreError: a file's size or name does not fit."""
+        StoreError, before a file is changed: a size or a name does not fit."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        kind, found = log_file_kind(self.file_bytes), sized_files(self.directory)
+        kind.check([found], HOW_TO_MEND_LOG)
         self.allocator.clear()
-        paths = listed_files(self.directory)
-        while paths and paths[-1].stat().st_size == 0:  # crash while the file was created
-            paths.pop().unlink()
-        for path in paths:
-            self._check_file(path, is_last=path is paths[-1])
-            self._files.append(MappedFile(path, int(path.name), self.file_bytes, allocate=True))
+        used = kind.used(found)
+        for file in reversed(found[len(used) :]):  # crash while the file was created
+            file.path.unlink()
+        for file in used:
+            self._files.append(MappedFile(file.path, file.start, self.file_bytes, allocate=True))
         if self._files:
             self.min_offset = self._files[0].start_offset + self._leading_gap(self._files[0])
             self.max_offset = self._files[-1].end_offset
         self._synced_offset = self.max_offset
         self._use_last_file()
-
-    def _check_file(self, path: Path, *, is_last: bool) -> None:
-        size = path.stat().st_size
-        if size > self.file_bytes or (size < self.file_bytes and not is_last):
-            raise StoreError(
-                f"{path} has {size} bytes, mappedFileSizeCommitLog says {self.file_bytes}:"
-                " use the size that the store was written with"
-            )
-        expected = self._files[-1].end_offset if self._files else int(path.name)
-        if int(path.name) != expected or expected % self.file_bytes:
-            raise StoreError(f"{path}: the file before it ends elsewhere (file size {self.file_bytes})")
 
     @staticmethod
     def _leading_gap(first: MappedFile) -> int:

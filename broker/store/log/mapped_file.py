@@ -67,6 +67,21 @@ def lock_directory(root: Path) -> int:
     return descriptor
 
 
+def is_locked(root: Path) -> bool:
+    """Returns whether a process has the store's lock. Changes nothing."""
+    try:
+        descriptor = os.open(root / "lock", os.O_RDWR)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        take_lock(descriptor)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def take_lock(descriptor: int) -> None:
     """Locks the whole file, which is what our brokers check, and its first byte, which is what RocketMQ's
     broker locks; until the descriptor is closed. BlockingIOError: another process has one of the locks."""

@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 
 from broker.message.record import java_hash
 from broker.store.log.disk_jobs import Job, run
+from broker.store.log.file_sizes import FileKind
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
 from broker.store.queue.opening import FILLER_SIZE as FILLER_SIZE
@@ -99,10 +100,14 @@ class ConsumeQueue:
         self.correct_min_offset(log_min_offset)
 
     def _open_files(self) -> None:
-        self._files = open_files(
-            self.directory, self.file_bytes, self.size_setting, lambda file: self._units_in(file) > 0
-        )
+        kind = self.file_kind(self.file_bytes)
+        self._files = open_files(self.directory, kind, lambda file: self._units_in(file) > 0)
         self._use_last_file()
+
+    @classmethod
+    def file_kind(cls, file_bytes: int) -> FileKind:
+        """Returns what the files of such queues have to be like."""
+        return FileKind(cls.size_setting, file_bytes, cls.unit_bytes)
 
     @property
     def file_count(self) -> int:

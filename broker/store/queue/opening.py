@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from broker.store.log.mapped_file import MappedFile, StoreError, file_name, listed_files
+from broker.store.log.file_sizes import FileKind, sized_files
+from broker.store.log.mapped_file import MappedFile, file_name
 
-LOST_FILES_MAX: Final = 10_000
-"""Of one queue: more are the sign of a file with a wrong name."""
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
 """What a disk writes, or loses, as a whole."""
@@ -21,22 +20,15 @@ FILLER_SIZE: Final = 2147483647
 _PLACE = struct.Struct(">qi")
 
 
-def open_files(
-    directory: Path, file_bytes: int, size_setting: str, has_units: Callable[[MappedFile], bool]
-) -> list[MappedFile]:
-    """Opens all files that have a unit; if none has, the first file. StoreError: a file has another size than
-    `size_setting` says, or a name that none can have."""
-    paths, files = listed_files(directory), list[MappedFile]()
-    for path in paths:
-        size = path.stat().st_size
-        if size == 0:  # a power cut or a kill came between its name and its size
-            path.unlink()
-            continue
-        if size > file_bytes or (size < file_bytes and path is not paths[-1]):
-            text = f"{path} has {size} bytes, {size_setting} says {file_bytes}"
-            hint = f": if that is right, {how_to_repair(directory)}" if size < file_bytes else ""
-            raise StoreError(text + hint)
-        files.append(MappedFile(path, int(path.name), file_bytes, allocate=False))
+def open_files(directory: Path, kind: FileKind, has_units: Callable[[MappedFile], bool]) -> list[MappedFile]:
+    """Opens all files that have a unit; if none has, the first file. StoreError, before anything is changed:
+    the size does not fit, or a file has a name that none can have."""
+    found = sized_files(directory)
+    kind.check([found], how_to_repair(directory))
+    for file in found:
+        if not file.size:  # a power cut or a kill came between its name and its size
+            file.path.unlink()
+    files = [MappedFile(file.path, file.start, kind.file_bytes, allocate=False) for file in kind.used(found)]
     while len(files) > 1 and not has_units(files[-1]):
         files.pop().delete()
     return list(_without_gaps(directory, files))
@@ -46,9 +38,6 @@ def _without_gaps(directory: Path, files: list[MappedFile]) -> Iterator[MappedFi
     """Yields the files, and a new one for each that is missing between them."""
     for before, file in zip([None, *files], files, strict=False):
         if before is not None:
-            lost = (file.start_offset - before.end_offset) // file.file_bytes
-            if lost > LOST_FILES_MAX or (file.start_offset - before.start_offset) % file.file_bytes:
-                raise StoreError(f"{file.path} does not continue {before.path}")
             for start in range(before.end_offset, file.start_offset, file.file_bytes):
                 new = MappedFile(directory / NEW_FILE, start, file.file_bytes, allocate=False)
                 new.sync()  # after a power cut, no file in the middle is short

@@ -40,7 +40,7 @@ class BatchTopics(Protocol):
         """Returns whether the topic has queue.type=BatchCQ."""
 
 
-def _directories(base: Path) -> Iterator[tuple[str, int]]:
+def queue_directories(base: Path) -> Iterator[tuple[str, int]]:
     """Returns (topic, queueId) of each queue that has a directory. Other files, such as a file manager's, are
     passed over."""
     for topic_path in sorted(each for each in base.iterdir() if each.is_dir()) if base.is_dir() else ():
@@ -75,9 +75,9 @@ class QueueTable:
         """Opens every queue that has a directory. log_min_offset: where the CommitLog begins. StoreError: a
         file has another size than configured."""
         self._base.mkdir(exist_ok=True)
-        for topic, queue_id in _directories(self._base):
+        for topic, queue_id in queue_directories(self._base):
             self._new(topic, queue_id).load(log_min_offset=log_min_offset)
-        for topic, queue_id in _directories(self._batch_base):
+        for topic, queue_id in queue_directories(self._batch_base):
             self._new_batch(topic, queue_id).load(log_min_offset=log_min_offset)
 
     def each(self) -> list[ConsumeQueue]:

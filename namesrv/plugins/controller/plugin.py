@@ -102,6 +102,7 @@ class ControllerPlugin:
             self.settings,
             lambda: added_controllers(self.replicator),
             None if context.security is None else context.security.signer,
+            context.client_tls,
         )
         self.elections = Elections(
             self.proposer, self.liveness_view, self.settings, context.clock, self.notifier, self.tally
@@ -230,6 +231,7 @@ class ControllerPlugin:
         steps.add("connection probes", self.death_proofs.stop)
         steps.add("hung masters", self.hung_masters.stop)
         steps.add("elections", self.elections.stop)
+        steps.add("notifications of brokers", self.notifier.stop)
         steps.add("forwarded requests", self.admin.close)
         steps.add("changes of members", self.members.close)
         steps.add("the raft log", self.replicator.stop)

@@ -329,6 +329,7 @@ class Broker(Client):
                 max_offset=self.offset,
                 confirm_offset=self.offset,
                 heartbeat_timeout_mills=HEARTBEAT_TIMEOUT_MS,
+                min_in_sync_replicas=1,
             )
             for name in sorted(self.air.nodes):
                 self.tell(name, BROKER_HEARTBEAT, request)

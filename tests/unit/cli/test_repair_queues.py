@@ -11,13 +11,14 @@ from random import Random
 import pytest
 
 from broker.admin.repair import RepairError, inspect_store
-from broker.backup import queue_repair
+from broker.backup import queue_files, queue_repair
 from broker.backup.queue_repair import Place, Repaired, repair_queues
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile
 from broker.message.record import tags_code
 from broker.store.log.checkpoint import read_checkpoint, write_checkpoint
 from broker.store.log.disk_jobs import run
+from broker.store.log.mapped_file import StoreError
 from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.queue.reading import DamagedQueueError
 from broker.store.settings import NamedTopic
@@ -602,3 +603,66 @@ def test_any_damage_of_queues_is_undone(tmp_path: Path, seed: int) -> None:
     repaired(tmp_path)
     assert read(tmp_path) == sent
     assert read(tmp_path) == sent, "also after the next start"
+
+
+@pytest.mark.parametrize("bytes_now", [QUEUE_FILE_BYTES, 100, 400, 6_000])
+def test_queues_of_mixed_sizes_get_the_size_asked_for(tmp_path: Path, bytes_now: int) -> None:
+    """An older KeelMQ made the last files of some queues larger before it refused the size."""
+    filled(tmp_path)
+    with file(tmp_path, 2, 1).open("ab") as last:
+        last.truncate(6_000)
+    os.rename(file(tmp_path, 2, 1), file(tmp_path, 0, 1))  # only the larger one
+    before = content(tmp_path)
+    for size in (QUEUE_FILE_BYTES, 6_000):
+        with pytest.raises(StoreError, match=r"repair .* --queue-file-bytes|set mappedFile"):
+            open_store(tmp_path, consume_queue_file_bytes=size)
+    assert content(tmp_path) == before
+    flags = ["--queues", "--queue-file-bytes", str(bytes_now)]
+    shown = repair(tmp_path, *flags)
+    assert shown.exit_code == 0 and "Nothing was changed" in shown.output
+    assert content(tmp_path) == before
+    done = repair(tmp_path, *flags, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "Start the broker now." in done.output
+    store = open_store(tmp_path, consume_queue_file_bytes=bytes_now)
+    assert {queue_id: bodies(store, queue_id) for queue_id in (0, 1)} == BODIES
+    store.close()
+
+
+@pytest.mark.parametrize("bytes_now", [100, 400])
+@pytest.mark.parametrize("died_at", range(1, 8))
+def test_a_new_size_is_written_crash_safe(
+    tmp_path: Path, bytes_now: int, died_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash in between no broker starts with a part of the entries, and a second call ends it."""
+    filled(tmp_path)
+    synced = 0
+
+    def dies(directory: Path) -> None:
+        nonlocal synced
+        synced += 1
+        if synced == died_at:
+            raise KeyboardInterrupt
+
+    units = {number: unit for number in range(30) if (unit := file_unit(tmp_path, number))}
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(queue_files, "sync_directory", dies)
+        queue_files.resize(queue(tmp_path), bytes_now)
+        died_at = 0
+    if died_at:
+        for size in (QUEUE_FILE_BYTES, bytes_now):
+            with suppress(StoreError):
+                store = open_store(tmp_path, consume_queue_file_bytes=size)
+                assert bodies(store) == BODIES[0]
+                store.close()
+                return
+    queue_files.resize(queue(tmp_path), bytes_now)
+    queue_files.resize(queue(tmp_path, 1), bytes_now)
+    store = open_store(tmp_path, consume_queue_file_bytes=bytes_now)
+    assert bodies(store) == BODIES[0] and units
+    store.close()
+
+
+def file_unit(root: Path, number: int) -> bytes:
+    start, at = divmod(number * UNIT_BYTES, QUEUE_FILE_BYTES)
+    return (queue(root) / f"{start * QUEUE_FILE_BYTES:020d}").read_bytes()[at : at + UNIT_BYTES].strip(b"\0")

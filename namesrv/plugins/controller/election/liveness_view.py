@@ -41,6 +41,12 @@ class Heartbeat(msgspec.Struct, frozen=True):
     all_ack_beats: Silence | None = None
     silent_master_epoch: int | None = None
 
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether the broker takes a 1008 on the connection of its heartbeats: KeelMQ's do, RocketMQ's client
+        refuses it. Only KeelMQ's say their minInSyncReplicas."""
+        return self.min_in_sync_replicas is not None
+
 
 class LivenessView:
     """`clock`: monotonic ms, also of the heartbeats. `wall_clock`: ms since 1970, for recorded times."""

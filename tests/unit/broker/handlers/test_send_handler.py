@@ -133,6 +133,7 @@ REFUSALS = [
     ({"i": "TRAN_MSG\x01true"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),
     ({"i": "A\x01b\x02DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "property DELAY"),
     ({"i": "TIMER_DELAY_SEC\x013"}, ResponseCode.SYSTEM_ERROR, "timerWheelEnable"),
+    ({"i": "a\x01b\x02_SYS_MSG_PRIORITY_\x013"}, ResponseCode.MESSAGE_ILLEGAL, "no priority here"),
     ({"i": "k\x01v\0\x02"}, ResponseCode.MESSAGE_ILLEGAL, "zero byte"),
     ({"i": "k\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
 ]

@@ -2,7 +2,13 @@
 
 import pytest
 
-from broker.metadata.core.attributes import TOPIC_ATTRIBUTES, alter, parse_changes
+from broker.metadata.core.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    alter,
+    parse_changes,
+    without_effect,
+)
 from broker.metadata.core.table import GONE_MAX, HISTORY_MAX, Table, Update, Version, drops_too_much
 from broker.metadata.core.term import Term
 
@@ -153,7 +159,6 @@ def test_attributes_change_by_plus_and_minus() -> None:
         TOPIC_ATTRIBUTES, created, parse_changes("+message.type=DELAY,-reserve.time"), creating=False
     )
     assert changed == {"message.type": "DELAY"}
-    assert alter(None, {}, {"+anything": "x"}, creating=True) == {"anything": "x"}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +172,32 @@ def test_attributes_change_by_plus_and_minus() -> None:
         ("message.type=FIFO", True, "begins with"),
         ("+message.type", True, "no value"),
         ("+reserve.time=1,+reserve.time=2", True, "duplication"),
+        ("+cleanup.policy=COMPACTION", True, "there is no compaction: all messages are kept"),
+        ("+reserve.time=1", True, "no retention time of its own"),
+        ("+message.type=PRIORITY", True, "not one of"),
+        ("+lite.topic.expiration=1", True, "unsupported key"),
     ],
 )
 def test_attributes_that_are_refused(text: str, creating: bool, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         alter(TOPIC_ATTRIBUTES, {}, parse_changes(text), creating=creating)
+
+
+def test_what_has_no_effect_is_named_and_can_be_removed() -> None:
+    """A table of RocketMQ may have it, also under a key that cannot be changed otherwise."""
+    theirs = {"cleanup.policy": "COMPACTION", "lite.topic.expiration": "1", "reserve.time": "9"}
+    found = without_effect(TOPIC_ATTRIBUTES, theirs | {"message.type": "FIFO", "queue.type": "SimpleCQ"})
+    assert [each.partition("=")[0] for each in found] == sorted(theirs)
+    removed = parse_changes(",".join(f"-{key}" for key in theirs))
+    assert alter(TOPIC_ATTRIBUTES, theirs, removed, creating=False) == {}
+    kept = {"cleanup.policy": "DELETE", "reserve.time": "-1"}
+    assert without_effect(TOPIC_ATTRIBUTES, kept) == []
+    with pytest.raises(ValueError, match="unchangeable"):
+        alter(TOPIC_ATTRIBUTES, kept, {"-cleanup.policy": ""}, creating=False)
+
+
+def test_attributes_of_groups_have_no_effect() -> None:
+    for key in ("priority.factor", "lite.bind.topic"):
+        with pytest.raises(ValueError, match=f"unsupported key: {key}; known are none"):
+            alter(GROUP_ATTRIBUTES, {}, {f"+{key}": "1"}, creating=True)
+        assert alter(GROUP_ATTRIBUTES, {key: "1"}, {f"-{key}": ""}, creating=False) == {}

@@ -10,7 +10,16 @@ from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
 from broker.store.queue.reading import GetStatus
 from broker.store.whole_reading import DamagedRecordError, is_served
-from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put, put_many, records_in
+from tests.support.store_parts import (
+    FILE_BYTES,
+    bodies,
+    crash,
+    cut_demoted,
+    open_store,
+    put,
+    put_many,
+    records_in,
+)
 from tests.unit.broker.store.test_inner_batch import confirm, open_batches, put_items
 from tests.unit.broker.store.test_inner_batch import items as batch_of
 
@@ -186,8 +195,7 @@ def test_a_cut_forgets_damage_behind_it(root: Path) -> None:
     flip(root, hurt)
     store = open_store(root)
     assert what_a_consumer_gets(store)[1] == [60]
-    store.become_slave()
-    store.truncate(hurt.offset)
+    cut_demoted(store, hurt.offset)
     assert not store.damage
     put_many(store, 10)
     assert bodies(store, 0, 58)

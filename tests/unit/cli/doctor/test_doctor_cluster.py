@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -257,6 +258,12 @@ def running_settings_differ(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[1]] = running(active=False, mappedFileSizeCommitLog="131072")
 
 
+def attributes_are_not_done(seen: ClusterSnapshot) -> None:
+    broker = running(active=True)
+    info = {**broker.info, "attributesWithoutEffect": "without effect: topic t: reserve.time=1: no"}
+    seen.brokers[BROKERS[0]] = msgspec.structs.replace(broker, info=info)
+
+
 def a_controller_gets_no_heartbeats(seen: ClusterSnapshot) -> None:
     seen.brokers = {at: running(active=at == BROKERS[0], controllerAddr=CONTROLLERS[0]) for at in BROKERS}
 
@@ -355,6 +362,7 @@ F, W = Level.FAILED, Level.WARNING
         (a_broker_is_silent, [("broker.reachable", F)], "10.0.1.3:10911"),
         (disk_nearly_full, [("broker.disk", F)], "96% full"),
         (disk_filling, [("broker.disk", W)], "85% full"),
+        (attributes_are_not_done, [("broker.settings", W)], "topic t: reserve.time=1"),
         (running_settings_differ, [("broker.settings", F)], "mappedFileSizeCommitLog"),
         (a_controller_gets_no_heartbeats, [("broker.settings", F)] * 3, "10.0.0.2:9878, 10.0.0.3:9878"),
         (clock_is_wrong, [("machine.clock", W)], "60.4 s ahead of ours"),

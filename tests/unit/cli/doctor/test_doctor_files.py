@@ -354,7 +354,9 @@ def test_a_file_that_cannot_be_read_is_a_finding_beside_those_of_the_others(
         return opened(path, *args, **options)
 
     monkeypatch.setattr(Path, "open", open_)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != private and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, **more: Path(path) != private and access(path, mode, **more)
+    )
     result = CliRunner().invoke(app, ["doctor", "--offline", "-c", str(private), "-c", str(other)])
     assert result.exit_code == 1, result.output
     assert "private.conf: cannot be read: Permission denied" in result.output

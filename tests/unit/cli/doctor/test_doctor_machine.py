@@ -1,6 +1,5 @@
 """The doctor looks at this machine: ports, directories, limits."""
 
-import json
 import os
 import re
 import resource
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from broker.controller_mode.broker_meta_file import BrokerMeta, encode_meta
 from cli.doctor import machine
 from cli.doctor.files import ConfigFile, load
 from cli.doctor.machine import Port
@@ -141,15 +141,15 @@ def test_room(free: int, level: Level, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("meta", "text"),
     [
-        ({"clusterName": "C", "brokerName": "broker-a"}, ""),
-        ({"clusterName": "C", "brokerName": "broker-b"}, "C/broker-b"),
-        ({"clusterName": "C"}, "damaged"),
+        (encode_meta(BrokerMeta("C", "broker-a", 1, "x")), ""),
+        (encode_meta(BrokerMeta("C", "broker-b", 1, "x")), "C/broker-b"),
+        (b'{"clusterName": "C"}', "damaged"),
     ],
 )
-def test_a_disk_that_belongs_to_somebody(meta: dict[str, str], text: str, tmp_path: Path) -> None:
+def test_a_disk_that_belongs_to_somebody(meta: bytes, text: str, tmp_path: Path) -> None:
     """user-pain 44: both values are shown."""
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / ".broker.meta").write_text(json.dumps(meta))
+    (tmp_path / "store" / ".broker.meta").write_bytes(meta)
     found = [each for each in machine.check_directories(broker(tmp_path)) if each.level is Level.FAILED]
     assert [text in each.text for each in found] == ([True] if text else [])
 

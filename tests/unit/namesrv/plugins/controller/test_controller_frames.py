@@ -57,7 +57,12 @@ class Stage:
 
     async def beat(self, broker_id: int, address: str) -> None:
         header = BrokerHeartbeatRequest(
-            **FX, broker_id=broker_id, broker_addr=address, heartbeat_timeout_mills=10_000, epoch=1
+            **FX,
+            broker_id=broker_id,
+            broker_addr=address,
+            heartbeat_timeout_mills=10_000,
+            epoch=1,
+            min_in_sync_replicas=1,
         )
         await self.bench.ask(BROKER_HEARTBEAT, None, self.peer, **header.model_dump())
 

@@ -113,7 +113,7 @@ async def test_a_full_table_hears_registered_brokers_only(
     monkeypatch.setattr("namesrv.plugins.controller.requests.heartbeats.KEYS_MAX", 1)
     (refused,) = exchange(bench, frame(FIELDS | {"brokerName": "another"}))
     assert refused.code == ResponseCode.SYSTEM_BUSY
-    answer = exchange(bench, frame(FIELDS))[-1]
+    answer = exchange(bench, frame(FIELDS | {"minInSyncReplicas": "1"}))[-1]
     assert answer.code == 0
     known = set(bench.liveness.keys())
     assert known == {BrokerKey(CLUSTER, "invented", 7), BrokerKey(CLUSTER, GROUP, 1)}

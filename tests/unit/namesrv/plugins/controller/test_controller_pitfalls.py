@@ -24,7 +24,9 @@ async def container(bench: Bench) -> FakePeer:
     for name in GROUPS:
         header = {"cluster_name": CLUSTER, "broker_name": name}
         await bench.ask(wire.APPLY_BROKER_ID, **header, applied_broker_id=1, register_check_code="h:1;1")
-        beat = BrokerHeartbeatRequest(**header, broker_id=1, broker_addr="h:1", heartbeat_timeout_mills=3_000)
+        beat = BrokerHeartbeatRequest(
+            **header, broker_id=1, broker_addr="h:1", heartbeat_timeout_mills=3_000, min_in_sync_replicas=1
+        )
         await bench.ask(BROKER_HEARTBEAT, None, peer, **beat.model_dump())
         await bench.ask(wire.ELECT_MASTER, **header, broker_id=1)
     return peer

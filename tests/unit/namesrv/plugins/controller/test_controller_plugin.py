@@ -84,6 +84,7 @@ class Broker:
             broker_id=self.broker_id,
             broker_addr=f"10.0.0.{self.broker_id}:1",
             heartbeat_timeout_mills=60_000,
+            min_in_sync_replicas=1,
         )
         for address in self.controllers:
             await self.client.oneway(address, BROKER_HEARTBEAT, header)

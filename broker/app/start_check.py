@@ -1,0 +1,110 @@
+"""What refuses a start, found out before anything is opened for writing: ports that are taken, an identity of
+another broker, files that do not parse or do not fit, a disk without room, missing permissions.
+
+A start that is refused here has changed nothing. `keelmq doctor` asks the same functions.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.admission.send_gate import SendGate
+from broker.app.assembly import make_metadata, make_store, make_topics
+from broker.config.broker_config import BrokerConfig
+from broker.config.metrics_settings import PROM
+from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
+from broker.ha.epoch_file import EpochFile, EpochFileError
+from broker.metadata.service import Metadata
+from broker.store.log.mapped_file import StoreError, is_locked
+from broker.store.store_check import check_directory, check_store
+from keelmq.remoting.servers.http_port import HTTP_OFF
+from keelmq.runtime.config import ConfigError, why_refused
+
+
+async def check_ports(config: BrokerConfig) -> None:
+    """Raises ConfigError if a port that the configuration names cannot be listened on now."""
+    for key, host, port in _fixed_ports(config):
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                asyncio.Protocol, host, port, start_serving=False
+            )
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"{key}: cannot listen on {host}:{port}: {why_refused(error)}") from error
+        server.close()
+        await server.wait_closed()
+
+
+def _fixed_ports(config: BrokerConfig) -> Iterator[tuple[str, str, int]]:
+    """Yields (key, host, port) without ports that the system chooses, or without which a broker starts."""
+    host = config.bind_address
+    if config.listen_port:
+        yield "listenPort", host, config.listen_port
+    if config.fast_listen_port > 0:
+        yield "fastListenPort", host, config.fast_listen_port
+    if config.has_ha_port and config.ha_port:
+        yield "haListenPort", host, config.ha_port
+    if config.http_port not in (0, HTTP_OFF):
+        yield "http", config.http_bind_address or host, config.http_port
+    if config.metrics_exporter_type == PROM and config.metrics_prom_exporter_host:
+        yield "metricsPromExporterPort", config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+
+
+def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
+    """Loads the metadata, and reads what else a start needs beside the store, whose load() checks the rest in
+    the same way. Raises BrokerMetaError, StoreError; ConfigError: a file or directory cannot be used."""
+    try:
+        check_directory(config.store_path_root_dir)
+        MetaFiles(
+            config.store_path_root_dir,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+        ).load()  # without controller mode, too: a store keeps its broker's name
+        metadata.load()
+        if config.enable_controller_mode:
+            _read_epochs(config.epoch_path)
+    except OSError as error:
+        raise unusable(config, error) from error
+
+
+def start_refusal(config: BrokerConfig) -> str | None:
+    """Returns why the files refuse the start of a broker with this configuration; None: they do not, or a
+    broker uses them now."""
+    topics = make_topics(config, on_change=_nobody)
+    store = make_store(config, topics, on_queue=_no_queue, on_sync_fault=_no_fault)
+    gate = SendGate(wait=False, permits_write=False, accept_from_ms=0)
+    try:
+        if not is_locked(config.store_path_root_dir):
+            load_settings(config, make_metadata(config, topics, gate, store))
+            check_store(store.config)
+    except (BrokerMetaError, StoreError, ConfigError) as error:
+        return str(error)
+    except OSError as error:
+        return str(unusable(config, error))
+    return None
+
+
+def _nobody() -> None:
+    """No name server has to hear of it."""
+
+
+def _no_queue(topic: str, queue_id: int) -> None:
+    """The log is not read."""
+
+
+def _no_fault(fault: str) -> None:
+    """Nothing is written."""
+
+
+def _read_epochs(path: Path) -> None:
+    try:
+        EpochFile(path).load()
+    except EpochFileError:
+        return  # such a broker starts, and says so: operators look into it with mqadmin
+
+
+def unusable(config: BrokerConfig, error: OSError) -> ConfigError:
+    """Returns what the start says about a file or directory that it cannot use."""
+    where, why = error.filename or config.store_path_root_dir, error.strerror or str(error)
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        why = "not a directory"
+    return ConfigError(f"storePathRootDir: cannot use {where}: {why}")

@@ -1,0 +1,118 @@
+"""Which size the fixed-size files of a store have, and whether a configured size fits them. Only reads.
+
+All files of one kind have one size, and the name of a file is the offset of its first byte. Two files may be
+shorter: an empty one, which a crash left before it got its size, and the last one of its directory, which a
+cut or a restore ends behind its last record. So a short file that is alone in its directory is as long as the
+size says if it ends in bytes that nobody has written.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from broker.store.log.mapped_file import StoreError, listed_files
+
+SIZES_TRIED_MAX: Final = 8
+LOG_END_BYTES: Final = 8
+"""A file of the log has so many bytes behind its last record, and no record ends in so many zeros."""
+LOST_FILES_MAX: Final = 10_000
+"""Between two files of a queue: more are the sign of a file with a wrong name."""
+
+
+class SizedFile:
+    """A file of the log or of a queue. start: the offset in its name; size: its bytes."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.start, self.size = path, int(path.name), size
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.start + self.size
+
+    def has_empty_end(self, count: int) -> bool:
+        """Whether its first `count` bytes have content, and its last ones have none. OSError: it cannot be
+        read."""
+        with self.path.open("rb") as file:
+            if not any(file.read(count)):
+                return False
+            file.seek(max(self.size - count, 0))
+            return not any(file.read(count))
+
+
+def sized_files(directory: Path) -> list[SizedFile]:
+    """The files of the directory by ascending start offset; [] if there is none."""
+    return [SizedFile(path, path.stat().st_size) for path in listed_files(directory)]
+
+
+class FileKind:
+    """Files that have one size: those of queues with entries of unit_bytes, or, without them, those of the
+    log. setting: the key of the size."""
+
+    def __init__(self, setting: str, file_bytes: int, unit_bytes: int | None = None) -> None:
+        self.setting, self.file_bytes = setting, file_bytes
+        self.unit_bytes, self._has_gaps = unit_bytes or 1, unit_bytes is not None
+        self._end_bytes = unit_bytes or LOG_END_BYTES
+
+    def used(self, files: Sequence[SizedFile]) -> list[SizedFile]:
+        """Returns the files of one directory without the empty ones that a start removes. A lost file of a
+        queue is replaced by a sparse one, one of the log is not."""
+        if self._has_gaps:
+            return [file for file in files if file.size]
+        end = len(files)
+        while end and not files[end - 1].size:
+            end -= 1
+        return list(files[:end])
+
+    def misfit(self, files: Sequence[SizedFile], file_bytes: int) -> SizedFile | None:
+        """Returns the first of the used files of one directory that cannot be one of `file_bytes`."""
+        for file in files:
+            is_short = file.size < file_bytes and (
+                file is not files[-1] or (len(files) == 1 and self._is_whole(file))
+            )
+            if is_short or file.size > file_bytes or file.start % file_bytes:
+                return file
+        return None
+
+    def _is_whole(self, file: SizedFile) -> bool:
+        return file.size % self.unit_bytes == 0 and file.has_empty_end(self._end_bytes)
+
+    def out_of_place(self, files: Sequence[SizedFile]) -> tuple[SizedFile, SizedFile] | None:
+        """Returns the first two files of one directory of which the second does not continue the first."""
+        for before, file in pairwise(files):
+            lost = (file.start - before.start) // self.file_bytes - 1
+            if lost > (LOST_FILES_MAX if self._has_gaps else 0):
+                return before, file
+        return None
+
+    def check(self, directories: Iterable[Sequence[SizedFile]], how_to_mend: str) -> None:
+        """Raises StoreError if the configured size does not fit all files, with the size that does.
+        how_to_mend: what to do if no size does."""
+        found = [self.used(files) for files in directories]
+        misfits = (self.misfit(files, self.file_bytes) for files in found)
+        wrong = next((file for file in misfits if file is not None), None)
+        if wrong is not None and wrong.size == self.file_bytes:
+            raise StoreError(f"{wrong.path} does not continue the files in front of it: {how_to_mend}")
+        if wrong is not None:
+            raise StoreError(
+                f"{wrong.path} has {wrong.size} bytes, {self.setting} says {self.file_bytes}: "
+                + self._advice(found, how_to_mend)
+            )
+        for files in found:
+            if pair := self.out_of_place(files):
+                raise StoreError(f"{pair[1].path} does not continue {pair[0].path}: {how_to_mend}")
+
+    def _advice(self, directories: Sequence[Sequence[SizedFile]], how_to_mend: str) -> str:
+        counts = Counter(file.size for files in directories for file in files)
+        fitting = list(self._fitting(counts, directories))
+        if len(fitting) == 1:
+            return f"the files have {fitting[0]} bytes: set {self.setting}={fitting[0]}"
+        sizes = ", ".join(f"{count} of {size} bytes" for size, count in counts.most_common(SIZES_TRIED_MAX))
+        return f"no size fits all files ({sizes}): {how_to_mend}"
+
+    def _fitting(self, counts: Counter[int], directories: Sequence[Sequence[SizedFile]]) -> Iterator[int]:
+        for size, _ in counts.most_common(SIZES_TRIED_MAX):
+            if size % self.unit_bytes == 0 and not any(self.misfit(files, size) for files in directories):
+                yield size

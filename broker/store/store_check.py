@@ -1,0 +1,101 @@
+"""Whether a store can be opened with these settings, found out before anything of it is opened for writing.
+
+check_store() only reads: a start that it refuses has changed no byte, no size, no name and no time. It is
+called by whoever opens a store: MessageStore.load() for all, and earlier by what writes beside the store.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from broker.store.log.commit_log import HOW_TO_MEND_LOG, log_file_kind
+from broker.store.log.file_sizes import FileKind, SizedFile, sized_files
+from broker.store.log.mapped_file import StoreError, is_locked
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.queue_table import queue_directories
+from broker.store.settings import StoreConfig
+
+START_BYTES_MIN: Final = 64 << 10
+"""Free bytes that a start needs besides the files of the log: marks, the checkpoint, metadata."""
+
+
+def check_store(config: StoreConfig) -> None:
+    """Raises StoreError if a broker cannot start with these files and settings, with what to do;
+    OSError: they cannot be read."""
+    root = config.root
+    log_path = config.commit_log_path or root / "commitlog"
+    for directory in (root, log_path):
+        check_directory(directory)
+    if is_locked(root):
+        raise StoreError(f"{root} is in use by another broker process (lock file held)")
+    log_files = sized_files(log_path)
+    kind = log_file_kind(config.commit_log_file_bytes)
+    kind.check([log_files], HOW_TO_MEND_LOG)
+    _check_queues(root / "consumequeue", ConsumeQueue.file_kind(config.consume_queue_file_bytes))
+    _check_queues(root / "batchconsumequeue", BatchQueue.file_kind(config.batch_queue_file_bytes))
+    for path in (*_small_files(root), *(file.path for file in log_files)):
+        _check_access(path)
+    used = kind.used(log_files)
+    check_room(root, sum(kind.file_bytes - file.size for file in used[-1:]) + START_BYTES_MIN)
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Raises StoreError if the disk of a directory, which may not exist yet, has less than `needed` bytes
+    free."""
+    free = shutil.disk_usage(_existing(directory)).free
+    if free < needed:
+        raise StoreError(
+            f"storePathRootDir: cannot use {directory}: its disk has {free} bytes free, {needed} are needed"
+        )
+
+
+def _check_queues(base: Path, kind: FileKind) -> None:
+    files = list[list[SizedFile]]()
+    if base.is_dir():
+        for topic, queue_id in queue_directories(base):
+            directory = base / topic / str(queue_id)
+            _check_access(directory)
+            files.append(sized_files(directory))
+            for file in files[-1]:
+                _check_access(file.path)
+    option = "--queue-file-bytes" if kind.setting == ConsumeQueue.size_setting else "--batch-queue-file-bytes"
+    kind.check(
+        files,
+        f"stop the broker and run keelmq repair --store {base.parent} --queues {option} {kind.file_bytes}",
+    )
+
+
+def _small_files(root: Path) -> Iterator[Path]:
+    yield from (path for name in ("lock", "abort", "checkpoint") if (path := root / name).exists())
+    for name in ("config", "consumequeue", "batchconsumequeue", "index"):
+        if (root / name).exists():
+            check_directory(root / name)
+            yield from (path for path in (root / name).iterdir() if name == "index")
+
+
+def check_directory(directory: Path) -> None:
+    """Raises StoreError unless this process may use the directory, or make it."""
+    there = _existing(directory)
+    if not there.is_dir():
+        raise StoreError(f"storePathRootDir: cannot use {there}: not a directory")
+    _check_access(there)
+
+
+def _check_access(path: Path) -> None:
+    """Raises StoreError unless this process may change the file, or the names in the directory."""
+    mode = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+    if not os.access(path, mode, effective_ids=os.access in os.supports_effective_ids):
+        user = f"uid {os.geteuid()}"
+        raise StoreError(
+            f"storePathRootDir: cannot use {path}: {user} cannot write it (mode, owner or mount)"
+        )
+
+
+def _existing(path: Path) -> Path:
+    """Returns the path, or the nearest directory above it that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
