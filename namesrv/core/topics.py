@@ -62,6 +62,10 @@ class TopicTable(msgspec.Struct):
         """Returns the topics of this brokerName; empty for an unknown one."""
         return frozenset(self._of_broker.get(broker_name, ()))
 
+    def view(self, broker_name: str) -> AbstractSet[str]:
+        """Returns the topics of this brokerName without copying them: valid until the next change."""
+        return self._of_broker.get(broker_name, _NOTHING)
+
     def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
         """Returns the topics whose topicSysFlag, at some broker, has a bit of `present`, none of `absent`."""
         return [
@@ -146,11 +150,18 @@ class TopicTable(msgspec.Struct):
         own.discard(topic)
         if not own:
             del self._of_broker[broker_name]
-        self.update_ordered(broker_name, {topic}, _NOTHING)
+        self._remove_ordered(broker_name, topic)
         mappings = self._mappings.get(topic)
         if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
             del self._mappings[topic]
         self.version += 1
+
+    def _remove_ordered(self, broker_name: str, topic: str) -> None:
+        ordered = self._ordered.get(broker_name)
+        if ordered is not None:
+            ordered.discard(topic)
+            if not ordered:
+                del self._ordered[broker_name]
 
     def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
         """Removes these topics at one broker. Safe to repeat."""
