@@ -164,10 +164,10 @@ class Registrations(msgspec.Struct):
         """
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         live = self.routes.live(request.cluster_name, request.broker_addr)
-        if live is None:
-            return Reply(QueryDataVersionResponse(changed=True))
         asked: DataVersion | None = call.body
-        return Reply(QueryDataVersionResponse(changed=live.data_version != asked), live.data_version)
+        changed = live is None or live.data_version != asked
+        header = QueryDataVersionResponse(changed=changed, takes_parts=request.asks_for_parts or None)
+        return Reply(header, None if live is None else live.data_version)
 
     def expired(self, keys: Iterable[RouteKey]) -> None:
         """Unregisters the keys that a scan has just found inactive, in the same step as the scan."""

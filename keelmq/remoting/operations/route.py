@@ -209,18 +209,21 @@ class RegisterTopicRequest(Wire):
 
 
 class QueryDataVersionRequest(Wire):
-    """Header of 322."""
+    """Header of 322. Ours: asks_for_parts, the answer shall say whether the topics may be registered in
+    parts; RocketMQ's name servers ignore it."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: int
+    asks_for_parts: bool | None = None
 
 
 class QueryDataVersionResponse(Wire):
-    """Response header of 322."""
+    """Response header of 322. takes_parts: only if it was asked for."""
 
     changed: bool
+    takes_parts: bool | None = None
 
 
 class BrokerMemberGroupRequest(Wire):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.naming.route_registration import Registration, RouteRegistration
+from broker.naming.route_registration import Registrations, RouteRegistration
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable
@@ -45,15 +45,23 @@ class FakeNameServer:
         return Empty()
 
 
-def announced(broker_id: int) -> Registration:
+def announced(broker_id: int) -> Registrations:
     header = RegisterBrokerRequest(broker_name="b", broker_addr="me:1", cluster_name="C", broker_id=broker_id)
-    return header, b"{}"
+    return Registrations([(header, b"{}")])
+
+
+async def master() -> Registrations:
+    return announced(0)
 
 
 async def test_every_name_server_hears_every_change_and_the_end() -> None:
     servers = [FakeNameServer(), FakeNameServer()]
     addresses = [await server.start() for server in servers]
-    now: Registration | None = None
+    now: Registrations | None = None
+
+    async def present() -> Registrations | None:
+        return now
+
     answers: list[RegisterBrokerResponse] = []
     client, tasks = RemotingClient(), TaskSet()
     routes = RouteRegistration(
@@ -61,7 +69,7 @@ async def test_every_name_server_hears_every_change_and_the_end() -> None:
         addresses,
         period_ms=60_000,
         timeout_ms=1_000,
-        registration=lambda: now,
+        registration=present,
         on_answer=answers.append,
     )
     routes.start(tasks)
@@ -95,7 +103,7 @@ async def test_a_restarted_name_server_is_told_again(monkeypatch: pytest.MonkeyP
         [address],
         period_ms=60_000,
         timeout_ms=1_000,
-        registration=lambda: announced(0),
+        registration=master,
         on_answer=lambda answer: None,
     )
     routes.start(tasks)
@@ -119,7 +127,7 @@ async def test_a_refusal_is_logged_once_and_tried_again(
     address = await server.start()
     tries, enough = 0, asyncio.Event()
 
-    def registration() -> Registration:
+    async def registration() -> Registrations:
         nonlocal tries
         tries += 1
         if tries == 5:
@@ -167,7 +175,7 @@ async def test_who_closes_instead_of_answering_is_not_asked_again_at_once() -> N
         [f"{host}:{port}"],
         period_ms=60_000,
         timeout_ms=1_000,
-        registration=lambda: announced(0),
+        registration=master,
         on_answer=lambda answer: None,
     )
     begun = asyncio.get_running_loop().time()
