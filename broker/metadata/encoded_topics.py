@@ -30,10 +30,38 @@ class EncodedTopics(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct):
+    """What has been encoded so far. rows: what the texts were made of. names: sorted, without `added`."""
+
     revision: int = -1
-    texts: dict[str, tuple[TopicConfig, bytes]] = msgspec.field(default_factory=dict)
+    rows: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    texts: dict[str, bytes] = msgspec.field(default_factory=dict)
+    text_bytes: int = 0
     names: list[str] = msgspec.field(default_factory=list)
+    added: list[str] = msgspec.field(default_factory=list)
     made: EncodedTopics | None = None
+
+    def put(self, name: str, row: TopicConfig, text: bytes) -> None:
+        before = self.texts.get(name)
+        if before is None:
+            self.added.append(name)
+        self.text_bytes += len(text) + 1 - (0 if before is None else len(before) + 1)
+        self.rows[name], self.texts[name] = row, text
+
+    def make(self, version: DataVersion, revision: int, present: Mapping[str, TopicConfig]) -> EncodedTopics:
+        """Returns the topics, without those that are no longer present."""
+        gone = self.rows.keys() - present.keys() if len(self.rows) != len(present) else ()
+        for name in gone:
+            self.text_bytes -= len(self.texts.pop(name)) + 1
+            del self.rows[name]
+        if gone:
+            self.names = [name for name in self.names if name in self.rows]
+        if self.added:
+            self.names += [name for name in self.added if name in self.rows]
+            self.names.sort()  # quick: all but the new names are in order
+            self.added = []
+        self.revision = revision
+        texts = [self.texts[name] for name in self.names]
+        return EncodedTopics(version, tuple(self.names), texts, self.text_bytes)
 
 
 class TopicEncoder:
@@ -74,13 +102,13 @@ class TopicEncoder:
                         break
                 else:
                     self._convert(kept, self._rows, permission)
-                self._make(kept)
+                kept.made = kept.make(self._version(), self._revision(), self._rows)
             assert kept.made is not None
             self._last = kept.made
             return kept.made
 
     async def _convert_slices(self, kept: _Kept, permission: int) -> None:
-        names = list(self._rows)
+        names = list(self._rows) if kept.rows else sorted(self._rows)
         for start in range(0, len(names), SLICE_TOPICS):
             if start:
                 await asyncio.sleep(0)
@@ -89,27 +117,12 @@ class TopicEncoder:
     def _convert(
         self, kept: _Kept, names: Sequence[str] | Mapping[str, TopicConfig], permission: int
     ) -> None:
-        rows, texts = self._rows, kept.texts
+        rows, known = self._rows, kept.rows
         for name in names:
-            row, known = rows.get(name), texts.get(name)
-            if row is not None and (known is None or known[0] is not row):
-                limited = row
-                if permission != READ_WRITE:
-                    limited = row.model_copy(update={"perm": row.perm & permission})
-                texts[name] = row, b"%b:%b" % (msgspec.json.encode(name), body_bytes(limited))
-
-    def _make(self, kept: _Kept) -> None:
-        rows, texts = self._rows, kept.texts
-        if len(texts) != len(rows):
-            for name in texts.keys() - rows.keys():
-                del texts[name]
-        if len(kept.names) != len(rows) or any(name not in rows for name in kept.names):
-            known = set(kept.names)
-            names = [name for name in kept.names if name in rows]
-            names += [name for name in rows if name not in known]
-            names.sort()  # the new names follow those that are sorted already: that is quick
-            kept.names = names
-        kept.revision = self._revision()
-        found = [texts[name][1] for name in kept.names]
-        size = sum(map(len, found)) + len(found)
-        kept.made = EncodedTopics(self._version(), tuple(kept.names), found, size)
+            row = rows.get(name)
+            if row is None or known.get(name) is row:
+                continue
+            limited = row
+            if permission != READ_WRITE:
+                limited = row.model_copy(update={"perm": row.perm & permission})
+            kept.put(name, row, b"%b:%b" % (msgspec.json.encode(name), body_bytes(limited)))

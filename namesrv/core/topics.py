@@ -170,7 +170,18 @@ class TopicTable(msgspec.Struct):
 
     def remove_broker(self, broker_name: str) -> None:
         """Removes every topic of this brokerName. Safe to repeat."""
-        self.remove_all(self.of_broker(broker_name), broker_name)
+        own = self._of_broker.pop(broker_name, _NOTHING)
+        for topic in own:
+            queues = self._queues[topic]
+            del queues[broker_name]
+            if not queues:
+                del self._queues[topic]
+            mappings = self._mappings.get(topic)
+            if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
+                del self._mappings[topic]
+        self._ordered.pop(broker_name, None)
+        self.pair_count -= len(own)
+        self.version += len(own)
 
     def clear_write(self, broker_name: str) -> int:
         """Removes the write permission. Returns the broker's number of topics, changed or not."""
