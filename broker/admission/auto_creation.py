@@ -34,8 +34,6 @@ class AutoCreation:
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.count_max = count_max
-        self.full: Callable[[], str] = str
-        """Why the table takes no further row, whoever creates it; empty: it does."""
         self.refused = 0
         """How many were not created because of a limit."""
         self._what, self._key, self._command = what, key, command
@@ -53,19 +51,13 @@ class AutoCreation:
     def refuse(self, name: str, count: int, network: bytes) -> str | None:
         """Returns why a client of this network (addresses.network_of) must not create it now; None: it does.
         count: rows that the table has."""
-        if why := self.full():
-            return self._refused(f"{self._what} {name} is not created: {why}")
         if count >= self.count_max:
             why = f"the broker has {count} {self._what}s, and {self._key} is {self.count_max}"
         elif self._buckets is not None and not self._buckets.take(network, self._clock()):
             why = f"its address has created {self._per_minute} {self._what}s within a minute ({PER_MINUTE})"
         else:
             return None
-        return self._refused(
-            f"{self._what} {name} is not created automatically: {why}; create it with {self._command}"
-        )
-
-    def _refused(self, problem: str) -> str:
         self.refused += 1
+        problem = f"{self._what} {name} is not created automatically: {why}; create it with {self._command}"
         self._told.tell(self._clock(), "%s", problem)
         return problem

@@ -127,7 +127,6 @@ class TopicTable(FileStore[TopicConfig]):
         self.auto_create = auto_create
         self.default_queue_nums = default_queue_nums
         self.creation = AutoCreation("topic", "autoCreateTopicMax", "mqadmin updateTopic")
-        self.creation.full = self.full
         self.unregistrable: Callable[[], str] = str
         """Why the name servers could not take one topic more; empty: they could."""
         self.on_change = on_change  # register to the name servers

@@ -20,7 +20,7 @@ UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 """topicSysFlag bits: the topic belongs to a unit; some unit subscribes to it."""
 
 TOPICS_PER_BROKER_MAX = 200_000
-"""Our brokers have at most 50,000, which fill a third of the largest frame."""
+"""Our brokers create at most 50,000, and register in parts what does not fit into one frame."""
 PAIRS_MAX = 5_000_000
 """Pairs of topic and brokerName: a thousand brokers with five thousand topics each."""
 NAME_CHARS_MAX = 1_024
