@@ -139,7 +139,7 @@ class BrokerParts:
             config.name_servers,
             period_ms=config.register_name_server_period,
             timeout_ms=config.register_broker_timeout_mills,
-            registration=lambda: self.status.registration(),
+            registration=lambda: self.status.registrations(),
             on_answer=self._registered,
         )
 
@@ -156,6 +156,7 @@ class BrokerParts:
         )
         self.pending = PendingReplies(self.gate, replicas=config.waits_for_replicas, disk=config.sync_flush)
         self.topics = make_topics(config, on_change=self._routes.trigger)
+        self.topics.unregistrable = lambda: self.status.unregistrable()
         self.store = make_store(
             config, self.topics, on_queue=self._replicated_queue, on_sync_fault=self._sync_failed
         )

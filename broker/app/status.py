@@ -3,6 +3,7 @@ part."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from broker.admission.disk_fault import DiskFault
 from broker.app.listeners import Listeners
@@ -13,8 +14,15 @@ from broker.core.readiness import BrokerReadiness, RoleName
 from broker.ha.report import runtime_info
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_WRITE
-from broker.naming.registration import RegisteredBroker, registration_of, unregistration_of
-from broker.naming.route_registration import Registration, RouteRegistration
+from broker.naming.registration import (
+    ONE_REQUEST_BYTES_MAX,
+    RegisteredBroker,
+    RegistrationBodies,
+    fits_one_request,
+    registration_of,
+    unregistration_of,
+)
+from broker.naming.route_registration import Registrations, RouteRegistration
 from broker.plain_ha.report import runtime_info as plain_runtime_info
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import MASTER_ID
@@ -22,6 +30,9 @@ from keelmq.remoting.operations.broker import HaRuntimeInfo
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import UnregisterBrokerRequest
 from keelmq.runtime.tasks import TaskSet
+
+UNREGISTERED_BYTES = 256 * 1024
+"""Of topics that may be created until the next registration knows the size of the table again."""
 
 
 class BrokerStatus:
@@ -52,6 +63,7 @@ class BrokerStatus:
         self._store, self._metadata, self._disk_fault = store, metadata, disk_fault
         self._routes, self._controlled, self._plain, self._tasks = routes, controlled, plain, tasks
         self._is_serving, self._refusal = is_serving, refusal
+        self._bodies = RegistrationBodies()
 
     # -- addresses ---------------------------------------------------------------------------------------
 
@@ -136,12 +148,37 @@ class BrokerStatus:
         """Is there a role to announce, and no change of it under way?"""
         return self._controlled is None or self._controlled.has_settled_role
 
-    def registration(self) -> Registration | None:
-        """Returns what the name servers are told now; None: nothing."""
-        if not self.registers:
-            return None
-        topics = self._metadata.topics.wrapper()
-        return registration_of(self._registered(), topics, permission=self._config.broker_permission)
+    async def registrations(self) -> Registrations | None:
+        """Returns what the name servers are told now; None: nothing. Waits only if the topic table is large
+        and has changed."""
+        config = self._config
+        while self.registers:
+            broker = self._registered()
+            topics = await self._metadata.topics.encoder.encoded(config.broker_permission)
+            bodies = await self._bodies.of(
+                topics, part_topics=config.split_registration_size, splits=config.enable_split_registration
+            )
+            if self._is_announced(broker):
+                return Registrations(
+                    [(registration_of(broker, body), body.raw) for body in bodies],
+                    is_current=partial(self._is_announced, broker),
+                    near_split=not fits_one_request(topics, more_bytes=ONE_REQUEST_BYTES_MAX // 2),
+                )
+        return None
+
+    def unregistrable(self) -> str:
+        """Returns why the name servers could not take one topic more; empty: they could. Topics that were
+        created since the last registration are within the margin."""
+        problem, topics = self._routes.no_split, self._metadata.topics.encoder.last
+        if not problem or topics is None or fits_one_request(topics, more_bytes=UNREGISTERED_BYTES):
+            return ""
+        return (
+            f"the topics would no longer fit into one registration of {ONE_REQUEST_BYTES_MAX} bytes, and "
+            f"{problem}"
+        )
+
+    def _is_announced(self, broker: RegisteredBroker) -> bool:
+        return self.registers and self._registered() == broker
 
     def unregistration(self) -> UnregisterBrokerRequest:
         """Returns the request that removes this broker from a name server (104)."""
@@ -174,6 +211,7 @@ class BrokerStatus:
             role=self.role_name,
             name_servers=self._config.name_servers,
             registered=self._routes.registered,
+            not_registered=self._routes.problems,
             role_fault=controlled.fault if controlled is not None else "",
             disk_fault=self._disk_fault.text
             or store.commit_log.write_fault

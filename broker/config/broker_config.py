@@ -131,7 +131,15 @@ class BrokerConfig(
 
     register_name_server_period: int = Field(30_000, gt=0, description="ms between two registrations")
     register_broker_timeout_mills: int = Field(
-        3_000, gt=0, description="ms per registration; RocketMQ: 24000"
+        3_000, gt=0, description="ms per request of a registration; RocketMQ: 24000"
+    )
+    enable_split_registration: bool = Field(
+        False,
+        description="always register the topics in parts of splitRegistrationSize; false: only if they do "
+        "not fit into one request of 16 MiB",
+    )
+    split_registration_size: int = Field(
+        800, ge=2, le=10_000, description="topics in one part of a registration that is split"
     )
 
     auto_create_topic_enable: bool = Field(True, description="create a topic on its first message")

@@ -35,7 +35,7 @@ IGNORED: Final[tuple[tuple[str, str], ...]] = (
     (r"transientStorePool(Enable|Size)|fastFailIfNoBufferInStorePool|warmMap(p)?edFileEnable", _MAPPED),
     (r"useReentrantLockWhenPutMessage|osPageCacheBusyTimeOutMills|transferMsgByHeap", _MAPPED),
     (r"storePath(ConsumeQueue|Index)|storeCheckpoint|abortFile|rocketmqHome|brokerConfigPath", _PATHS),
-    (r"forceRegister|compressedRegister|enableSingleTopicRegister|\w*[sS]plitRegistration\w*", _REGISTER),
+    (r"forceRegister|compressedRegister|enableSingleTopicRegister", _REGISTER),
     (r"sendHeartbeatTimeoutMillis|brokerNotActiveTimeoutMillis|compatibleWithOldNameSrv", _REGISTER),
     (r"maxTransfer(Bytes|Count)OnMessageIn(Memory|Disk)|pullBatchMaxMessageCount", _PULL),
     (r"maxFilterMessageSize|bitMapLengthConsumeQueueExt|maxLmqConsumeQueueNum", _PULL),

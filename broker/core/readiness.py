@@ -5,6 +5,7 @@ refuses every message is not ready, whatever the reason. Whether it refuses is d
 broker/admission/rules.py, for sends as well.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -12,12 +13,14 @@ import msgspec
 from keelmq.remoting.operations.health import Reason
 
 RoleName = Literal["master", "slave", "none"]
+NOT_ASKED = "no registration was sent yet"
 
 
 class BrokerReadiness(msgspec.Struct, frozen=True):
     """What readiness depends on; an empty text means that there is no such fault.
 
-    `serving`: started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
+    `registered`: name servers that list this broker; `not_registered`: why the others do not. `serving`:
+    started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
     replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
     why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
     here.
@@ -32,6 +35,7 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     role_fault: str = ""
     refusal: str = ""
     permits_write: bool = True
+    not_registered: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def not_writable(refusal: str, *, permits_write: bool) -> str:
@@ -57,7 +61,9 @@ def not_ready(readiness: BrokerReadiness) -> list[Reason]:
     if not readiness.name_servers:
         reasons.append(Reason(reason="namesrvAddr is empty", detail="no client can find this broker"))
     elif not readiness.registered:
-        detail = f"none of {';'.join(readiness.name_servers)} lists it"
+        problems = readiness.not_registered
+        whys = [f"{address}: {problems.get(address, NOT_ASKED)}" for address in readiness.name_servers]
+        detail = f"it is in no route; {'; '.join(whys)}"
         reasons.append(Reason(reason="not registered with any name server", detail=detail))
     if readiness.disk_fault:
         reasons.append(Reason(reason="the store cannot write", detail=readiness.disk_fault))

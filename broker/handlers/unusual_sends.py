@@ -130,6 +130,9 @@ class UnusualSends:
         if refused is not None:
             return refused
         if topic is None:  # last: a refused message creates no topic
+            if why := self._topics.full():
+                remark = f"topic {ext.topic} is not created: {why}"
+                return PutRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
             creation, network = self._topics.creation, network_of(peer.address_bytes)
             problem = creation.refuse(ext.topic, len(self._topics.topics), network)
             if problem is not None:

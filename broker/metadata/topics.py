@@ -28,6 +28,7 @@ from broker.metadata.core.topic_names import (
     reply_topic,
     revive_topic,
 )
+from broker.metadata.encoded_topics import TopicEncoder
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version, version_of
 from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
@@ -126,7 +127,12 @@ class TopicTable(FileStore[TopicConfig]):
         self.auto_create = auto_create
         self.default_queue_nums = default_queue_nums
         self.creation = AutoCreation("topic", "autoCreateTopicMax", "mqadmin updateTopic")
+        self.unregistrable: Callable[[], str] = str
+        """Why the name servers could not take one topic more; empty: they could."""
         self.on_change = on_change  # register to the name servers
+        self.revision = 0
+        """Grows with every change of a row, also with those that have no version."""
+        self.encoder = TopicEncoder(self.table.rows, lambda: self.data_version, lambda: self.revision)
         self.on_batch_topic: Callable[[str], None] | None = None
         self.unwritten: set[str] = set()
         """New topics that are not on disk yet: replies to sends wait (broker/put/after_save.py)."""
@@ -156,7 +162,7 @@ class TopicTable(FileStore[TopicConfig]):
             for name, row in guessed
             if name in table
         }
-        return {name: TopicConfig.model_validate(config) for name, config in table.items()}, gone
+        return {name: TopicConfig.model_validate(config) for name, config in sorted(table.items())}, gone
 
     def file_of(
         self, rows: Mapping[str, TopicConfig], gone: Mapping[str, int], version: Version
@@ -190,6 +196,7 @@ class TopicTable(FileStore[TopicConfig]):
 
     def applied(self, keys: Iterable[str] | None) -> None:
         """Updates `topics`. Sends to a new topic leave the fast path until it is on disk."""
+        self.revision += 1
         rows = self.table.rows
         if keys is None:
             keys = [*rows, *(self.topics.keys() - rows.keys())]
@@ -271,6 +278,12 @@ class TopicTable(FileStore[TopicConfig]):
         cluster = self._cluster_name
         return is_system(name, cluster, self._broker_name, reply_topic(cluster), self._trace_topic)
 
+    def full(self) -> str:
+        """Returns why there is no room for another topic; empty: there is."""
+        if len(self.topics) >= self.rows_max:
+            return f"there are already {self.rows_max} topics: delete some"
+        return self.unregistrable()
+
     # -- changing ----------------------------------------------------------------------------------------
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int) -> Topic | None:
@@ -297,8 +310,8 @@ class TopicTable(FileStore[TopicConfig]):
     def ensure(self, name: str, queue_nums: int) -> Topic:
         """Returns the topic; creates it if there is none (broker-ops pitfall 25). OSError: it cannot be."""
         topic = self.topics.get(name)
-        if topic is None and name.startswith("%") and len(self.topics) >= self.rows_max:
-            raise OSError(f"there are already {self.rows_max} topics: delete some")
+        if topic is None and name.startswith("%") and (why := self.full()):
+            raise OSError(why)
         return topic if topic is not None else self._created(_config(name, queue_nums))
 
     def _created(self, config: TopicConfig) -> Topic:
@@ -318,8 +331,8 @@ class TopicTable(FileStore[TopicConfig]):
     def alter(self, config: TopicConfig, changes: Mapping[str, str]) -> Version:
         """Creates or replaces a topic. changes: of its attributes. Raises ValueError if they are refused."""
         topic = self.topics.get(config.topic_name)
-        if topic is None and len(self.topics) >= self.rows_max:
-            raise ValueError(f"there are already {self.rows_max} topics: delete some")
+        if topic is None and (why := self.full()):
+            raise ValueError(why)
         current = topic.config.attributes if topic is not None else {}
         attributes = alter(TOPIC_ATTRIBUTES, current, changes, creating=topic is None)
         self.update(config.model_copy(update={"attributes": attributes}))
@@ -369,6 +382,7 @@ class TopicTable(FileStore[TopicConfig]):
     def _replace(self, rows: Mapping[str, TopicConfig]) -> list[Topic]:
         """Changes rows without a new version, so that the master's table is still newer."""
         self.table.rows.update(rows)
+        self.revision += 1
         self.topics.update((name, Topic(row)) for name, row in rows.items())
         self._persist(Update(self.table.version, base=self.table.version))
         if self.on_change is not None:

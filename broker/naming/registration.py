@@ -1,19 +1,39 @@
-"""The requests by which a broker registers with a name server (103) and unregisters (104). Pure."""
+"""The requests by which a broker registers with a name server (103) and unregisters (104).
 
+A topic table that does not fit into one frame is sent in parts, as RocketMQ's enableSplitRegistration does.
+RocketMQ's name servers take each part for a registration of its own, and ignore changes of known topics in a
+registration whose DataVersion they know. So no two parts that follow each other have the same one, and only
+the last has that of the table (RocketMQ counts its DataVersion up with each part). KeelMQ's name servers are
+told which part it is, and remove topics after the last one only (deleteTopicWithBrokerRegistration).
+"""
+
+import asyncio
 import zlib
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from broker.naming.route_registration import Registration
+from broker.metadata.encoded_topics import EncodedTopics
 from keelmq.remoting.body import body_bytes
+from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.operations.route import (
+    DataVersion,
     RegisterBrokerBody,
     RegisterBrokerRequest,
     TopicConfigSerializeWrapper,
     UnregisterBrokerRequest,
 )
 
-READ_WRITE = 6
+ONE_REQUEST_BYTES_MAX = FRAME_BYTES_MAX - 128 * 1024
+"""A body up to this size is sent whole. The rest of the frame is for the header, whose names and addresses an
+operator has set, and its signature."""
+PART_BYTES_MAX = 1024 * 1024
+FIRST_PART_TOPICS_MIN = 2
+"""RocketMQ's name servers refuse an unknown broker with one topic (code 1)."""
+SMALL_BYTES = 256 * 1024
+"""Up to this size, the loop makes a body itself; a thread makes a larger one."""
+
+_NO_TOPICS = b'"topicConfigTable":{}'
 
 
 class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,23 +49,83 @@ class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     forwards_sends: bool = False
 
 
-def registration_of(
-    broker: RegisteredBroker, topics: TopicConfigSerializeWrapper, *, permission: int
-) -> Registration:
-    """Returns header and body of 103. permission: brokerPermission, which limits that of every topic."""
-    wrapper = _permitted(topics, permission)
-    body = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
-    header = RegisterBrokerRequest(
+class RegistrationBody(msgspec.Struct, frozen=True):
+    """The body of one 103. crc32: of the body, without its sign bit. part_number: from 1."""
+
+    raw: bytes
+    crc32: int
+    part_number: int = 1
+    part_count: int = 1
+
+
+class RegistrationBodies:
+    """Makes the bodies once for all name servers, until the topics change."""
+
+    def __init__(self) -> None:
+        self._made_of: tuple[EncodedTopics, int, bool] | None = None
+        self._bodies: Sequence[RegistrationBody] = ()
+        self._turn = asyncio.Lock()
+
+    async def of(
+        self, topics: EncodedTopics, *, part_topics: int, splits: bool
+    ) -> Sequence[RegistrationBody]:
+        """Returns the bodies of this version of the table. part_topics: splitRegistrationSize. splits:
+        enableSplitRegistration; without it, a table is split only if it does not fit into one request. Does
+        not wait if the table is small, or has not changed."""
+        async with self._turn:
+            made_of = topics, part_topics, splits
+            if (
+                self._made_of is None
+                or self._made_of[0] is not topics
+                or self._made_of[1:] != (part_topics, splits)
+            ):
+                if topics.text_bytes <= SMALL_BYTES:
+                    self._bodies = bodies_of(topics, part_topics=part_topics, splits=splits)
+                else:
+                    self._bodies = await asyncio.to_thread(
+                        bodies_of, topics, part_topics=part_topics, splits=splits
+                    )
+                self._made_of = made_of
+            return self._bodies
+
+
+def bodies_of(topics: EncodedTopics, *, part_topics: int, splits: bool) -> Sequence[RegistrationBody]:
+    """Returns one body, or those of the parts; see RegistrationBodies.of()."""
+    if not splits and fits_one_request(topics):
+        return (_body(topics.version, topics.texts, 1, 1),)
+    parts = list(_parts(topics.texts, part_topics))
+    count, version = len(parts), topics.version
+    return tuple(
+        _body(
+            version.model_copy(update={"timestamp": version.timestamp - (count - number)}),
+            texts,
+            number,
+            count,
+        )
+        for number, texts in enumerate(parts, 1)
+    )
+
+
+def fits_one_request(topics: EncodedTopics, more_bytes: int = 0) -> bool:
+    """Returns whether the table can be registered in one request. more_bytes: with so much more."""
+    return topics.text_bytes + more_bytes <= ONE_REQUEST_BYTES_MAX
+
+
+def registration_of(broker: RegisteredBroker, body: RegistrationBody) -> RegisterBrokerRequest:
+    """Returns the header of 103 for a body."""
+    is_part = body.part_count > 1
+    return RegisterBrokerRequest(
         broker_name=broker.broker_name,
         broker_addr=broker.address,
         cluster_name=broker.cluster_name,
         ha_server_addr=broker.ha_address,
         broker_id=broker.broker_id,
         enable_acting_master=False,
-        body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        body_crc32=body.crc32,
         forwards_sends=broker.forwards_sends or None,
+        part_number=body.part_number if is_part else None,
+        part_count=body.part_count if is_part else None,
     )
-    return header, body
 
 
 def unregistration_of(broker: RegisteredBroker) -> UnregisterBrokerRequest:
@@ -58,12 +138,23 @@ def unregistration_of(broker: RegisteredBroker) -> UnregisterBrokerRequest:
     )
 
 
-def _permitted(wrapper: TopicConfigSerializeWrapper, permission: int) -> TopicConfigSerializeWrapper:
-    """Returns the topics without the permissions that brokerPermission takes away."""
-    if permission == READ_WRITE:
-        return wrapper
-    table = {
-        name: topic.model_copy(update={"perm": topic.perm & permission})
-        for name, topic in wrapper.topic_config_table.items()
-    }
-    return wrapper.model_copy(update={"topic_config_table": table})
+def _parts(texts: Sequence[bytes], topics_max: int) -> Iterator[Sequence[bytes]]:
+    """Divides the texts: at most topics_max in a part, and PART_BYTES_MAX unless one text is longer. One part
+    if there are no texts."""
+    start = size = 0
+    for at, text in enumerate(texts):
+        count = at - start
+        full = count >= topics_max or size + len(text) > PART_BYTES_MAX
+        if full and count >= (1 if start else FIRST_PART_TOPICS_MIN):
+            yield texts[start:at]
+            start, size = at, 0
+        size += len(text) + 1
+    yield texts[start:]
+
+
+def _body(version: DataVersion, texts: Sequence[bytes], number: int, count: int) -> RegistrationBody:
+    wrapper = TopicConfigSerializeWrapper(data_version=version, mapping_data_version=DataVersion())
+    frame = body_bytes(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
+    head, tail = frame.split(_NO_TOPICS)
+    raw = b'%b"topicConfigTable":{%b}%b' % (head, b",".join(texts), tail)
+    return RegistrationBody(raw, zlib.crc32(raw) & 0x7FFFFFFF, number, count)

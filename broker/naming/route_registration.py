@@ -2,14 +2,19 @@
 
 Each name server has its own task, so none waits for another. The task registers each period, at once after
 trigger() (role or topics have changed), and after a lost connection, because a restarted name server knows
-nothing.
+nothing. A table that does not fit into one request is registered in parts, one after the other; a round of
+parts that is interrupted is begun again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
+from broker.core.readiness import NOT_ASKED
+from broker.naming.split_check import SplitCheck
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Failed, Ok, in_short
 from keelmq.remoting.operations.route import (
@@ -35,6 +40,22 @@ UNREGISTER_TIMEOUT_MS = 1_000
 FIND_TIMEOUT_MS = 1_000
 
 Registration = tuple[RegisterBrokerRequest, bytes]
+"""Header and body of one 103."""
+
+
+class Registrations(msgspec.Struct, frozen=True):
+    """What a name server is told now. requests: several if the topics do not fit into one. is_current: False
+    ends a round of parts, because another role has to be announced. near_split: the topics may soon not fit
+    into one request."""
+
+    requests: Sequence[Registration]
+    is_current: Callable[[], bool] = lambda: True
+    near_split: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there are several requests."""
+        return len(self.requests) > 1
 
 
 class RouteRegistration:
@@ -47,15 +68,16 @@ class RouteRegistration:
         *,
         period_ms: int,
         timeout_ms: int,
-        registration: Callable[[], Registration | None],
+        registration: Callable[[], Awaitable[Registrations | None]],
         on_answer: Callable[[RegisterBrokerResponse], None],
     ) -> None:
-        """registration: header and body to send now; None sends nothing (no role yet). on_answer: called with
-        each answer to a registration."""
+        """registration: what to send now; None sends nothing (no role yet). on_answer: called with the answer
+        to each registration, of several parts to the last."""
         self._client, self.period_ms, self.timeout_ms = client, period_ms, timeout_ms
         self._registration, self._on_answer = registration, on_answer
         self._wake = {address: asyncio.Event() for address in addresses}
-        self._registered: dict[str, bool] = {}
+        self._problems = dict.fromkeys(addresses, NOT_ASKED)
+        self._splits = SplitCheck(client)
 
     def start(self, tasks: TaskSet) -> None:
         for address in self._wake:
@@ -64,7 +86,17 @@ class RouteRegistration:
     @property
     def registered(self) -> tuple[str, ...]:
         """The name servers that accepted the last registration."""
-        return tuple(address for address, registered in self._registered.items() if registered)
+        return tuple(address for address, problem in self._problems.items() if not problem)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why this broker is not registered, by name server; those where it is are not in it."""
+        return {address: problem for address, problem in self._problems.items() if problem}
+
+    @property
+    def no_split(self) -> str:
+        """Which name servers cannot be registered with in parts, and why; empty: none is known."""
+        return self._splits.problem
 
     async def find(self, topic: str) -> TopicRouteData | None:
         """Returns the topic's route from the first name server that answers; None: no one did."""
@@ -96,6 +128,7 @@ class RouteRegistration:
     def connection_lost(self, address: str) -> None:
         """Registers again if this is the address of a name server."""
         if wake := self._wake.get(address):
+            self._splits.forget(address)
             wake.set()
 
     async def unregister(self, header: UnregisterBrokerRequest) -> None:
@@ -109,25 +142,49 @@ class RouteRegistration:
     async def _run(self, address: str) -> None:
         wake = self._wake[address]
         while True:
-            registration = self._registration()
-            registered = registration is None or await self._register_broker(address, registration)
-            if not registered:
-                wake.clear()  # a name server that closes the connection is not asked again at once
-            await wait_for_event(wake, self.period_ms if registered else UNREGISTERED_PERIOD_MS)
+            registrations = await self._registration()
+            if registrations is not None:
+                problem = await self._register_broker(address, registrations)
+                if problem is None:
+                    continue  # another role has to be announced
+                if problem:
+                    wake.clear()  # a name server that closes the connection is not asked again at once
+                    await wait_for_event(wake, UNREGISTERED_PERIOD_MS)
+                    continue
+            await wait_for_event(wake, self.period_ms)
 
-    async def _register_broker(self, address: str, registration: Registration) -> bool:
-        header, body = registration
-        outcome = await self._client.call(address, REGISTER_BROKER, header, body, timeout_ms=self.timeout_ms)
-        registered = isinstance(outcome, Ok)
-        if registered != self._registered.get(address):  # one line per change, not one per try
-            if isinstance(outcome, Ok):
-                logger.info("registered with name server %s as brokerId %d", address, header.broker_id)
-            else:
-                said = in_short(outcome)
-                logger.warning("name server %s does not accept the registration: %s", address, said)
-        self._registered[address] = registered
-        if isinstance(outcome, Ok):
-            self._on_answer(outcome.header)
-        elif isinstance(outcome, Failed):
-            logger.debug("registration with %s refused: %d %s", address, outcome.code, outcome.remark)
-        return registered
+    async def _register_broker(self, address: str, registrations: Registrations) -> str | None:
+        """Returns why the broker is not registered; empty: it is; None: the round was ended."""
+        problem: str | None = ""
+        if registrations.is_split or registrations.near_split:
+            found = await self._splits.refusal(
+                address, registrations.requests[0][0], timeout_ms=self.timeout_ms
+            )
+            problem = found if registrations.is_split else ""
+        if not problem:
+            problem = await self._send_all(address, registrations)
+        if problem is not None and problem != self._problems[address]:  # one line per change, not per try
+            if problem:
+                logger.warning("name server %s does not accept the registration: %s", address, problem)
+            elif self._problems[address]:
+                broker_id = registrations.requests[0][0].broker_id
+                logger.info("registered with name server %s as brokerId %d", address, broker_id)
+        if problem is not None:
+            self._problems[address] = problem
+        return problem
+
+    async def _send_all(self, address: str, registrations: Registrations) -> str | None:
+        answer = RegisterBrokerResponse()
+        for header, body in registrations.requests:
+            if not registrations.is_current():
+                return None
+            outcome = await self._client.call(
+                address, REGISTER_BROKER, header, body, timeout_ms=self.timeout_ms
+            )
+            if not isinstance(outcome, Ok):
+                if isinstance(outcome, Failed):
+                    logger.debug("registration with %s refused: %d %s", address, outcome.code, outcome.remark)
+                return in_short(outcome)
+            answer = outcome.header
+        self._on_answer(answer)
+        return ""

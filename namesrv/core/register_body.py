@@ -13,10 +13,11 @@ is within its limit, and members that a name server does not keep are never deco
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, is_too_dense, load_lenient, without_nulls
 from keelmq.remoting.operations.route import DataVersion
@@ -34,6 +35,10 @@ JSON_CHARACTERS_MAX = 4 * 1024 * 1024
 OBJECTS_OF_TOPICS_MAX = 1 + 2 * TOPICS_PER_BROKER_MAX
 """The table, and each topic with its attributes."""
 ZLIB_FIRST_BYTE = 0x78
+SLICE_BYTES = 256 * 1024
+"""Of topics that one step of read_slices() decodes, about 1 ms."""
+CUTS_MAX = 16
+"""Places where read_slices() tries to end a slice."""
 MESSAGE_TYPE, FIFO = "message.type", "FIFO"
 """The attribute of a topic whose messages are sent in order."""
 
@@ -131,6 +136,62 @@ def inflate_body(body: bytes, version: int) -> RegisterBody:
         raise BadBody(f"compressed body: {error}") from None
 
 
+def read_slices(
+    raw: bytes, *, compressed: bool, version: int
+) -> Generator[None, None, Sequence[RegisterBody]]:
+    """Parses a body like read_body() in bounded steps: the caller can run other work at each yield. Returns
+    bodies with the same version, mappings and filter servers, and a slice of the topics each; one body, if it
+    is small, or if only the lenient decoder reads it. Raises BadBody."""
+    if len(raw) <= SLICE_BYTES or is_deflated(raw, compressed=compressed) or version < BARE_WRAPPER_BELOW:
+        return (read_body(raw, compressed=compressed, version=version),)
+    try:
+        quoted = _quoted_ids(raw)
+        yield
+        body = _decode_body(quoted)
+        yield
+        wrapper, servers = body.topic_config_serialize_wrapper, bytes(body.filter_server_list)
+        table, wrapper.topic_config_table = bytes(wrapper.topic_config_table), _NO_MEMBERS
+        frame, slices, count = _body(wrapper, servers), [], 0
+        for topics in _slices_of(table):
+            count += len(topics)
+            if count > TOPICS_PER_BROKER_MAX:
+                raise BadBody(f"more than {TOPICS_PER_BROKER_MAX} topics")
+            slices.append(replace(frame, topics=topics, ordered=_ordered(topics)))
+            yield
+        return slices or (frame,)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # read_body() tells what is wrong, or reads it leniently
+        return (read_body(raw, compressed=compressed, version=version),)
+
+
+def _slices_of(table: bytes) -> Iterator[_Topics]:
+    """Decodes an object of topics in slices of about SLICE_BYTES. Raises MsgspecError or ValueError.
+
+    Where a topic ends is not searched: the text up to a "},", with braces around it, is a JSON object only if
+    that place is between two topics. One in a string or in the attributes is cut off there, and the next is
+    tried.
+    """
+    start, end = 1, len(table) - 1
+    while start < end:
+        stop = start + SLICE_BYTES
+        for _ in range(CUTS_MAX):
+            at = table.find(b"},", stop, end)
+            stop = end if at < 0 else at + 1
+            try:
+                topics = _decode_topics(b"{%b}" % table[start:stop])
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:
+                if stop == end:
+                    raise
+            else:
+                break
+        else:
+            raise ValueError(f"no topic ends within {CUTS_MAX} closing braces")
+        yield topics
+        start = stop + 1
+
+
 def _json(raw: bytes, decode: Callable[[bytes], RegisterBody]) -> RegisterBody:
     try:
         return decode(_quoted_ids(raw))
@@ -197,8 +258,12 @@ def _made(version: _Version, topics: _Topics, mappings: _Mappings, servers: _Ser
         ),
         mappings,
         None if servers is None else tuple(servers),
-        frozenset(name for name, topic in topics.items() if topic.is_ordered),
+        _ordered(topics),
     )
+
+
+def _ordered(topics: _Topics) -> frozenset[str]:
+    return frozenset(name for name, topic in topics.items() if topic.is_ordered)
 
 
 def _parse(reader: "_Parts", version: int) -> RegisterBody:

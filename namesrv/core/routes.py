@@ -38,6 +38,7 @@ from namesrv.core.aliases import (
 from namesrv.core.elected import ElectedMasters
 from namesrv.core.groups import BrokerGroup
 from namesrv.core.registration_rules import refuse
+from namesrv.core.topic_parts import TopicParts, version_after
 from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
 from namesrv.core.values import (
     Address,
@@ -56,7 +57,8 @@ SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 class RouteTable(msgspec.Struct):
     """Event loop only. Every returned value is a snapshot.
 
-    `delete_missing_topics`: a registration contains the broker's whole topic table; other topics are removed.
+    `delete_missing_topics`: a registration, or all its parts together, contains the broker's whole topic
+    table; other topics are removed.
     """
 
     support_acting_master: bool = False
@@ -66,6 +68,7 @@ class RouteTable(msgspec.Struct):
     _groups: dict[str, BrokerGroup] = msgspec.field(default_factory=dict)
     _live: dict[Address, LiveBroker] = msgspec.field(default_factory=dict)
     _topics: TopicTable = msgspec.field(default_factory=TopicTable)
+    _parts: TopicParts = msgspec.field(default_factory=TopicParts)
     _group_version: int = 0
 
     @property
@@ -73,10 +76,14 @@ class RouteTable(msgspec.Struct):
         """Grows with every change that a reply can show, so that encoded replies can be cached."""
         return self._group_version + self._topics.version + self.elected.version
 
+    def refuse(self, request: Registration) -> StaleRegistration | RegistrationRefused | None:
+        """Returns why register() would refuse this; None: it would not. Changes nothing."""
+        known = self._groups.get(request.broker_name)
+        return refuse(request, known, self._live, self._topics, self.elected)
+
     def register(self, request: Registration) -> Registered | StaleRegistration | RegistrationRefused:
         """Registers a broker (103). StaleRegistration: a newer broker has the id; nothing was changed."""
-        known = self._groups.get(request.broker_name)
-        refusal = refuse(request, known, self._live, self._topics, self.elected)
+        refusal = self.refuse(request)
         if refusal is not None:
             return refusal
         address = (request.cluster_name, request.broker_addr)
@@ -110,7 +117,7 @@ class RouteTable(msgspec.Struct):
         self._live[address] = LiveBroker(
             request.broker_name,
             request.broker_addr,
-            request.body.data_version,
+            version_after(request),
             request.ha_server_addr,
             filter_servers,
             request.forwards_sends,
@@ -310,6 +317,7 @@ class RouteTable(msgspec.Struct):
         if holder is None or holder == request.broker_addr:
             return ()
         del self._live[request.cluster_name, holder]
+        self._parts.forget((request.cluster_name, holder))
         return ((request.cluster_name, holder),)
 
     @staticmethod
@@ -324,8 +332,10 @@ class RouteTable(msgspec.Struct):
         body, name = request.body, request.broker_name
         changed = first or before is None or before.data_version != body.data_version
         keeps_write = request.broker_id == MASTER_ID or not group.enable_acting_master  # #7626
-        if self.delete_missing_topics and body.topics and not body.mappings:
-            self._topics.remove_all(self._topics.of_broker(name) - body.topics.keys(), name)
+        changed, missing = self._parts.begin_or_continue(
+            request, changed=changed, known=self._topics.view(name), removes=self.delete_missing_topics
+        )
+        self._topics.remove_all(missing, name)
         self._topics.update(name, body.topics, changed=changed, keeps_write=keeps_write)
         self._topics.update_mappings(name, body.mappings, changed=changed)
         self._topics.update_ordered(name, body.topics.keys(), body.ordered)
@@ -347,6 +357,7 @@ class RouteTable(msgspec.Struct):
         name = group.broker_name
         group.addrs = {each: addr for each, addr in group.addrs.items() if addr != address[1]}
         del self._live[address]
+        self._parts.forget(address)
         if not group.addrs:
             del self._groups[name]
             self._topics.remove_broker(name)

@@ -20,7 +20,7 @@ UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 """topicSysFlag bits: the topic belongs to a unit; some unit subscribes to it."""
 
 TOPICS_PER_BROKER_MAX = 200_000
-"""Our brokers have at most 50,000, which fill a third of the largest frame."""
+"""Our brokers create at most 50,000, and register in parts what does not fit into one frame."""
 PAIRS_MAX = 5_000_000
 """Pairs of topic and brokerName: a thousand brokers with five thousand topics each."""
 NAME_CHARS_MAX = 1_024
@@ -61,6 +61,10 @@ class TopicTable(msgspec.Struct):
     def of_broker(self, broker_name: str) -> frozenset[str]:
         """Returns the topics of this brokerName; empty for an unknown one."""
         return frozenset(self._of_broker.get(broker_name, ()))
+
+    def view(self, broker_name: str) -> AbstractSet[str]:
+        """Returns the topics of this brokerName without copying them: valid until the next change."""
+        return self._of_broker.get(broker_name, _NOTHING)
 
     def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
         """Returns the topics whose topicSysFlag, at some broker, has a bit of `present`, none of `absent`."""
@@ -146,11 +150,18 @@ class TopicTable(msgspec.Struct):
         own.discard(topic)
         if not own:
             del self._of_broker[broker_name]
-        self.update_ordered(broker_name, {topic}, _NOTHING)
+        self._remove_ordered(broker_name, topic)
         mappings = self._mappings.get(topic)
         if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
             del self._mappings[topic]
         self.version += 1
+
+    def _remove_ordered(self, broker_name: str, topic: str) -> None:
+        ordered = self._ordered.get(broker_name)
+        if ordered is not None:
+            ordered.discard(topic)
+            if not ordered:
+                del self._ordered[broker_name]
 
     def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
         """Removes these topics at one broker. Safe to repeat."""
@@ -159,7 +170,18 @@ class TopicTable(msgspec.Struct):
 
     def remove_broker(self, broker_name: str) -> None:
         """Removes every topic of this brokerName. Safe to repeat."""
-        self.remove_all(self.of_broker(broker_name), broker_name)
+        own = self._of_broker.pop(broker_name, _NOTHING)
+        for topic in own:
+            queues = self._queues[topic]
+            del queues[broker_name]
+            if not queues:
+                del self._queues[topic]
+            mappings = self._mappings.get(topic)
+            if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
+                del self._mappings[topic]
+        self._ordered.pop(broker_name, None)
+        self.pair_count -= len(own)
+        self.version += len(own)
 
     def clear_write(self, broker_name: str) -> int:
         """Removes the write permission. Returns the broker's number of topics, changed or not."""

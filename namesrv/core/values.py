@@ -55,9 +55,20 @@ class RegisterBody(msgspec.Struct, frozen=True):
 NO_BODY = RegisterBody()
 
 
+class Part(msgspec.Struct, frozen=True):
+    """Which part of a topic table a registration has. `number` counts from 1."""
+
+    number: int
+    is_last: bool
+
+
+WHOLE = Part(1, True)
+
+
 class Registration(msgspec.Struct, frozen=True):
     """One registerBroker (103). `enable_acting_master` None: a broker older than 5.0.
-    `forwards_sends`: as a slave it forwards messages of producers to the master."""
+    `forwards_sends`: as a slave it forwards messages of producers to the master.
+    `part`: of the broker's topics, if it registers them in several requests."""
 
     cluster_name: str
     broker_name: str
@@ -68,6 +79,7 @@ class Registration(msgspec.Struct, frozen=True):
     zone_name: str | None = None
     body: RegisterBody = NO_BODY
     forwards_sends: bool = False
+    part: Part = WHOLE
 
     def too_large(self, chars_max: int) -> str | None:
         """Returns why this registration is not kept; None: no name is too long, and no list."""

@@ -1,14 +1,18 @@
 """Registrations: registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904).
 
-Each handler runs in one step of the event loop: it never awaits between a check and its change, so a
-registration and the closing of its connection cannot interleave (#11043). A removal is applied before the
-reply: there is no queue that could be full (#4726). Source: RocketMQ 5.3.3, DefaultRequestProcessor.
+No handler awaits between a check and its change, so a registration and the closing of its connection cannot
+interleave (#11043). A large registration is decoded in steps and applied in parts, with the checks before
+each part; requests of one broker are carried out in the order of their arrival. A removal is applied before
+the reply: there is no queue that could be full (#4726). Source: RocketMQ 5.3.3, DefaultRequestProcessor.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.config_store import ConfigStore
@@ -29,11 +33,13 @@ from keelmq.remoting.operations.route import (
 )
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
-from namesrv.core.register_body import BadBody, check_crc32, read_body
+from namesrv.core.register_body import BadBody, check_crc32, read_slices
 from namesrv.core.routes import RouteTable
 from namesrv.core.values import (
     MinIdChange,
+    Part,
     RegisterBody,
+    Registered,
     Registration,
     RegistrationRefused,
     StaleRegistration,
@@ -56,6 +62,8 @@ class Registrations(msgspec.Struct):
     settings: ConfigStore[NamesrvConfig]
     clock: Callable[[], int]
     notify: Callable[[MinIdChange], None]
+    _turns: WeakValueDictionary[RouteKey, asyncio.Lock] = msgspec.field(default_factory=WeakValueDictionary)
+    """Held by the request of a broker that is being carried out."""
 
     def bind(self, table: OperationTable) -> None:
         """Binds registerBroker (103), unregisterBroker (104), queryDataVersion (322), heartbeat (904)."""
@@ -70,33 +78,57 @@ class Registrations(msgspec.Struct):
         None: the connection is already closed. A stale registration is answered with an empty success.
         Raises CommandError: the body is malformed, or the route table refuses it.
         """
-        if call.peer.is_closing():
-            return None  # the connection is closed: nothing would ever remove this registration
-        registration = Registration(
-            cluster_name=request.cluster_name,
-            broker_name=request.broker_name,
-            broker_id=request.broker_id,
-            broker_addr=request.broker_addr,
-            ha_server_addr=request.ha_server_addr,
-            enable_acting_master=request.enable_acting_master,
-            zone_name=call.ext_fields.get(ZONE_NAME),
-            body=_register_body(request, call),
-            forwards_sends=bool(request.forwards_sends),
-        )
+        async with self._turn_of(route_key(request.cluster_name, request.broker_addr)):
+            bodies = await _register_bodies(request, call)
+            registrations = _registrations(request, call.ext_fields.get(ZONE_NAME), bodies)
+            await self._refuse_any(registrations)
+            result = None
+            for each in registrations:
+                if result is not None:
+                    await asyncio.sleep(0)
+                if call.peer.is_closing():
+                    return None  # the connection is closed: nothing would ever remove this registration
+                result = self._register(request, call, each)
+                if result is None:
+                    return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
+            assert result is not None
+            header = RegisterBrokerResponse(
+                ha_server_addr=result.ha_server_addr, master_addr=result.master_addr
+            )
+            return Reply(header, self._order_conf())
+
+    async def _refuse_any(self, registrations: Sequence[Registration]) -> None:
+        """Raises CommandError before the first of several parts is applied if one would be refused."""
+        for each in registrations if len(registrations) > 1 else ():
+            await asyncio.sleep(0)
+            refusal = self.routes.refuse(each)
+            if isinstance(refusal, RegistrationRefused):
+                raise CommandError(ResponseCode.SYSTEM_ERROR, refusal.remark)
+
+    def _turn_of(self, key: RouteKey) -> asyncio.Lock:
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = asyncio.Lock()
+        return turn
+
+    def _register(
+        self, request: RegisterBrokerRequest, call: Call, registration: Registration
+    ) -> Registered | None:
+        """Applies a registration, or a part of it. Returns None if it is stale. Raises CommandError: the
+        route table refuses it."""
         before = self._master_of(request.broker_name)
         result = self.routes.register(registration)
         if isinstance(result, RegistrationRefused):
             raise CommandError(ResponseCode.SYSTEM_ERROR, result.remark)
         if isinstance(result, StaleRegistration):
             _log_stale(registration, result)
-            return Reply()  # success, as RocketMQ's: a broker reads the route, not this code
+            return None
         for address in result.replaced:
             self.liveness.forget(route_key(*address))
         is_new_master = request.broker_id == MASTER_ID and before != request.broker_addr
         self._beat(request, call, is_new_master=is_new_master)
         self._notify(result.min_id_changes)
-        header = RegisterBrokerResponse(ha_server_addr=result.ha_server_addr, master_addr=result.master_addr)
-        return Reply(header, self._order_conf())
+        return result
 
     def _master_of(self, broker_name: str) -> str | None:
         group = self.routes.broker_data(broker_name)
@@ -105,17 +137,20 @@ class Registrations(msgspec.Struct):
     async def unregister_broker(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
         """Removes a broker (104). Ignored over a connection that the broker has since replaced (#11043)."""
         key = route_key(request.cluster_name, request.broker_addr)
-        if self.liveness.is_outdated(key, call.peer.connection_id):
-            log.info(
-                "ignored an outdated unregisterBroker of %s at %s", request.broker_name, request.broker_addr
-            )
+        async with self._turn_of(key):
+            if self.liveness.is_outdated(key, call.peer.connection_id):
+                log.info(
+                    "ignored an outdated unregisterBroker of %s at %s",
+                    request.broker_name,
+                    request.broker_addr,
+                )
+                return Empty()
+            gone = self.routes.unregister(request.cluster_name, request.broker_name, request.broker_addr)
+            if gone.removed:
+                self.liveness.forget(key)
+                log.info("unregistered %s at %s at its request", request.broker_name, request.broker_addr)
+                self._notify(gone.min_id_changes)
             return Empty()
-        gone = self.routes.unregister(request.cluster_name, request.broker_name, request.broker_addr)
-        if gone.removed:
-            self.liveness.forget(key)
-            log.info("unregistered %s at %s at its request", request.broker_name, request.broker_addr)
-            self._notify(gone.min_id_changes)
-        return Empty()
 
     async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> BrokerHeartbeatResponse:
         """Records a heartbeat (904). An unknown broker gets success as well: its next 103 registers it."""
@@ -129,10 +164,10 @@ class Registrations(msgspec.Struct):
         """
         self.liveness.touch(route_key(request.cluster_name, request.broker_addr), self.clock())
         live = self.routes.live(request.cluster_name, request.broker_addr)
-        if live is None:
-            return Reply(QueryDataVersionResponse(changed=True))
         asked: DataVersion | None = call.body
-        return Reply(QueryDataVersionResponse(changed=live.data_version != asked), live.data_version)
+        changed = live is None or live.data_version != asked
+        header = QueryDataVersionResponse(changed=changed, takes_parts=request.asks_for_parts or None)
+        return Reply(header, None if live is None else live.data_version)
 
     def expired(self, keys: Iterable[RouteKey]) -> None:
         """Unregisters the keys that a scan has just found inactive, in the same step as the scan."""
@@ -175,13 +210,43 @@ class Registrations(msgspec.Struct):
             log.info("registered %s %s at %s", request.broker_name, role, request.broker_addr)
 
 
-def _register_body(request: RegisterBrokerRequest, call: Call) -> RegisterBody:
+async def _register_bodies(request: RegisterBrokerRequest, call: Call) -> Sequence[RegisterBody]:
     if not check_crc32(call.raw_body, request.body_crc32):
         raise CommandError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    steps = read_slices(call.raw_body, compressed=request.compressed, version=call.version)
     try:
-        return read_body(call.raw_body, compressed=request.compressed, version=call.version)
+        while True:
+            next(steps)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        found: Sequence[RegisterBody] = end.value
+        return found
     except BadBody as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, f"register body: {error}") from error
+
+
+def _registrations(
+    request: RegisterBrokerRequest, zone_name: str | None, bodies: Sequence[RegisterBody]
+) -> list[Registration]:
+    """Returns one for each body. A request that is itself a part, as the header says, is not divided again:
+    brokers bound their parts."""
+    whole = Registration(
+        cluster_name=request.cluster_name,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        broker_addr=request.broker_addr,
+        ha_server_addr=request.ha_server_addr,
+        enable_acting_master=request.enable_acting_master,
+        zone_name=zone_name,
+        forwards_sends=bool(request.forwards_sends),
+    )
+    if request.part_number is None:
+        last = len(bodies)
+        return [replace(whole, body=body, part=Part(i, i == last)) for i, body in enumerate(bodies, 1)]
+    topics = {name: topic for body in bodies for name, topic in body.topics.items()}
+    ordered = frozenset[str]().union(*(body.ordered for body in bodies))
+    part = Part(request.part_number, request.part_number == request.part_count)
+    return [replace(whole, body=replace(bodies[0], topics=topics, ordered=ordered), part=part)]
 
 
 def _log_stale(request: Registration, stale: StaleRegistration) -> None:

@@ -48,8 +48,9 @@ class RegisterBrokerBody(Wire):
 
 
 class RegisterBrokerRequest(Wire):
-    """Header of 103. Ours: forwards_sends, as a slave this broker forwards messages of producers to the
-    master, so the name server may show it as an alias of the master; RocketMQ's name servers ignore it."""
+    """Header of 103. Ours, which RocketMQ's name servers ignore: forwards_sends, as a slave this broker
+    forwards messages of producers to the master, so the name server may show it as an alias of the master;
+    part_number, from 1, and part_count, if the broker's topics are registered in several requests."""
 
     broker_name: str
     broker_addr: str
@@ -61,6 +62,8 @@ class RegisterBrokerRequest(Wire):
     compressed: bool = False
     body_crc32: int = 0
     forwards_sends: bool | None = None
+    part_number: int | None = None
+    part_count: int | None = None
 
 
 class RegisterBrokerResponse(Wire):
@@ -206,18 +209,21 @@ class RegisterTopicRequest(Wire):
 
 
 class QueryDataVersionRequest(Wire):
-    """Header of 322."""
+    """Header of 322. Ours: asks_for_parts, the answer shall say whether the topics may be registered in
+    parts; RocketMQ's name servers ignore it."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: int
+    asks_for_parts: bool | None = None
 
 
 class QueryDataVersionResponse(Wire):
-    """Response header of 322."""
+    """Response header of 322. takes_parts: only if it was asked for."""
 
     changed: bool
+    takes_parts: bool | None = None
 
 
 class BrokerMemberGroupRequest(Wire):

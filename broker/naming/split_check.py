@@ -1,0 +1,69 @@
+"""Whether a name server can be registered with in parts.
+
+A name server with deleteTopicWithBrokerRegistration=true removes the topics that a registration lacks, so
+each part would remove those of all others. KeelMQ's name servers are told which part a registration is, and
+remove nothing before the last one: they say so in the response to QUERY_DATA_VERSION (322). RocketMQ's are
+asked for the setting (319).
+"""
+
+from typing import Final
+
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Empty, Ok
+from keelmq.remoting.operations.namesrv_admin import GET_NAMESRV_CONFIG
+from keelmq.remoting.operations.route import (
+    QUERY_DATA_VERSION,
+    DataVersion,
+    QueryDataVersionRequest,
+    RegisterBrokerRequest,
+)
+
+DELETES: Final = "deleteTopicWithBrokerRegistration"
+
+
+class SplitCheck:
+    """What the name servers have answered, until their connections are lost."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+        self._refusals: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str:
+        """Which name servers take no parts, and why; empty: none is known."""
+        return "; ".join(refusal for refusal in self._refusals.values() if refusal)
+
+    def forget(self, address: str) -> None:
+        """Asks this name server again before the next parts: it may have other settings."""
+        self._refusals.pop(address, None)
+
+    async def refusal(self, address: str, broker: RegisterBrokerRequest, *, timeout_ms: int) -> str:
+        """Returns why the broker must not register in parts; empty: it may. A name server that does not tell
+        its setting has the default, which allows it."""
+        known = self._refusals.get(address)
+        if known is not None:
+            return known
+        request = QueryDataVersionRequest(
+            broker_name=broker.broker_name,
+            broker_addr=broker.broker_addr,
+            cluster_name=broker.cluster_name,
+            broker_id=broker.broker_id,
+            asks_for_parts=True,
+        )
+        outcome = await self._client.call(
+            address, QUERY_DATA_VERSION, request, DataVersion(), timeout_ms=timeout_ms
+        )
+        if not isinstance(outcome, Ok):
+            return ""  # nor does it answer the registration, which says why
+        if outcome.header.takes_parts:
+            self._refusals[address] = ""
+            return ""
+        settings = await self._client.call(address, GET_NAMESRV_CONFIG, Empty(), timeout_ms=timeout_ms)
+        lines = bytes(settings.body or b"").splitlines() if isinstance(settings, Ok) else []
+        deletes = f"{DELETES}=true".encode() in lines
+        self._refusals[address] = (
+            f"name server {address} would remove the topics of all other parts ({DELETES}=true)"
+            if deletes
+            else ""
+        )
+        return self._refusals[address]
