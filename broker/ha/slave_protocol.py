@@ -94,7 +94,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._broken = False  # the log takes no more bytes: the connection is about to be closed
         self._turn_bytes = 0  # read into the log in this turn of the loop
         self._unsent = b""  # reports of a turn with large reads
-        self._reports_end = False
+        self.reports_ended = False
         self.closed_by_master = False  # set when the connection is closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -194,7 +194,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._turn_bytes = 0
         if self._transport is None or self._close is not None:
             return
-        if self._unsent and not self._reports_end:
+        if self._unsent and not self.reports_ended:
             self._transport.write(self._unsent)
         self._unsent = b""
         if self._disk_job is None and not self._transport.is_reading():
@@ -272,7 +272,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case SendBytes():
-                if self._reports_end:
+                if self.reports_ended:
                     return
                 if self._turn_bytes:
                     self._unsent += effect.data
@@ -360,7 +360,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def end_reports(self) -> None:
         """Sends nothing any more, and ends the stream, which a master answers by closing the connection."""
-        self._reports_end = True
+        self.reports_ended = True
         transport = self._transport
         if transport is not None and not transport.is_closing() and transport.can_write_eof():
             transport.write_eof()  # TLS has none

@@ -203,9 +203,11 @@ class LeaseCluster:
 
 def _job(mode: str, runs: int, seed: int) -> list[Result]:
     dice = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="keelmq-lease-") as directory:
-        with LeaseCluster(Path(directory), MODES[mode]) as cluster:
-            return [cluster.run(dice) for _ in range(runs)]
+    with (
+        tempfile.TemporaryDirectory(prefix="keelmq-lease-") as directory,
+        LeaseCluster(Path(directory), MODES[mode]) as cluster,
+    ):
+        return [cluster.run(dice) for _ in range(runs)]
 
 
 def runs_of(mode: str, runs: int, *, jobs: int, seed: int) -> list[Result]:

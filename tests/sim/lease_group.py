@@ -277,6 +277,11 @@ class LeasedBroker(SimBroker):
 
         self.ask(lambda _c: sim._read_group, answered)
 
+    def reset_connection(self, member: sim.SimController) -> None:
+        """Both ends see it."""
+        member.table.connection_closed(self._connections[member.name], member.world.now_ms)
+        self.lease.connection_lost(member.name)
+
     # -- the lease -------------------------------------------------------------------------------------
 
     def may_acknowledge(self) -> bool:
@@ -478,9 +483,7 @@ class LeaseGroup(Group):
         self._cut_from(master, [member.name for member in self.controllers.members])
         if self.cut_off.resets:
             for member in self.controllers.members:
-                connection = self.brokers[master]._connections[member.name]
-                member.table.connection_closed(connection, world.now_ms)
-                cast(LeasedBroker, self.brokers[master]).lease.connection_lost(member.name)
+                cast(LeasedBroker, self.brokers[master]).reset_connection(member)
         if self.cut_off.lag_ms:
             world.run_until(world.now_ms + self.cut_off.lag_ms)
         self._cut_from(master, slaves)

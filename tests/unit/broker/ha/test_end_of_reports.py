@@ -33,7 +33,7 @@ def deaf_master(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The end of the stream does not arrive: the master keeps its link, and counts the last reports."""
 
     def end_reports(protocol: SlaveProtocol) -> None:
-        protocol._reports_end = True
+        protocol.reports_ended = True
 
     monkeypatch.setattr(SlaveProtocol, "end_reports", end_reports)
     yield
@@ -55,7 +55,7 @@ async def test_a_master_that_may_have_the_link_is_waited_for(tmp_path: Path, dea
         protocol = slave.service.client.protocol
         assert protocol is not None
         term = asyncio.create_task(slave.lead(2))
-        await until(lambda: protocol._reports_end, "it waits")
+        await until(lambda: protocol.reports_ended, "it waits")
         link = master.service.links[2]
         acked, end = link.ack_offset, master.put()
         await until(lambda: slave.store.commit_log.max_offset == end, "copied")
