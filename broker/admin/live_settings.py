@@ -95,12 +95,18 @@ class LiveSettings:
 
     async def update(self, header: Empty, call: Call) -> Reply:
         """Changes settings, all that are given or none (25). Raises CommandError if one is refused. The
-        remark warns of a change that weakens what an acknowledgement promises, or that stops writes."""
+        remark warns of a change that weakens what an acknowledgement promises, or that stops writes, and of
+        settings that do not fit together now."""
         before, refusing = list(guarantees(self._config.durability)), self._gate.refuse_few_replicas()
+        warned = self._config.warnings()
         remark = await self._store.update(call.raw_body, call.changes)
         now, refused = list(guarantees(self._config.durability)), self._gate.refuse_few_replicas()
         notes = [] if remark is None else [remark]
         notes += [f"now {line}" for line in now if line not in before and line.startswith("RPO")]
+        warnings = [line for line in self._config.warnings() if line not in warned]
+        for line in warnings:
+            logger.warning("%s", line)
+        notes += [f"warning: {line}" for line in warnings]
         if refused is not None and refusing is None and self._gate.writable:
             notes.append(f"messages are refused from now on: {refused.remark}")
         return Reply(remark="; ".join(notes) or None)

@@ -71,8 +71,10 @@ class Broker(BrokerParts):
         await check_ports(self.config)
         # Long after a crash: other brokers of the process go on.
         await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
-        for line in (*guarantees(self.config.durability), *self.config.warnings(), f"data path: {report()}"):
+        for line in (*guarantees(self.config.durability), f"data path: {report()}"):
             logger.info("%s", line)
+        for line in self.config.warnings():
+            logger.warning("%s", line)
         replication = self._controlled or self._plain
         if replication is not None:
             await replication.listen()

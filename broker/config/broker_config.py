@@ -21,6 +21,7 @@ from broker.config.metrics_settings import MetricsSettings
 from broker.config.run_time_keys import AT_RUN_TIME
 from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, power_lost, rpo
+from broker.core.report_lease import report_lease_ms, shortest_timeout_ms
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.server_config import ServerConfig
@@ -122,7 +123,9 @@ class BrokerConfig(
     controller_heart_beat_timeout_mills: int = Field(
         3_000,
         gt=0,
-        description="ms without heartbeat until the controller takes the broker for dead; RocketMQ: 10000",
+        description="ms without heartbeat until the controller takes the broker for dead; at least 3 x "
+        "brokerHeartbeatInterval, and so long that the reports of slaves count for isolationLeaseEnable: "
+        "brokerHeartbeatInterval + 800, and a ninth of that; RocketMQ: 10000",
     )
     broker_heartbeat_interval: int = Field(
         1_000, gt=0, description="ms between two heartbeats to every controller"
@@ -351,11 +354,35 @@ class BrokerConfig(
     def warnings(self) -> list[str]:
         """Returns texts about settings that are legal and probably a mistake."""
         found = [] if self.enable_controller_mode else self.plain_warnings()
+        if self.enable_controller_mode:
+            found += self._controlled_warnings()
+        if self.force_verify_prop_crc and not self.check_crc_on_recover:
+            found.append("forceVerifyPropCRC has no effect without checkCRCOnRecover")
         if not self.name_servers:
             found.append("namesrvAddr is empty: no client will find this broker")
         if self.timer_wheel_enable and self.timer_max_delay_sec > self.file_reserved_time * 3_600:
             found.append(
                 f"timerMaxDelaySec {self.timer_max_delay_sec} is above fileReservedTime "
                 f"{self.file_reserved_time} h: the longest timers are deleted before they are due"
+            )
+        return found
+
+    def _controlled_warnings(self) -> list[str]:
+        """Returns what warnings() says of keys of controller mode that do not fit together."""
+        found, timeout_ms = [], self.controller_heart_beat_timeout_mills
+        if self.waits_for_replicas and self.ha_max_time_slave_not_catchup >= self.slave_timeout:
+            found.append(
+                f"haMaxTimeSlaveNotCatchup {self.ha_max_time_slave_not_catchup} is not below slaveTimeout "
+                f"{self.slave_timeout}: messages fail (code 12) before a replica that hangs leaves the "
+                "SyncStateSet; lower haMaxTimeSlaveNotCatchup, or raise slaveTimeout"
+            )
+        terms = timeout_ms, self.broker_heartbeat_interval
+        if self.isolation_lease_enable and not report_lease_ms(*terms, is_keelmq=True):
+            least = shortest_timeout_ms(self.broker_heartbeat_interval)
+            found.append(
+                f"controllerHeartBeatTimeoutMills {timeout_ms} is below {least}: between the reports of its "
+                "slaves another master could be elected, so they do not count for isolationLeaseEnable, and "
+                "a master acknowledges nothing while all controllers are down; raise it, or lower "
+                "brokerHeartbeatInterval"
             )
         return found

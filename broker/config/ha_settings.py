@@ -13,7 +13,10 @@ class HaLinkSettings(Config):
     """Base of BrokerConfig."""
 
     ha_send_heartbeat_interval: int = Field(
-        1_000, gt=0, description="ms of silence before one; RocketMQ: 5000"
+        1_000,
+        gt=0,
+        description="ms of silence before one; below haHousekeepingInterval; in controller mode KeelMQ's "
+        "brokers send one another something every 150 ms if this is more; RocketMQ: 5000",
     )
     ha_housekeeping_interval: int = Field(20_000, gt=0, description="ms of silence that close a link")
     ha_transfer_batch_size: int = Field(131_072, ge=4_096, le=1_048_576, description="bytes per HA packet")

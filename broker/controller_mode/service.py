@@ -117,7 +117,7 @@ class ControllerMode:
         self._lease = IsolationLease(
             self.ha,
             timeout_ms=config.controller_heart_beat_timeout_mills,
-            send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+            heartbeat_interval_ms=config.broker_heartbeat_interval,
         )
 
     def _make_roles(self, files: MetaFiles) -> None:
@@ -246,7 +246,7 @@ class ControllerMode:
         config = self._config
         self._lease.configure(
             timeout_ms=config.controller_heart_beat_timeout_mills,
-            send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
+            heartbeat_interval_ms=config.broker_heartbeat_interval,
         )
         self.ha.configure(ha_settings(config))
         self._events.configure(copies=awaited_copies(config))

@@ -7,8 +7,9 @@ ways:
     heard by the controllers    the controller that led when it was asked has answered each heartbeat since;
                                 it waits a whole timeout after the last one, a later leader its grace period
     heard by its slaves         every other member of the SyncStateSet, in force or proposed, was heard lately
-                                over an open link; a slave that is elected closes it first. What waited in
-                                the kernel while this process was stopped was not heard (core/pauses.py)
+                                over an open link, so lately that it cannot have begun a term since:
+                                core/report_lease.py says how long that is. What waited in the kernel while
+                                this process was stopped was not heard (core/pauses.py)
 
 Either is enough: while the controllers are down the slaves are heard, and while a slave is lost the
 controllers are (and remove it from the set). A master that is the only member has no transfer target. All
@@ -19,7 +20,7 @@ Invariant (property test): while controllers_end_ms() is ahead, no controller ha
 """
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 MARGIN = 10
 """A tenth of each term is given up: for clocks that run at different rates, and for the time from the check
@@ -36,26 +37,37 @@ class ReplicaLink(Protocol):
         """When the slave is known to have sent something last (PauseDetector)."""
         ...
 
+    @property
+    def pulls_metadata(self) -> bool:
+        """Whether it is a KeelMQ slave, which keeps the second rule of core/report_lease.py."""
+        ...
+
+
+class ReplicaLeases(NamedTuple):
+    """For how many ms after its arrival a slave's report counts; 0: not at all."""
+
+    keelmq_ms: int
+    foreign_ms: int
+
 
 class Lease:
     """Facts in, the end of the lease out."""
 
-    def __init__(self, *, timeout_ms: int, replica_timeout_ms: int) -> None:
-        """timeout_ms: the heartbeat timeout that we give the controllers. replica_timeout_ms: a slave that
-        was silent for so long is not known to be a slave any more."""
+    def __init__(self, *, timeout_ms: int, replica_leases: ReplicaLeases) -> None:
+        """timeout_ms: the heartbeat timeout that we give the controllers."""
         self._heard: dict[str, tuple[int, int]] = {}  # since when without a break, and the latest
         self._proof: tuple[str, int] | None = None
         self._not_before_ms = 0  # heartbeats that were sent earlier had a shorter timeout
-        self._set(timeout_ms, replica_timeout_ms)
+        self._set(timeout_ms, replica_leases)
 
-    def _set(self, timeout_ms: int, replica_timeout_ms: int) -> None:
+    def _set(self, timeout_ms: int, replica_leases: ReplicaLeases) -> None:
         self._timeout_ms = timeout_ms - timeout_ms // MARGIN
         grace_ms = min(timeout_ms, GRACE_MS)
         self._grace_ms = grace_ms - grace_ms // MARGIN
-        self._replica_timeout_ms = replica_timeout_ms
+        self._replica_leases = replica_leases
 
-    def configure(self, *, timeout_ms: int, replica_timeout_ms: int, since_ms: int) -> None:
-        """Changes both times. since_ms: heartbeats that were sent from then on had this timeout.
+    def configure(self, *, timeout_ms: int, replica_leases: ReplicaLeases, since_ms: int) -> None:
+        """Changes the times. since_ms: heartbeats that were sent from then on had this timeout.
 
         A shorter timeout counts at once. A longer one must be given when the old one has passed since
         since_ms: then nothing that was heard before can still count, and it is forgotten here.
@@ -63,7 +75,7 @@ class Lease:
         if timeout_ms - timeout_ms // MARGIN > self._timeout_ms:
             self._not_before_ms = since_ms
             self._heard = {each: heard for each, heard in self._heard.items() if heard[1] >= since_ms}
-        self._set(timeout_ms, replica_timeout_ms)
+        self._set(timeout_ms, replica_leases)
 
     def heartbeat_answered(self, controller: str, sent_ms: int, now_ms: int) -> None:
         """The controller has heard us at sent_ms or later.
@@ -106,8 +118,9 @@ class Lease:
         Called for every acknowledgement, so the transfer targets come first: while all of them are heard, the
         controllers do not matter.
         """
+        keelmq_ms, foreign_ms = self._replica_leases
         for transfer_target in transfer_targets:
             link = links.get(transfer_target)
-            if link is None or now_ms >= link.heard_ms + self._replica_timeout_ms:
+            if link is None or now_ms >= link.heard_ms + (keelmq_ms if link.pulls_metadata else foreign_ms):
                 return now_ms >= self.controllers_end_ms()
         return False

@@ -1,5 +1,6 @@
 """The settings of links, made from those of the HA service, which change while the broker runs."""
 
+from broker.core.report_lease import REPORT_MS
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.ports import HaSettings
@@ -21,7 +22,8 @@ def slave_link_settings(settings: HaSettings, *, file_bytes: int) -> SlaveSettin
     """Returns the settings of a slave's link. file_bytes: mappedFileSizeCommitLog."""
     return SlaveSettings(
         file_bytes=file_bytes,
-        send_heartbeat_interval_ms=settings.send_heartbeat_interval_ms,
+        send_heartbeat_interval_ms=min(settings.send_heartbeat_interval_ms, REPORT_MS),
+        silent_interval_ms=settings.housekeeping_interval_ms // 2,
         housekeeping_interval_ms=settings.housekeeping_interval_ms,
         sync_from_last_file=settings.sync_from_last_file,
         async_learner=settings.async_learner,

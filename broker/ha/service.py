@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from broker.core.report_lease import ReportPromise
 from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.master_link import MasterLink
@@ -79,6 +80,7 @@ class HaService:
         self._settings, self._events, self._clock = settings, events, clock
         self._security = security
         self.watch = watch
+        self._promise = ReportPromise()
         self._host, self._port = host, port
         self._server = MasterServer(
             store.commit_log,
@@ -195,6 +197,8 @@ class HaService:
         stays = self.mastership is not None and self.mastership.broker_id == broker_id
         # a missed epoch may have had another master, which our slaves followed: their acks are of another log
         keep_links = stays and epoch <= self.last_epoch + 1
+        if not stays:
+            await self._end_reports()
         await self.leave_role("the role changes", keep_links=keep_links)
         before = self.store.commit_log.max_offset
         if not stays:
@@ -212,6 +216,18 @@ class HaService:
         if not stays:
             self.store.become_master()
         self._begin_term(broker_id, epoch, sync_state_set)
+
+    async def _end_reports(self) -> None:
+        """Returns when no earlier master counts a report of this broker for its isolation lease. With all-ack
+        none may acknowledge without this broker anyway."""
+        if self._settings.all_ack:
+            return
+        began_ms = self._clock()
+        if self.client is not None:
+            await self.client.end_reports()
+        await asyncio.sleep(self._promise.left_ms(self._clock()) / 1000)
+        if (took_ms := self._clock() - began_ms) > TICK_MS:
+            logger.info("waited %d ms until the master before has no isolation lease any more", took_ms)
 
     def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
         log, state, epochs = self.store.commit_log, self._server.state, self.log_epochs.now
@@ -274,6 +290,7 @@ class HaService:
             check_master=self.check_master,
             security=self._security,
             watch=self.watch,
+            promise=self._promise,
         )
 
     async def leave_role(self, reason: str, *, keep_links: bool = False) -> None:

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from broker.core.report_lease import PROMISE_MS, ReportPromise
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import Close, SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
@@ -48,10 +49,12 @@ class SlaveClient:
         check_master: MasterCheck,
         security: HaSecurity,
         watch: MasterWatch | None,
+        promise: ReportPromise | None = None,
     ) -> None:
         """commit: the group commit; None without sync_flush. check_master: asked before every connection but
         the first, whose address the caller has just checked. watch: of this master and those before;
-        None: nobody wants to know."""
+        None: nobody wants to know. promise: by the reports to this master and those before; None: their
+        master has no lease."""
         self.address = address
         self.broker_id = broker_id
         self.fault: str | None = None
@@ -64,6 +67,7 @@ class SlaveClient:
         self._check_master = check_master
         self._security = security
         self._watch = watch
+        self._promise = promise
         self._speaks_plain = False  # to the next master; only with haPlainMaster
         self._ciphertext = memoryview(bytearray(PLAIN_BYTES if security.client_tls is not None else 0))
         self._stopped = False
@@ -132,10 +136,29 @@ class SlaveClient:
             return protocol.ended.result(), protocol.link.received_bytes > 0
         finally:
             protocol.close("the client stops")
+            self._keep_promise(protocol)
             self.protocol = None
             self._look(None)
             if self._security.plain_master and not protocol.link.transferring:
                 self._speaks_plain = not self._speaks_plain  # what this master understands is found out
+
+    def _keep_promise(self, protocol: SlaveProtocol) -> None:
+        if self._promise is not None and protocol.is_connected and not protocol.closed_by_master:
+            self._promise.reported(protocol.link.sent_ms)
+
+    async def end_reports(self) -> None:
+        """Reports nothing any more. Returns when this broker may begin a term as master, as far as the
+        reports of this client are concerned (broker/core/report_lease.py); stop() must follow."""
+        self._stopped = True
+        protocol, promise = self.protocol, self._promise
+        if protocol is None or promise is None:
+            return
+        protocol.end_reports()
+        if protocol.is_connected and not protocol.ended.done():
+            sent_ms, now_ms = protocol.link.sent_ms, self._clock()
+            left_ms = max(0, sent_ms + PROMISE_MS - now_ms)
+            await asyncio.wait([protocol.ended], timeout=left_ms / 1000)
+        self._keep_promise(protocol)
 
     def _look(self, heard_ms: int | None) -> None:
         if self._watch is not None:

@@ -95,6 +95,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._turn_bytes = 0  # read into the log in this turn of the loop
         self._unsent = b""  # reports of a turn with large reads
         self._is_held = False  # reads nothing until more is dispatched
+        self.reports_ended = False
+        self.closed_by_master = False  # set when the connection is closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass of it
@@ -122,6 +124,11 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._hello = None
         self._transport.write(proof)
         self._perform(now_ms)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection was made; it may have ended since."""
+        return self._transport is not None
 
     @property
     def is_proving(self) -> bool:
@@ -188,9 +195,9 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._turn_bytes = 0
         if self._transport is None or self._close is not None:
             return
-        if self._unsent:
+        if self._unsent and not self.reports_ended:
             self._transport.write(self._unsent)
-            self._unsent = b""
+        self._unsent = b""
         self._read_on()
 
     def _read_on(self) -> None:
@@ -285,6 +292,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case SendBytes():
+                if self.reports_ended:
+                    return
                 if self._turn_bytes:
                     self._unsent += effect.data
                 elif self._transport is not None and not self._transport.is_closing():
@@ -369,6 +378,13 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         self._store.begin_reset(offset)
         self._finish_cut(lambda: None)
 
+    def end_reports(self) -> None:
+        """Sends nothing any more, and ends the stream, which a master answers by closing the connection."""
+        self.reports_ended = True
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and transport.can_write_eof():
+            transport.write_eof()  # TLS has none
+
     def close(self, reason: str) -> None:
         """Aborts the connection. Only the first reason is kept."""
         self._end(Close(reason))
@@ -381,6 +397,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._close is None:
+            self.closed_by_master = exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
             self._close = Close(
                 NO_PROOF if self.is_proving else str(exc or "the master closed the connection")
             )

@@ -150,7 +150,7 @@ def _remarks(file: ConfigFile) -> list[Finding]:
     found = []
     if file.broker is not None:
         found += [
-            warning("config.loads", file.name, text, "remove or set that key")
+            warning("config.loads", file.name, text, "change or remove one of these keys")
             for text in file.broker.warnings()
         ]
     if file.controller is not None and file.controller.enable_elect_unclean_master:

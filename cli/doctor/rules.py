@@ -12,7 +12,7 @@ from cli.doctor.plain_groups import plain_rules
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import group_rules
 from keelmq.remoting.addresses import is_loopback
-from namesrv.plugins.controller.config import ControllerConfig
+from namesrv.plugins.controller.config import LEASE_GRACE_MS, ControllerConfig
 
 ROUTES_EXPIRE_MS = 120_000
 """A name server removes a broker that has not registered for this long."""
@@ -25,6 +25,7 @@ def rules(files: Sequence[ConfigFile]) -> list[Finding]:
     found = [*_controllers(controllers), *_loopback(files)]
     for file, controller in controllers:
         found += _members(file.name, controller)
+    found += _lease(brokers, controllers)
     for file, broker in brokers:
         found += _broker_timeouts(file.name, broker)
         found += _lists(file.name, broker, controllers)
@@ -166,16 +167,31 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _lease(
+    brokers: Sequence[tuple[ConfigFile, BrokerConfig]],
+    controllers: Sequence[tuple[ConfigFile, ControllerConfig]],
+) -> Iterator[Finding]:
+    """A new leader that waits less than masters rely on may replace one that still acknowledges."""
+    leased = [each for _, each in brokers if each.enable_controller_mode and each.isolation_lease_enable]
+    if brokers and not leased:
+        return
+    relied_ms = min(
+        LEASE_GRACE_MS,
+        max((each.controller_heart_beat_timeout_mills for each in leased), default=LEASE_GRACE_MS),
+    )
+    for file, controller in controllers:
+        if controller.controller_grace_ms < relied_ms:
+            text = f"controllerGraceMs={controller.controller_grace_ms}, and masters rely on {relied_ms}"
+            step = (
+                "raise it, or lower controllerHeartBeatTimeoutMills of the brokers: a master that is cut off "
+                "may acknowledge after another one was elected"
+            )
+            yield failed("config.timeouts", file.name, text, step)
+
+
 def _broker_timeouts(name: str, broker: BrokerConfig) -> Iterator[Finding]:
     """Timeouts that the broker's configuration model accepts, but that hurt in operation."""
     found = []
-    controlled = broker.enable_controller_mode and broker.waits_for_replicas
-    if controlled and broker.ha_max_time_slave_not_catchup >= broker.slave_timeout:
-        text = (
-            f"haMaxTimeSlaveNotCatchup={broker.ha_max_time_slave_not_catchup} is not below "
-            f"slaveTimeout={broker.slave_timeout}: messages fail before a hung replica leaves the set"
-        )
-        found.append(("lower haMaxTimeSlaveNotCatchup, or raise slaveTimeout", text))
     if broker.register_name_server_period >= ROUTES_EXPIRE_MS:
         text = (
             f"registerNameServerPeriod={broker.register_name_server_period} is not below "

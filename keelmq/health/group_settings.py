@@ -23,9 +23,12 @@ SHOULD_BE_EQUAL = (
     "flushDiskType",
     "haMaxTimeSlaveNotCatchup",
     "inSyncReplicas",
+    "isolationLeaseEnable",
     "maxMessageSize",
+    "messageDelayLevel",
     "minInSyncReplicas",
     "slaveTimeout",
+    "timerPrecisionMs",
 )
 """Keys whose difference makes the group's guarantees depend on which replica is master."""
 

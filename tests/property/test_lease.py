@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.core.lease import Lease
+from broker.core.lease import Lease, ReplicaLeases
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.plugins.controller.core.elect import LiveInfo
 from namesrv.plugins.controller.core.state import BrokerSet, Replica
@@ -24,6 +24,7 @@ TIMEOUT_MS, GRACE_MS = 3_000, 3_000
 KEY = BrokerKey("C", "b", 1)
 GROUP = BrokerSet("C", "b", replicas={1: Replica("a:1", "a:1;1")}, master_broker_id=1, master_epoch=1)
 END_MS = 60_000
+LEASES = ReplicaLeases(keelmq_ms=3_000, foreign_ms=5_000)
 
 
 class World:
@@ -38,7 +39,7 @@ class World:
         self.closed_ms = [0] * 3
         self.leader = 0
         self.deposed_ms: int | None = None
-        self.lease = Lease(timeout_ms=TIMEOUT_MS, replica_timeout_ms=TIMEOUT_MS)
+        self.lease = Lease(timeout_ms=TIMEOUT_MS, replica_leases=ReplicaLeases(TIMEOUT_MS, TIMEOUT_MS))
         self.tables = [HeartbeatTable() for _ in range(3)]
         self.watches = [LivenessView(table, lambda: self.now_ms) for table in self.tables]
         self.held_ms = 0
@@ -213,26 +214,41 @@ def test_a_close_of_earlier_is_no_proof_for_a_new_leader(monkeypatch: pytest.Mon
     assert fails(range(150))
 
 
+ROCKETMQ = 4
+"""The id of a slave that is not KeelMQ's."""
+
+
 def over_from(lease: Lease, transfer_targets: set[int], spoke_ms: dict[int, int]) -> int:
     """The first tenth of a second at which the lease is over; END_MS: it never is."""
-    links = {transfer_target: SimpleNamespace(heard_ms=at_ms) for transfer_target, at_ms in spoke_ms.items()}
+    links = {
+        transfer_target: SimpleNamespace(heard_ms=at_ms, pulls_metadata=transfer_target != ROCKETMQ)
+        for transfer_target, at_ms in spoke_ms.items()
+    }
     return next((at for at in range(0, END_MS, 100) if lease.is_over(at, transfer_targets, links)), END_MS)
 
 
 class TestTransferTargets:
     def test_a_master_without_transfer_targets_needs_nobody(self) -> None:
-        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=3_000, replica_leases=LEASES)
         assert over_from(lease, set(), {}) == END_MS
 
     def test_every_transfer_target_must_have_spoken(self) -> None:
         """One room with the master and a slave, the other with the controllers and another slave."""
-        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=3_000, replica_leases=LEASES)
         assert over_from(lease, {2, 3}, {2: 900, 3: 400}) == 3_400
         assert over_from(lease, {2, 3}, {2: 400, 3: 900}) == 3_400
         assert over_from(lease, {2, 3}, {2: 900}) == 0, "3 may be elected, and we would not hear of it"
 
+    def test_a_report_counts_as_long_as_its_sender_allows(self) -> None:
+        lease = Lease(timeout_ms=3_000, replica_leases=LEASES)
+        assert over_from(lease, {2, ROCKETMQ}, {2: 2_500, ROCKETMQ: 0}) == 5_000
+        assert over_from(lease, {2, ROCKETMQ}, {2: 1_500, ROCKETMQ: 0}) == 4_500
+        lease.configure(timeout_ms=1_000, replica_leases=ReplicaLeases(0, 500), since_ms=0)
+        assert over_from(lease, {2}, {2: 2_500}) == 2_500, "a report says nothing"
+        assert over_from(lease, {ROCKETMQ}, {ROCKETMQ: 2_500}) == 3_000
+
     def test_the_controllers_or_the_transfer_targets(self) -> None:
-        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=3_000, replica_leases=LEASES)
         lease.heartbeat_answered("n0", 1_000, 1_010)
         assert over_from(lease, {2}, {}) == 0, "who leads?"
         lease.confirmed("n0", 1_200)
@@ -246,7 +262,7 @@ class TestTransferTargets:
 
     def test_after_a_lost_connection_a_controller_must_hear_a_heartbeat_again(self) -> None:
         """It says on a new connection that we are master, and deposes us for the close of the old one."""
-        lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=3_000, replica_leases=LEASES)
         lease.heartbeat_answered("n0", 1_000, 1_010)
         lease.connection_lost("n0")
         lease.confirmed("n0", 1_100)
@@ -257,14 +273,14 @@ class TestTransferTargets:
         assert lease.controllers_end_ms() == 3_900
 
     def test_with_a_short_timeout_the_grace_of_a_new_leader_is_as_short(self) -> None:
-        lease = Lease(timeout_ms=1_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=1_000, replica_leases=LEASES)
         lease.heartbeat_answered("n0", 9_900, 9_910)
         lease.confirmed("n0", 10_000)
         lease.heartbeat_answered("n0", 10_500, 10_510)
         assert lease.controllers_end_ms() == 10_900, "n0 may have stopped leading at 10 000"
 
     def test_a_long_timeout_does_not_outlast_the_grace_of_a_new_leader(self) -> None:
-        lease = Lease(timeout_ms=10_000, replica_timeout_ms=3_000)
+        lease = Lease(timeout_ms=10_000, replica_leases=LEASES)
         lease.heartbeat_answered("n0", 1_000, 1_010)
         lease.confirmed("n0", 1_020)
         assert lease.controllers_end_ms() == 1_020 + 2_700

@@ -14,8 +14,8 @@ class Group:
     """Three controllers, three replicas, one producer that sends to whoever calls itself master."""
 
     def __init__(self, seed: int, *, all_ack: bool = True) -> None:
-        self.world = World(seed)
-        self.checker = Checker()
+        self.world = self.make_world(seed)
+        self.checker = self.make_checker()
         self.controllers = Controllers(self.world)
         self.disks = {f"b{index}": Disk() for index in range(3)}
         self.brokers: dict[str, SimBroker] = {}
@@ -27,6 +27,12 @@ class Group:
             controller.on_elected = self.notify
         self.world.every(15, self.produce)
         self.operator = Operator(self)
+
+    def make_world(self, seed: int) -> World:
+        return World(seed)
+
+    def make_checker(self) -> Checker:
+        return Checker()
 
     def start_broker(self, name: str) -> None:
         broker = SimBroker(name, self.world, self.controllers, self.checker, self.disks[name])

@@ -78,6 +78,14 @@ def _container(seed: int) -> Run:
     return Run(world.faults.total(), len(world.judge.acked), world.notes)
 
 
+def _lease(seed: int) -> Run:
+    from tests.sim.lease_group import LeaseGroup
+
+    group = LeaseGroup(seed)
+    group.run()
+    return Run(1, len(group.checker.acked), group.world.history)
+
+
 KINDS = {
     "controllers": Kind("whole controllers over a model of the log", 0.85, _controllers),
     "raft": Kind("whole controllers over the real pysyncobj", 0.15, _raft),
@@ -85,6 +93,9 @@ KINDS = {
     "whole": Kind("mqbroker and mqnamesrv as they ship, with producers and consumers", 0.1, _whole),
     "secure": Kind("the same with users, ACLs and members' proofs, and an attacker", 0.05, _secure),
     "container": Kind("the worlds of whole, each broker in a container beside another one", 0.05, _container),
+    "lease": Kind(
+        "the lease of a master that is cut off: clocks, phases and settings at random", 0.1, _lease
+    ),
     "group": Kind("controllers, replicas and producers: is an acknowledged message lost?", 0.1, _group),
 }
 

@@ -4,14 +4,18 @@ Fixed partitions on virtual time, with the real lease in each broker. A record c
 when another master, who lacks it, had been elected before. With replies that wait for the whole SyncStateSet
 there are none, lease or not. Otherwise the lease makes the difference: without it such records are lost. What
 was acknowledged before the election may be lost in these settings: that is what they promise.
+
+In these partitions a broken link is noticed at once and all timers are aligned, so they do not show how long
+a report of a slave may count: LeaseGroup does, with random clocks, phases, settings and silent cuts.
 """
 
 from collections.abc import Callable
 
 import pytest
 
+from broker.config.broker_config import BrokerConfig
 from broker.core.confirm_offset import replicated_offset
-from broker.core.lease import Lease
+from broker.core.lease import Lease, ReplicaLeases
 from keelmq.remoting.codes import ResponseCode
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.elect import LiveInfo
@@ -21,10 +25,12 @@ from tests.sim.brokers import CLUSTER, GROUP, SimBroker
 from tests.sim.checkers import Checker, Violation
 from tests.sim.controllers import HEARTBEAT_TIMEOUT_MS, SimController
 from tests.sim.group import Group
+from tests.sim.kinds import found_seeds
+from tests.sim.lease_group import Cut, LeaseGroup, Rules, config_of
 from tests.support.slices import first, share
 
 CUT_MS, HEAL_MS, END_MS = 6_000, 16_000, 26_000
-WITNESS_MS = 3_000
+REPORT_LEASE_MS = 3_000
 
 
 class LateChecker(Checker):
@@ -132,7 +138,10 @@ class Isolated(Group):
     def start_broker(self, name: str) -> None:
         broker = LeasedBroker(name, self.world, self.controllers, self.checker, self.disks[name])
         if self._lease:
-            broker.lease = Lease(timeout_ms=HEARTBEAT_TIMEOUT_MS, replica_timeout_ms=WITNESS_MS)
+            broker.lease = Lease(
+                timeout_ms=HEARTBEAT_TIMEOUT_MS,
+                replica_leases=ReplicaLeases(REPORT_LEASE_MS, REPORT_LEASE_MS),
+            )
         broker.all_ack = self.all_ack
         self.brokers[name] = broker
         broker.peers = self.brokers
@@ -269,3 +278,84 @@ def test_the_controllers_downtime_does_not_hurt() -> None:
     before = len(group.checker.acked)
     group.world.run_until(HEAL_MS)
     assert len(group.checker.acked) - before > 500
+
+
+def late_in(seeds: range, *, config: BrokerConfig | None = None, cut: Cut | None = None, rules: Rules) -> int:
+    """How many of the seeds acknowledge something late."""
+    count = 0
+    for seed in seeds:
+        try:
+            LeaseGroup(seed, config=config, cut=cut, rules=rules).run()
+        except Violation:
+            count += 1
+    return count
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("seed", [*range(8), *found_seeds("lease")])
+def test_s2_nothing_is_acknowledged_after_another_master(seed: int) -> None:
+    LeaseGroup(seed).run()
+
+
+@pytest.mark.long
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("seed", range(8, 1_000))
+def test_s2_nothing_is_acknowledged_after_another_master_in_more_settings(seed: int) -> None:
+    LeaseGroup(seed).run()
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("interval_ms", [1_000, 5_000])
+def test_s2_three_reports_are_too_long_for_a_lease(interval_ms: int) -> None:
+    """Rule 1, protection off. The heartbeat timeout is the default, the interval ours and RocketMQ's."""
+    config = config_of(haSendHeartbeatInterval=interval_ms)
+    rules = Rules(first=False, second=False)
+    assert not late_in(range(2), config=config, cut=Cut(), rules=Rules())
+    assert late_in(range(4), config=config, cut=Cut(), rules=rules)
+
+
+@pytest.mark.promise("S2")
+def test_s2_a_report_counts_no_longer_although_its_sender_waits() -> None:
+    """Rule 1 alone: no controller has elected, not only no broker begun, when the lease is over."""
+    config = config_of(haSendHeartbeatInterval=5_000)
+    assert late_in(range(3), config=config, cut=Cut(), rules=Rules(first=False))
+    assert not late_in(range(3), config=config, cut=Cut(), rules=Rules(second=False))
+
+
+@pytest.mark.promise("S2")
+def test_s2_an_elected_slave_that_does_not_wait_is_too_early() -> None:
+    """Rule 2, protection off. The slave is cut off while it is told of its election."""
+    seeds, rules = range(share(40), share(40) + 8), Rules(second=False)
+    late = sum(late_in(seeds, cut=Cut(lag_ms=lag_ms), rules=rules) for lag_ms in (1_500, 2_000, 2_500))
+    assert late
+    assert not sum(late_in(seeds, cut=Cut(lag_ms=lag_ms), rules=Rules()) for lag_ms in (2_000,))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param(
+            {
+                "haSendHeartbeatInterval": 5_000,
+                "haHousekeepingInterval": 20_000,
+                "controllerHeartBeatTimeoutMills": 10_000,
+            },
+            id="RocketMQ's, written out",
+        ),
+        pytest.param(
+            {"controllerHeartBeatTimeoutMills": 1_500, "brokerHeartbeatInterval": 400}, id="short timeout"
+        ),
+    ],
+)
+def test_while_the_controllers_are_down_a_master_serves_on(settings: dict[str, int]) -> None:
+    """RIP-44: a message every 15 ms, for ten seconds, and hardly one is refused between two reports."""
+    for seed in range(share(24)):
+        group = LeaseGroup(seed, config=config_of(**settings))
+        assert group.run_without_controllers() > 640
+
+
+def test_with_a_timeout_that_is_too_short_a_master_does_not_serve_without_controllers() -> None:
+    """No report counts then, and the start says so (BrokerConfig.warnings)."""
+    config = config_of(controllerHeartBeatTimeoutMills=1_000, brokerHeartbeatInterval=200)
+    assert LeaseGroup(1, config=config).run_without_controllers() < 100

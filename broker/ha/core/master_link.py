@@ -13,6 +13,7 @@ import sys
 
 import msgspec
 
+from broker.core.report_lease import REPORT_MS
 from broker.ha.core.epochs import EpochEntry, Epochs
 from broker.ha.core.frames import (
     EPOCHS_MAX,
@@ -127,8 +128,9 @@ class MasterLink:
 
     def _set_heartbeat_interval(self) -> None:
         self._heartbeat_ms = self._settings.send_heartbeat_interval_ms
-        if self._settings.is_watched and self.pulls_metadata:  # slaves of RocketMQ report nothing
-            self._heartbeat_ms = min(self._heartbeat_ms, WATCHED_MS)
+        if self.pulls_metadata:  # slaves of RocketMQ answer nothing
+            often_ms = WATCHED_MS if self._settings.is_watched else REPORT_MS
+            self._heartbeat_ms = min(self._heartbeat_ms, often_ms)
 
     def _packet_bytes(self) -> int:
         limit = self._settings.batch_bytes

@@ -17,6 +17,7 @@ from collections import deque
 
 import msgspec
 
+from broker.core.report_lease import HEARD_MS
 from broker.ha.core import frames
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import MasterHandshake, SlaveHandshake, TransferHeader
@@ -71,7 +72,9 @@ Effect = SendBytes | Truncate | SaveEpochs | ResetTo | Confirm | Close
 
 
 class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """As in HaSettings. file_bytes: mappedFileSizeCommitLog. pulls_metadata: it asks for metadata (29001)."""
+    """As in HaSettings. file_bytes: mappedFileSizeCommitLog. pulls_metadata: it asks for metadata (29001).
+    silent_interval_ms: of reports while the master is silent, that may count for its lease although nothing
+    of it arrives here (broker/core/report_lease.py); None: as often as else."""
 
     file_bytes: int
     send_heartbeat_interval_ms: int
@@ -80,6 +83,7 @@ class SlaveSettings(msgspec.Struct, frozen=True, kw_only=True):
     async_learner: bool
     sync_flush: bool
     pulls_metadata: bool
+    silent_interval_ms: int | None = None
 
 
 class SlaveLink:
@@ -165,9 +169,15 @@ class SlaveLink:
             self.progress.read(now_ms, has=self.max_offset, of=self.master_max_offset)
         late_ms = now_ms - self.sent_ms
         part = self._ack_is_due and late_ms >= ACK_DELAY_MS
-        idle = self._acked_offset >= 0 and late_ms >= self._settings.send_heartbeat_interval_ms
+        idle = self._acked_offset >= 0 and late_ms >= self._report_interval_ms(now_ms)
         if part or idle:
             self._effects.append(self._new_ack(now_ms))
+
+    def _report_interval_ms(self, now_ms: int) -> int:
+        settings = self._settings
+        if settings.silent_interval_ms is not None and now_ms - self.read_ms > HEARD_MS:
+            return settings.silent_interval_ms
+        return settings.send_heartbeat_interval_ms
 
     def _new_ack(self, now_ms: int) -> SendBytes:
         self.sent_ms, self._acked_offset = now_ms, self._ack

@@ -149,7 +149,7 @@ class Transport(asyncio.Transport):
         self.queued_bytes = 0
         self._protocol: Any = None
         self._buffered = False
-        self._closing = self._lost = self._dead = False
+        self._closing = self._lost = self._dead = self._half_closed = False
         self._flying = self._reading_paused = self._writing_paused = False
         self._stuck_since: float | None = None
         self._high, self._low = HIGH_BYTES, LOW_BYTES
@@ -196,11 +196,22 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """The other end closes when it reads this, and so ends its own direction."""
+        if not self._closing and not self._dead and not self._half_closed:
+            self._half_closed = True
+            self.queue.append(None)
+            self._fly()
+
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self.queue.append(None)
-            self._fly()
+            if not self._half_closed:
+                self.queue.append(None)
+                self._fly()
             self.call_soon(self._connection_lost, None)
 
     def abort(self) -> None:
@@ -336,6 +347,9 @@ class Transport(asyncio.Transport):
         """The other end has closed."""
         if not self._closing and not self._lost:
             self._closing = True
+            if self.other._half_closed:
+                self.queue.append(None)
+                self._fly()
             self._connection_lost(None)
 
     def _broken(self, error: OSError) -> None:

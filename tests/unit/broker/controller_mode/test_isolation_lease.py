@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.controller_mode.isolation_lease import WITNESS_BEATS, IsolationLease
+from broker.controller_mode.isolation_lease import IsolationLease
+from broker.core.report_lease import HEARD_MS, LEASE_MAX_MS
 from tests.unit.broker.ha.test_ha_service import until
+
+BEAT_MS = 500
 
 
 @pytest.fixture
@@ -22,9 +25,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def lease_of(timeout_ms: int, **heard_ms: int) -> IsolationLease:
     """Of a master whose SyncStateSet has broker 2, too."""
-    links = {int(name[1:]): SimpleNamespace(heard_ms=at_ms) for name, at_ms in heard_ms.items()}
+    links = {
+        int(name[1:]): SimpleNamespace(heard_ms=at_ms, pulls_metadata=name[0] == "b")
+        for name, at_ms in heard_ms.items()
+    }
     ha: Any = SimpleNamespace(transfer_targets={2}, links=links)
-    return IsolationLease(ha, timeout_ms=timeout_ms, send_heartbeat_interval_ms=1_000)
+    return IsolationLease(ha, timeout_ms=timeout_ms, heartbeat_interval_ms=BEAT_MS)
 
 
 def end_of(lease: IsolationLease) -> int:
@@ -50,7 +56,7 @@ async def test_a_longer_timeout_counts_when_the_shorter_one_has_passed(clock: li
     """Until then a controller may go by a heartbeat that was sent before the change."""
     lease = lease_of(1_000)
     clock[0] = 10_100
-    lease.configure(timeout_ms=3_000, send_heartbeat_interval_ms=1_000)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
     lease.heartbeat_answered("c", 10_200, 10_200)
     lease.confirmed("c", 10_250)
     assert end_of(lease) == 11_100
@@ -60,14 +66,14 @@ async def test_a_longer_timeout_counts_when_the_shorter_one_has_passed(clock: li
     clock[0] = 11_100
     await look(lease)
     assert end_of(lease) == 10_200 + 2_700
-    lease.configure(timeout_ms=2_000, send_heartbeat_interval_ms=1_000)
+    lease.configure(timeout_ms=2_000, heartbeat_interval_ms=BEAT_MS)
     assert end_of(lease) == 10_200 + 1_800, "which is shorter than the one in force"
 
 
 async def test_a_shorter_timeout_counts_at_once_and_ends_a_longer_one(clock: list[int]) -> None:
     lease = lease_of(1_000)
-    lease.configure(timeout_ms=3_000, send_heartbeat_interval_ms=1_000)
-    lease.configure(timeout_ms=500, send_heartbeat_interval_ms=1_000)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
+    lease.configure(timeout_ms=500, heartbeat_interval_ms=BEAT_MS)
     clock[0] = 12_000
     await look(lease)
     lease.heartbeat_answered("c", 12_000, 12_000)
@@ -75,11 +81,27 @@ async def test_a_shorter_timeout_counts_at_once_and_ends_a_longer_one(clock: lis
     assert end_of(lease) == 12_450
 
 
-def test_a_replica_is_heard_for_some_of_its_reports(clock: list[int]) -> None:
-    lease = lease_of(1_000, b2=10_000)
-    assert end_of(lease) == 10_000 + WITNESS_BEATS * 1_000
-    lease.configure(timeout_ms=1_000, send_heartbeat_interval_ms=2_000)
-    assert end_of(lease) == 10_000 + WITNESS_BEATS * 2_000
+def test_a_report_counts_by_the_settings_in_force(clock: list[int]) -> None:
+    """It does not depend on haSendHeartbeatInterval."""
+    assert end_of(lease_of(3_000, b2=10_000)) == 10_000 + LEASE_MAX_MS
+    assert end_of(lease_of(10_000, r2=10_000)) == 10_000 + 9_000 - BEAT_MS - HEARD_MS
+    lease = lease_of(3_000, b2=10_000)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=1_500)
+    assert end_of(lease) == 10_000 + 2_700 - 1_500 - HEARD_MS
+    lease.configure(timeout_ms=1_500, heartbeat_interval_ms=BEAT_MS)
+    assert end_of(lease) == 10_000 + 1_350 - BEAT_MS - HEARD_MS
+    lease.configure(timeout_ms=1_000, heartbeat_interval_ms=BEAT_MS)
+    assert end_of(lease) == 10_000, "its reports are not used"
+
+
+async def test_with_a_longer_timeout_a_report_counts_longer_later(clock: list[int]) -> None:
+    """As long as a controller may go by a heartbeat with the old one."""
+    lease = lease_of(1_500, b2=12_000)
+    lease.configure(timeout_ms=3_000, heartbeat_interval_ms=BEAT_MS)
+    assert end_of(lease) == 12_000 + 1_350 - BEAT_MS - HEARD_MS
+    clock[0] = 11_500
+    await look(lease)
+    assert end_of(lease) == 12_000 + LEASE_MAX_MS
 
 
 async def test_isolation_and_its_end_are_logged_once(

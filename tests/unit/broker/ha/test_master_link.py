@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from broker.core.report_lease import REPORT_MS
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import (
     MASTER_HANDSHAKE_BYTES,
@@ -293,7 +294,9 @@ def test_a_slave_that_watches_its_master_hears_it_with_every_tick(pulls_metadata
     assert packets(link, next_ms - 1) == []
     assert packets(link, next_ms) == [TransferHeader(0, 1_000, 1, 0, 1_000)]
     link.configure(SETTINGS, next_ms)
-    assert packets(link, next_ms + 4_999) == []
+    idle_ms = REPORT_MS if pulls_metadata else 5_000
+    assert packets(link, next_ms + idle_ms - 1) == []
+    assert len(packets(link, next_ms + idle_ms)) == 1
 
 
 def test_an_idle_slave_hears_of_confirm_soon() -> None:

@@ -5,7 +5,9 @@ byte-list log.
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from broker.core.report_lease import HEARD_MS
 from broker.ha.core import slave_link as sl
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.frames import ACK, Ack, MasterHandshake, SlaveHandshake, TransferHeader
@@ -427,3 +429,23 @@ def test_a_packet_that_runs_into_an_epoch_of_the_handshake() -> None:
     replica.receive(greeting(300, (1, 0), (2, 100)))
     replica.receive(transfer(50, b"b" * 100, 1, 0))
     assert replica.saved.pairs == ((1, 0), (2, 100))
+
+
+def test_a_slave_of_a_silent_master_stops_its_reports() -> None:
+    """They may still arrive, and would count for its isolation lease."""
+    replica = Replica()
+    settings = replace(slave_settings(1 << 16), send_heartbeat_interval_ms=150, silent_interval_ms=10_000)
+    replica.link.configure(settings)
+    replica.receive(greeting(64, (1, 0)) + transfer(0, b"x" * 64, 1, 0))
+
+    def reports(now_ms: int) -> int:
+        replica.now, before = now_ms, len(replica.acks)
+        replica.link.tick(now_ms)
+        replica.perform()
+        return len(replica.acks) - before
+
+    assert [reports(at) for at in (100, 150, 200, 300, HEARD_MS)] == [0, 1, 0, 1, 0]
+    assert [reports(at) for at in (HEARD_MS + 100, 3_000, 10_200)] == [0, 0, 0]
+    assert reports(10_300) == 1, "the master must not close the link"
+    replica.receive(transfer(64, b"", 1, 0))
+    assert [reports(at) for at in (10_400, 10_450)] == [0, 1]

@@ -228,7 +228,6 @@ def test_a_broker_that_does_not_list_every_controller(files: Files) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"allAckInSyncStateSet": "true", "haMaxTimeSlaveNotCatchup": "4000"},
         {"registerNameServerPeriod": "120000"},
         {"syncBrokerMetadataPeriod": "9000"},
     ],
