@@ -124,6 +124,7 @@ they have a connection to the remoting port."""
 OF_VERIFY: Final = (
     Code.KEELMQ_GET_LOG_CHECKSUMS,
     Code.KEELMQ_GET_QUEUE_CHECKSUMS,
+    Code.KEELMQ_CHECK_LOG_RECORDS,
 )
 """Not served: checksums tell what the messages are, so users need Update on the cluster for them, but a token
 would need the role `read` only. `keelmq verify` asks for them over TCP."""

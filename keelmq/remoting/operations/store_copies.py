@@ -17,6 +17,9 @@ PIECES_MAX = 4_096
 PIECE_BYTES_MIN = 64
 """To find a difference; it hides nothing. Who may ask for checksums can find out what the bytes are."""
 QUEUES_MAX = 500
+CHECKED_BYTES_MAX = 1 << 20
+"""Bytes of the log of one request that checks records."""
+DAMAGED_PARTS_MAX = 1_000
 
 
 class StartStoreBackupRequest(Wire):
@@ -111,6 +114,30 @@ class QueueChecksums(Wire):
     is_last: bool = True
 
 
+class CheckLogRecordsRequest(Wire):
+    """Header of 29049: checks the records that overlap the log's [start_offset, end_offset), which are
+    confirmed bytes, CHECKED_BYTES_MAX at most."""
+
+    start_offset: int = Field(ge=0)
+    end_offset: int = Field(ge=0)
+
+
+class DamagedLogPart(Wire):
+    """A part of the log, end exclusive, that is no whole record: reason says what is wrong with it."""
+
+    start_offset: int
+    end_offset: int
+    reason: str
+
+
+class LogRecordCheck(Wire):
+    """Response body of 29049. damaged: ascending, the first DAMAGED_PARTS_MAX of them; they may begin in
+    front of the range and end behind it. records: how many whole records overlap the range."""
+
+    damaged: list[DamagedLogPart] = Field(default_factory=list)
+    records: int = 0
+
+
 START_STORE_BACKUP = Operation(
     RequestCode.KEELMQ_START_STORE_BACKUP,
     "startStoreBackup",
@@ -140,4 +167,11 @@ GET_QUEUE_CHECKSUMS = Operation(
     QueueChecksumsRequest,
     Empty,
     response_body=QueueChecksums,
+)
+CHECK_LOG_RECORDS = Operation(
+    RequestCode.KEELMQ_CHECK_LOG_RECORDS,
+    "checkLogRecords",
+    CheckLogRecordsRequest,
+    Empty,
+    response_body=LogRecordCheck,
 )

@@ -288,6 +288,7 @@ _CLUSTER: Final[Mapping[int, Rule]] = {
     # Two checksums of ranges that differ by one byte tell what the byte is, so this reads all messages.
     Code.KEELMQ_GET_LOG_CHECKSUMS: _READ_EVERYTHING,
     Code.KEELMQ_GET_QUEUE_CHECKSUMS: _READ_EVERYTHING,
+    Code.KEELMQ_CHECK_LOG_RECORDS: _READ_EVERYTHING,
 }
 
 _MEMBERS: Final[Mapping[int, Rule]] = {
