@@ -125,6 +125,7 @@ OF_VERIFY: Final = (
     Code.KEELMQ_GET_LOG_CHECKSUMS,
     Code.KEELMQ_GET_QUEUE_CHECKSUMS,
     Code.KEELMQ_READ_LOG,
+    Code.KEELMQ_CHECK_LOG_RECORDS,
 )
 """Not served: checksums tell what the messages are, and 29047 returns them. Users need Update on the cluster
 for them, but a token would need the role `read` only. `keelmq verify` and `repair` ask for them over TCP."""

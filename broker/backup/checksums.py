@@ -1,4 +1,5 @@
-"""Checksums of the log and of the queues, with which replicas are compared while they serve.
+"""Checksums of the log and of the queues, with which replicas are compared while they serve, and the check of
+single records, which tells which one of two replicas that differ is damaged.
 
 The log is read in a thread, from its files and not from their maps: a map of a file that is truncated
 meanwhile cannot be read. Queues are small, and are read on the event loop in short slices.
@@ -8,18 +9,24 @@ import asyncio
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias, TypeVar
 
+from broker.message.record_search import Search, search_damage
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from keelmq.remoting.operations.store_copies import (
+    CHECKED_BYTES_MAX,
     CHECKSUM_BYTES_MAX,
+    DAMAGED_PARTS_MAX,
     PIECES_MAX,
     QUEUES_MAX,
+    CheckLogRecordsRequest,
+    DamagedLogPart,
     LogChecksums,
     LogChecksumsRequest,
+    LogRecordCheck,
     QueueChecksum,
     QueueChecksums,
     QueueChecksumsRequest,
@@ -30,6 +37,13 @@ UNITS_AT_ONCE: Final = 16_384
 """About a third of a millisecond."""
 UNITS_PER_ANSWER_MAX: Final = 4_000_000
 QUEUES_AT_ONCE: Final = 64
+REACHES: Final = (256 << 10, 17 << 20)
+"""Bytes in front of a range and behind it in which its first and last record are looked for: first a few,
+then as many as the longest record has."""
+
+T = TypeVar("T")
+Files: TypeAlias = Sequence[tuple[int, int, int]]
+"""Of each file of the log: descriptor, position, count of bytes."""
 
 
 class ChecksumError(Exception):
@@ -45,26 +59,68 @@ class StoreChecksums:
 
     async def of_log(self, request: LogChecksumsRequest) -> LogChecksums:
         """Returns the checksums of a range of confirmed bytes. Raises ChecksumError."""
-        log, start, end = self._store.commit_log, request.start_offset, request.end_offset
-        count, size = end - start, request.piece_bytes
+        start, end, size = request.start_offset, request.end_offset, request.piece_bytes
+        count = end - start
         if count < 0 or count > CHECKSUM_BYTES_MAX or -(-count // size) > PIECES_MAX:
             raise ChecksumError(
                 f"[{start}, {end}) in pieces of {size}: at most {CHECKSUM_BYTES_MAX} bytes and {PIECES_MAX} "
                 "pieces"
             )
-        if count and (start < log.min_offset or end > self._store.confirm_offset):
-            raise ChecksumError(
-                f"[{start}, {end}) is not in the confirmed log, "
-                f"[{log.min_offset}, {self._store.confirm_offset})"
+        self._check_confirmed(start, end)
+        return LogChecksums(crcs=await self._read(start, end, lambda files: _piece_crcs(files, size)))
+
+    async def of_records(self, request: CheckLogRecordsRequest) -> LogRecordCheck:
+        """Returns which records of a range of confirmed bytes are damaged. Raises ChecksumError."""
+        start, end = request.start_offset, request.end_offset
+        if not 0 < end - start <= CHECKED_BYTES_MAX:
+            raise ChecksumError(f"[{start}, {end}): 1 to {CHECKED_BYTES_MAX} bytes are checked at a time")
+        self._check_confirmed(start, end)
+        damaged, records = list[DamagedLogPart](), 0
+        file_bytes = self._store.commit_log.file_bytes
+        while start < end:  # records do not cross files
+            stop = min(end, start - start % file_bytes + file_bytes)
+            found = await self._search(start, stop)
+            damaged += [
+                DamagedLogPart(start_offset=each.start, end_offset=each.end, reason=each.reason)
+                for each in found.damaged
+            ]
+            start, records = stop, records + found.records
+        return LogRecordCheck(damaged=damaged[:DAMAGED_PARTS_MAX], records=records)
+
+    async def _search(self, start: int, end: int) -> Search:
+        """Checks the records of a range within one file."""
+        log = self._store.commit_log
+        first = max(start - start % log.file_bytes, log.min_offset)
+        last = min(first - first % log.file_bytes + log.file_bytes, self._store.confirm_offset)
+        for reach in REACHES:
+            low, high = max(first, start - reach), min(last, end + reach)
+            found = await self._read(
+                low,
+                high,
+                lambda files, low=low: search_damage(  # type: ignore[misc]
+                    b"".join(_pieces(files)), low, start, end, is_boundary=low == first
+                ),
             )
-        cut_count, files = self._store.cut_count, list[tuple[int, int, int]]()
+            if found.is_anchored and (high == last or all(each.end < high for each in found.damaged)):
+                break
+        return found
+
+    def _check_confirmed(self, start: int, end: int) -> None:
+        """Raises ChecksumError if a byte of the range is not in the confirmed log."""
+        low, high = self._store.commit_log.min_offset, self._store.confirm_offset
+        if start < end and (start < low or end > high):
+            raise ChecksumError(f"[{start}, {end}) is not in the confirmed log, [{low}, {high})")
+
+    async def _read(self, start: int, end: int, work: Callable[[Files], T]) -> T:
+        """Runs `work` in a thread, with the files of a range. Raises ChecksumError."""
+        log, cut_count, files = self._store.commit_log, self._store.cut_count, list[tuple[int, int, int]]()
         try:
             while start < end:  # opened now: retention may delete a file meanwhile
                 base = start - start % log.file_bytes
                 stop = min(end, base + log.file_bytes)
                 files.append((log.open_file(start), start - base, stop - start))
                 start = stop
-            crcs = await finished_in_thread(lambda: _piece_crcs(files, size))
+            result = await finished_in_thread(lambda: work(files))
         except OSError as error:
             raise ChecksumError(f"the log cannot be read: {error.strerror or error}") from None
         finally:
@@ -72,7 +128,7 @@ class StoreChecksums:
                 os.close(file)
         if self._store.cut_count != cut_count:
             raise ChecksumError("the log was truncated meanwhile: repeat it")
-        return LogChecksums(crcs=crcs)
+        return result
 
     async def of_queues(self, request: QueueChecksumsRequest) -> QueueChecksums:
         """Returns the checksums of some queues, and where the next request goes on."""

@@ -1,4 +1,5 @@
-"""Handlers of backups of the store (29041 to 29043), and of checksums of replicas (29044 to 29046)."""
+"""Handlers of backups of the store (29041 to 29043), and of what compares replicas (29044 to
+29046, 29049)."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -17,11 +18,13 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.store_copies import (
     CANCEL_STORE_BACKUP,
+    CHECK_LOG_RECORDS,
     GET_LOG_CHECKSUMS,
     GET_QUEUE_CHECKSUMS,
     GET_REPLICA_DIGEST,
     GET_STORE_BACKUP,
     START_STORE_BACKUP,
+    CheckLogRecordsRequest,
     EpochStart,
     LogChecksumsRequest,
     LogRange,
@@ -52,13 +55,14 @@ class StoreCopyHandlers:
         self._checksums = StoreChecksums(store)
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 29041 to 29046."""
+        """Binds 29041 to 29046, and 29049."""
         table.bind(START_STORE_BACKUP, self.start_backup)
         table.bind(GET_STORE_BACKUP, self.get_backup)
         table.bind(CANCEL_STORE_BACKUP, self.cancel_backup)
         table.bind(GET_REPLICA_DIGEST, self.get_digest)
         table.bind(GET_LOG_CHECKSUMS, self.get_log_checksums)
         table.bind(GET_QUEUE_CHECKSUMS, self.get_queue_checksums)
+        table.bind(CHECK_LOG_RECORDS, self.check_log_records)
 
     async def start_backup(self, header: StartStoreBackupRequest, call: Call) -> Reply:
         """Begins a backup (29041). Raises CommandError: it cannot be begun."""
@@ -111,6 +115,10 @@ class StoreCopyHandlers:
     async def get_queue_checksums(self, header: QueueChecksumsRequest, call: Call) -> Reply:
         """Returns checksums of queues (29046). Raises CommandError."""
         return Reply(body=await self._one_at_a_time(lambda: self._checksums.of_queues(header)))
+
+    async def check_log_records(self, header: CheckLogRecordsRequest, call: Call) -> Reply:
+        """Returns which records of a range of the log are damaged (29049). Raises CommandError."""
+        return Reply(body=await self._one_at_a_time(lambda: self._checksums.of_records(header)))
 
     async def _one_at_a_time(self, work: Callable[[], Awaitable[T]]) -> T:
         if self._checksums.is_busy:

@@ -4,8 +4,9 @@ Exit codes: 0 equal, or whole; 1 a difference, a fault, a replica that could not
 compare; 2 usage; 3 no answer.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,12 +19,17 @@ from cli.command_line import EpochFileOption, OptionalNamesrvAddr, Refused
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE, NO_ANSWER, REFUSED
 from cli.verify.core.compare import Difference
+from cli.verify.core.verdict import KEEP
 from cli.verify.group import GroupComparison, GroupReport
 from keelmq.client.admin import AdminClient
 from keelmq.health.findings import plural
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.program import raise_open_files_limit
+
+KINDS: Final = ("epochs", "log", "queue", "metadata")
+SHOWN_MAX: Final = 10
+"""Differences of one kind."""
 
 
 def verify(
@@ -104,24 +110,44 @@ def lines_of(report: GroupReport) -> list[str]:
             f"{report.start}..{report.end}, {plural(report.queues, 'queue')} with "
             f"{report.entries} entries, metadata"
         )
-    for each in report.differences:
-        lines.append(f"{report.name}: DIFFERENT {each.kind}: {', '.join(each.brokers)}: {each.text}")
-        lines.append(f"  next: {next_step(report, each)}")
+    for kind in KINDS:
+        found = [each for each in report.differences if each.kind == kind]
+        for each in found[:SHOWN_MAX]:
+            lines.append(f"{report.name}: DIFFERENT {kind}: {', '.join(each.brokers)}: {each.text}")
+        if len(found) > SHOWN_MAX:
+            lines.append(
+                f"{report.name}: DIFFERENT {kind}: and {len(found) - SHOWN_MAX} more (--json has all)"
+            )
+        if kind == "log":
+            lines += [f"  next: {each.text}" for each in report.log_steps()]
+        elif kind != "epochs" and found:
+            lines.append(f"  next: {next_step(report, kind, found)}")
     return lines
 
 
-def next_step(report: GroupReport, difference: Difference) -> str:
-    """Returns what to do about a difference."""
-    if difference.kind == "metadata":
-        return "look at the log of that replica, and restart it: it gets all tables of its master again"
-    if set(difference.brokers) == set(report.compared):
+def next_step(report: GroupReport, kind: str, differences: Sequence[Difference]) -> str:
+    """Returns what to do about differences of the queues, or of the metadata."""
+    if kind == "queue":
+        if report.verdicts:
+            return "first see to the log, from which queues are made"
         return (
-            "no majority agrees: keelmq verify --from-dir DIR shows which stopped replica has damaged records"
+            "stop one replica after the other: keelmq verify --from-dir DIR shows whether its queues agree "
+            "with its own log, keelmq repair --store DIR --queues what it would write anew from the log"
         )
-    stop = "stop it, keelmq repair --store DIR --resync --yes, and start it: it copies its master's log anew"
-    if report.master in difference.brokers:
-        return f"the master differs from the others: mqadmin electMaster another one first; then {stop}"
-    return stop
+    if not all(each.is_decided for each in differences):
+        return (
+            f"{KEEP}: nothing tells which table is right; compare what they have (keelmq backup metadata "
+            "FILE -b ADDRESS), and make the change that is missing again at the master"
+        )
+    if report.master is None:
+        return "start a master first: a replica gets all tables of its master when it starts"
+    if any(report.master in each.brokers for each in differences):
+        return (
+            f"do not restart the others: their master, {report.master}, has older tables, and they would get "
+            "those; keelmq backup metadata FILE -b ADDRESS saves the newest, keelmq restore metadata brings "
+            "them back"
+        )
+    return "look at the log of that replica, and restart it: it gets its master's tables, which are newer"
 
 
 # -- files -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Compares the replicas of one group while it serves: epochs, log, queues, metadata."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,23 +11,31 @@ from cli.mqadmin.shell import explain
 from cli.verify.core.compare import (
     Difference,
     common_range,
-    epoch_differences,
-    first_piece,
+    differing_runs,
+    epoch_at,
+    epoch_difference,
+    epoch_verdict,
+    log_difference,
     newest_tables,
     queue_differences,
     table_differences,
 )
+from cli.verify.core.verdict import Member, Place, Step, Verdict, judge, log_steps
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.store_copies import (
     CHECKSUM_BYTES_MAX,
+    PIECE_BYTES_MIN,
+    DamagedLogPart,
     QueueChecksum,
     QueueChecksumsRequest,
     ReplicaDigest,
 )
 
-PIECE_BYTES: Final = (1 << 20, 4_096, 64)
+PIECE_BYTES: Final = (1 << 20, 4_096, PIECE_BYTES_MIN)
 """A piece that differs is read again in smaller ones."""
+PLACES_MAX: Final = 100
+"""Places of the log that are examined. With more, nobody can be told to overwrite anything."""
 STEP_BYTES: Final = 16 << 20
 BUSY_S, BUSY_TRIES = 0.2, 300
 SETTLE_S, SETTLE_TRIES = 0.5, 10
@@ -52,6 +61,11 @@ class GroupReport:
     queues: int = 0
     entries: int = 0
     differences: list[Difference] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    """Of the epochs and of the log."""
+    members: list[Member] = field(default_factory=list)
+    is_examined: bool = True
+    """Whether `verdicts` has every difference of the log."""
 
     @property
     def is_equal(self) -> bool:
@@ -59,15 +73,16 @@ class GroupReport:
         return len(self.compared) > 1 and not self.differences
 
     @property
-    def is_alone(self) -> bool:
-        """Whether the group has one replica, which answers."""
-        return len(self.compared) == 1 and not self.silent
-
-    @property
     def is_well(self) -> bool:
-        """Whether the replicas are equal, or there is one, and none has failed to answer; RocketMQ's, which
-        can never be compared, do not count."""
-        return (self.is_equal or self.is_alone) and self.silent.keys() <= set(self.incomparable)
+        """Whether the replicas are equal, and none has failed to answer; RocketMQ's, which can never be
+        compared, do not count. One replica alone is not well: nothing was compared."""
+        return self.is_equal and self.silent.keys() <= set(self.incomparable)
+
+    def log_steps(self) -> list[Step]:
+        """Returns what to do about differences of the log and of the epochs; empty if there are none."""
+        if not self.verdicts:
+            return []
+        return log_steps(self.name, self.verdicts, self.members, is_complete=self.is_examined)
 
     def value(self) -> dict[str, Any]:
         """Returns the JSON form."""
@@ -80,9 +95,16 @@ class GroupReport:
             "queues": self.queues,
             "entries": self.entries,
             "differences": [
-                {"kind": each.kind, "brokers": list(each.brokers), "offset": each.offset, "text": each.text}
+                {
+                    "kind": each.kind,
+                    "brokers": list(each.brokers),
+                    "isDecided": each.is_decided,
+                    "offset": each.offset,
+                    "text": each.text,
+                }
                 for each in self.differences
             ],
+            "next": [each.text for each in self.log_steps()],
         }
 
 
@@ -102,7 +124,21 @@ class GroupComparison:
         report = self.report
         if len(self._digests) > 1:
             report.start, report.end = common_range(list(self._digests.values()))
-            report.differences += epoch_differences(self._digests, report.start, report.end, report.master)
+            report.members = [
+                Member(
+                    address,
+                    each.broker_id,
+                    is_master=address == report.master,
+                    is_controlled=bool(each.epochs),
+                    min_offset=each.min_offset,
+                    end_offset=each.confirm_offset,
+                )
+                for address, each in sorted(self._digests.items())
+            ]
+            of_epochs = epoch_verdict(self._digests, report.start, report.end)
+            if of_epochs is not None:
+                report.verdicts.append(of_epochs)
+                report.differences.append(epoch_difference(of_epochs, self._digests, report.start))
             await self._compare_log()
         if len(self._digests) > 1:
             await self._compare_queues()
@@ -163,38 +199,95 @@ class GroupComparison:
             # retention may have deleted files since the begin
             at = min(max([at, *(each.min_offset for each in digests.values())]), report.end)
             end = min(at + STEP_BYTES - at % PIECE_BYTES[0], report.end)
-            found = await self._first_difference(at, end, PIECE_BYTES[0])
-            if found is not None:
-                await self._narrow(*found)
-                return
+            await self._examine(at, end)
             at = end
             self._tell("log", at - report.start, report.end - report.start)
+            if not report.is_examined:
+                return
             if self._rate:
                 due = (at - report.start) / self._rate
                 await asyncio.sleep(max(due - (time.monotonic() - began), 0))
 
-    async def _first_difference(
-        self, start: int, end: int, size: int
-    ) -> tuple[int, int, tuple[str, ...]] | None:
-        """Returns where the first piece that differs begins and ends, and who differs."""
+    async def _examine(self, start: int, end: int) -> None:
+        """Adds a verdict and a difference for each place that differs."""
+        for low, high in await self._runs(start, end, PIECE_BYTES[0]):
+            for first in range(low, high, PIECE_BYTES[0]):
+                for begin, stop in await self._runs(first, min(first + PIECE_BYTES[0], high), PIECE_BYTES[1]):
+                    for place in await self._places(*await self._narrowed(begin, stop)):
+                        if len(self.report.verdicts) >= PLACES_MAX:
+                            self.report.is_examined = False
+                            return
+                        verdict = judge(place)
+                        self.report.verdicts.append(verdict)
+                        self.report.differences.append(log_difference(verdict))
+
+    async def _runs(self, start: int, end: int, size: int) -> list[tuple[int, int]]:
+        """Returns the ranges that differ, in pieces of `size`. Empty if fewer than two replicas answer: their
+        log was truncated, or retention has deleted it, or they are down."""
         assert end - start <= CHECKSUM_BYTES_MAX
         said = await self._each(lambda each: self._admin.log_checksums(each, start, end, size))
         if len(said) < 2:
-            return None
-        found = first_piece(said, self.report.master)
-        if found is None:
-            return None
-        begin = start + found[0] * size
-        return begin, min(begin + size, end), found[1]
+            return []
+        return [(start + low * size, min(start + high * size, end)) for low, high in differing_runs(said)]
 
-    async def _narrow(self, start: int, end: int, odd: tuple[str, ...]) -> None:
-        for size in PIECE_BYTES[1:]:
-            found = await self._first_difference(start, end, size)
-            if found is None:  # a replica was truncated or does not answer any more: what was seen stays true
-                break
-            start, end, odd = found
-        text = f"the log differs from offset {start} on (within {end - start} bytes)"
-        self.report.differences.append(Difference("log", odd, text, start))
+    async def _narrowed(self, start: int, end: int) -> tuple[int, int]:
+        """Returns the range without equal bytes at its begin and its end, to 64 bytes."""
+        size = PIECE_BYTES[1]
+        first = await self._runs(start, min(start + size, end), PIECE_BYTES[2])
+        tail = start + (end - start - 1) // size * size
+        last = await self._runs(tail, end, PIECE_BYTES[2])
+        return (first[0][0] if first else start), (last[-1][1] if last else end)
+
+    async def _places(self, start: int, end: int) -> list[Place]:
+        """Returns the places of a range that differs: its damaged records, and what differs between them."""
+        unchecked: dict[str, str] = {}
+        checked = await self._checked(start, end, unchecked)
+        units = list[tuple[int, int]]()
+        for part in sorted(
+            (each.start_offset, each.end_offset) for parts in checked.values() for each in parts
+        ):
+            low, high = max(part[0], self.report.start), min(part[1], self.report.end)
+            if units and low < units[-1][1]:
+                units[-1] = units[-1][0], max(units[-1][1], high)
+            elif low < high:
+                units.append((low, high))
+        outer = {each for each in (start, end) if not any(low < each < high for low, high in units)}
+        edges = sorted(outer | {edge for unit in units for edge in unit})
+        found = []
+        for low, high in itertools.pairwise(edges):
+            said = await self._each(
+                lambda each, low=low, high=high: self._admin.log_checksums(  # type: ignore[misc]
+                    each, low, high, max(high - low, PIECE_BYTES_MIN)
+                )
+            )
+            damaged = {
+                address: part.reason
+                for address, parts in checked.items()
+                for part in parts
+                if part.start_offset < high and low < part.end_offset and address in said
+            }
+            crcs = {address: each[0] for address, each in said.items()}
+            if len(crcs) > 1 and (len(set(crcs.values())) > 1 or damaged):
+                epochs = {address: epoch_at(self._digests[address], low) for address in crcs}
+                found.append(Place(low, high, crcs, damaged, unchecked, epochs))
+        return found
+
+    async def _checked(
+        self, start: int, end: int, unchecked: dict[str, str]
+    ) -> dict[str, list[DamagedLogPart]]:
+        """Returns the damaged records of each replica; fills `unchecked` with those that do not check
+        them."""
+
+        async def one(address: str) -> list[DamagedLogPart]:
+            try:
+                answer = await self._not_busy(lambda: self._admin.check_log_records(address, start, end))
+            except AdminError as error:
+                is_old = error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                unchecked[address] = "its version cannot check records" if is_old else explain(error)
+                return []
+            return answer.damaged
+
+        return await self._each(one)
 
     # -- queues ------------------------------------------------------------------------------------------
 
@@ -214,7 +307,7 @@ class GroupComparison:
             return  # retention has deleted files meanwhile: the log was compared, and that is what counts
         if any(each.cut_count != digests[address].cut_count for address, each in after.items()):
             return  # a log was truncated, so its queues were not read as a whole
-        self.report.differences += queue_differences(said, self.report.master)
+        self.report.differences += queue_differences(said)
         self.report.queues = max(len(queues) for queues in said.values())
         self.report.entries = max(sum(each.entries for each in queues.values()) for queues in said.values())
 

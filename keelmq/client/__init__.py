@@ -7,15 +7,16 @@ clients without asyncio, keelmq.client.admin the AdminClient.
 from keelmq.client.cluster.queue_reader import PullError, PullErrorKind, PullResult, PullStatus
 from keelmq.client.cluster.routes import RouteError
 from keelmq.client.consumer.consume_message_service import ReconsumeLater
+from keelmq.client.consumer.damage import DamagedMessageError
 from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
-from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
+from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings, DamagedPolicy, MessageModel
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
 from keelmq.client.core.window import Limits
 from keelmq.client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
-from keelmq.client.message import Message, MessageExt
+from keelmq.client.message import DamagedRecord, Message, MessageExt
 from keelmq.client.producer.producer import Producer
 from keelmq.client.producer.request_reply import NoReply, ReplyMessage
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
@@ -33,6 +34,9 @@ __all__ = [
     "Consumer",
     "ConsumerSettings",
     "Credentials",
+    "DamagedMessageError",
+    "DamagedPolicy",
+    "DamagedRecord",
     "Limits",
     "LitePullConsumer",
     "Message",

@@ -310,6 +310,11 @@ class _Member(Blocking[G]):
         """Returns the queues that are assigned to this consumer now."""
         return self._call(lambda: self._open_client.assigned)
 
+    @property
+    def damaged_messages(self) -> int:
+        """Returns how many damaged messages were skipped since the start (on_damaged=SKIP)."""
+        return self._call(lambda: self._open_client.damaged_messages)
+
     async def _open(self) -> G:
         client = self._make()
         for topic, tags, sql in self._subscriptions:

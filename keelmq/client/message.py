@@ -3,7 +3,8 @@
 Bytes in, values out. A pull body is a sequence of CommitLog records, exactly as stored; source: RocketMQ's
 record layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay
 compressed (`sys_flag` still says so). A body marked as zlib that is not zlib is also left as it is, so that
-it does not block the queue.
+it does not block the queue. Of a pull, a damaged record is reported, and the good ones around it are
+messages.
 """
 
 import itertools
@@ -44,6 +45,7 @@ _HEAD = struct.Struct(">iiiiiqqiq")
 _STORE_TIMESTAMP = struct.Struct(">q")
 _TAIL = struct.Struct(">iqi")  # RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODYLENGTH
 _PORT = struct.Struct(">i")
+_BYTE = struct.Struct(">B")
 _SHORT = struct.Struct(">h")
 _ITEM = struct.Struct(">i8xii")  # of an inner batch: SIZE magic crc FLAG BODYLENGTH
 
@@ -107,6 +109,18 @@ class MessageExt:
     def msg_id(self) -> str:
         """Returns the producer's UNIQ_KEY (the same for all its attempts), "" if it set none."""
         return self.properties.get(UNIQ_KEY, "")
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRecord:
+    """Messages that a broker cannot deliver: their queue offsets [queue_offset, end_offset), of which some
+    may not match the subscription. physical_offset: where the record is in the broker's CommitLog; None: it
+    is not known. reason: what is wrong with it."""
+
+    queue_offset: int
+    end_offset: int
+    physical_offset: int | None
+    reason: str
 
 
 def unique_keys() -> Iterator[str]:
@@ -193,6 +207,64 @@ def decode_messages(
     return messages
 
 
+def decode_pull(
+    body: bytes, broker_name: str = "", *, begin: int, end: int
+) -> tuple[list[MessageExt], list[DamagedRecord]]:
+    """Returns the messages of a pull body, as decode_messages(), and what is damaged in it. begin: the queue
+    offset that was asked for; end: the next one. Both lists are in order."""
+    messages: list[MessageExt] = []
+    damaged: list[DamagedRecord] = []
+    position, expected = 0, begin
+    bad_at, reason = -1, ""  # of a damaged part: where it begins, and what is wrong with its first record
+    while position < len(body):
+        try:
+            message = _decode_record(body, position, broker_name, None)
+        except (RemoteProtocolError, struct.error) as error:
+            if bad_at < 0:
+                bad_at, reason = position, str(error)
+            position = _next_record(body, position, broker_name)
+            continue
+        found = (
+            _unwrapped(message) if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS else [message]
+        )
+        if bad_at >= 0:
+            damaged.append(_damaged(body[bad_at:position], expected, found[0].queue_offset, reason))
+            bad_at = -1
+        messages += found
+        position, expected = position + message.stored_bytes, found[-1].queue_offset + 1
+    if bad_at >= 0:
+        damaged.append(_damaged(body[bad_at:], expected, end, reason))
+    return messages, damaged
+
+
+def _damaged(part: bytes, begin: int, end: int, reason: str) -> DamagedRecord:
+    """part: one damaged record or more, between the good ones with the queue offsets begin - 1 and end. What
+    its header says counts only if it agrees with them."""
+    end = max(end, begin + 1)
+    if len(part) >= _HEAD.size:
+        size, magic, _, _, _, queue_offset, physical_offset, *_ = _HEAD.unpack_from(part)
+        if magic in (MAGIC_V1, MAGIC_V2) and begin <= queue_offset < end:
+            end = queue_offset + 1 if size == len(part) else end
+            return DamagedRecord(queue_offset, end, physical_offset, reason)
+    return DamagedRecord(begin, end, None, reason)
+
+
+def _next_record(body: bytes, position: int, broker_name: str) -> int:
+    """Returns where the next good record begins behind a damaged one; the body's end if there is none."""
+    magics = (struct.pack(">i", MAGIC_V1), struct.pack(">i", MAGIC_V2))
+    at = position + 4
+    while True:
+        places = [each for each in (body.find(magic, at + 1) for magic in magics) if each >= 0]
+        if not places:
+            return len(body)
+        at = min(places)
+        try:
+            _decode_record(body, at - 4, broker_name, 0)
+        except (RemoteProtocolError, struct.error):
+            continue
+        return at - 4
+
+
 def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int | None) -> MessageExt:
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
         data, start
@@ -207,19 +279,22 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
     reconsume_times, _, body_bytes = _TAIL.unpack_from(data, position)
     position += _TAIL.size
     body = data[position : position + body_bytes]
-    if (zlib.crc32(body) & 0x7FFFFFFF) != crc:
+    if body_bytes < 0 or (zlib.crc32(body) & 0x7FFFFFFF) != crc:
         raise RemoteProtocolError(
             f"CRC of the record at CommitLog offset {physical_offset} does not match its body"
         )
     position += body_bytes
-    if magic == MAGIC_V1:
-        topic_bytes, position = data[position], position + 1
-    else:
-        topic_bytes, position = _SHORT.unpack_from(data, position)[0], position + 2
+    length = _BYTE if magic == MAGIC_V1 else _SHORT
+    (topic_bytes,) = length.unpack_from(data, position)
+    position += length.size
     topic = _text(data[position : position + topic_bytes])
     position += topic_bytes
     (properties_bytes,) = _SHORT.unpack_from(data, position)
     position += 2
+    if topic_bytes < 0 or properties_bytes < 0 or position + properties_bytes != start + size:
+        raise RemoteProtocolError(
+            f"parts of the record at CommitLog offset {physical_offset} exceed its size"
+        )
     not_zlib = is_packed = False
     if sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB:
         try:

@@ -4,11 +4,13 @@ Replicas are compared where all of them have confirmed records: from the highest
 confirmOffset. What is behind that may still be on its way.
 """
 
+import zlib
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cli.verify.core.verdict import Place, Verdict, judge
 from keelmq.remoting.operations.route import DataVersion
 from keelmq.remoting.operations.store_copies import QueueChecksum, ReplicaDigest
 
@@ -17,13 +19,14 @@ Value = TypeVar("Value", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """kind: epochs, log, queue or metadata. brokers: the addresses that differ from the others. offset: of
-    the log, where that is known."""
+    """kind: epochs, log, queue or metadata. brokers: the addresses that are wrong, or all that differ if
+    nothing tells who is right (is_decided False). offset: of the log, where that is known."""
 
     kind: str
     brokers: tuple[str, ...]
     text: str
     offset: int | None = None
+    is_decided: bool = True
 
 
 def common_range(digests: Sequence[ReplicaDigest]) -> tuple[int, int]:
@@ -32,18 +35,16 @@ def common_range(digests: Sequence[ReplicaDigest]) -> tuple[int, int]:
     return start, max(start, min(each.confirm_offset for each in digests))
 
 
-def odd_ones(said: Mapping[str, Value], master: str | None) -> tuple[str, ...]:
-    """Returns the addresses whose value is not that of the majority, sorted; without a majority, those that
-    differ from the master; without a master, all. Empty: they are equal."""
+def odd_ones(said: Mapping[str, Value]) -> tuple[tuple[str, ...], bool]:
+    """Returns the addresses whose value is not that of the majority, sorted, and True; without a majority all
+    of them, and False: the master's value may be the wrong one. Empty: they are equal."""
     counts = Counter(said.values())
     if len(counts) <= 1:
-        return ()
+        return (), True
     value, count = counts.most_common(1)[0]
     if 2 * count <= len(said):
-        if master is None or master not in said:
-            return tuple(sorted(said))
-        value = said[master]
-    return tuple(sorted(address for address, each in said.items() if each != value))
+        return tuple(sorted(said)), False
+    return tuple(sorted(address for address, each in said.items() if each != value)), True
 
 
 def epochs_in(digest: ReplicaDigest, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -57,18 +58,25 @@ def epochs_in(digest: ReplicaDigest, start: int, end: int) -> tuple[tuple[int, i
     )
 
 
-def epoch_differences(
-    digests: Mapping[str, ReplicaDigest], start: int, end: int, master: str | None
-) -> list[Difference]:
-    """Returns which replicas assign the bytes of the range to other epochs."""
+def epoch_verdict(digests: Mapping[str, ReplicaDigest], start: int, end: int) -> Verdict | None:
+    """Returns which replicas assign the bytes of the range to other epochs; None: none does. There are no
+    checksums of epochs, so the majority decides."""
     said = {address: epochs_in(each, start, end) for address, each in digests.items()}
-    odd = odd_ones(said, master)
+    odd, _ = odd_ones(said)
     if not odd:
-        return []
-    offset = min(at for _, at in set.symmetric_difference(*_two(said, odd)))
-    shown = "; ".join(f"{each}: {_pairs(said[each])}" for each in sorted(said))
-    text = f"the bytes from {offset} on have other epochs: {shown}"
-    return [Difference("epochs", odd, text, offset)]
+        return None
+    first = min(at for _, at in set.symmetric_difference(*_two(said, odd)))
+    values = {address: zlib.crc32(repr(each).encode()) for address, each in said.items()}
+    return judge(Place(first, end, values, damaged={}, unchecked={}, epochs={}))
+
+
+def epoch_difference(verdict: Verdict, digests: Mapping[str, ReplicaDigest], start: int) -> Difference:
+    """Returns what people read about an epoch_verdict(). start: of the compared range."""
+    place = verdict.place
+    pairs = {address: epochs_in(each, start, place.end) for address, each in sorted(digests.items())}
+    shown = "; ".join(f"{each}: {_pairs(pairs[each])}" for each in pairs)
+    text = f"the bytes from {place.start} on have other epochs: {shown}"
+    return Difference("epochs", verdict.wrong or verdict.undecided, text, place.start, bool(verdict.right))
 
 
 def _two(said: Mapping[str, tuple[tuple[int, int], ...]], odd: Sequence[str]) -> list[set[tuple[int, int]]]:
@@ -82,24 +90,59 @@ def _pairs(pairs: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{epoch}@{start}" for epoch, start in pairs) or "none"
 
 
-def first_piece(said: Mapping[str, Sequence[int]], master: str | None) -> tuple[int, tuple[str, ...]] | None:
-    """Returns the number of the first piece that differs, and who differs; None: all pieces are equal."""
+def epoch_at(digest: ReplicaDigest, offset: int) -> int | None:
+    """Returns the epoch of the byte at `offset`; None: the epochs do not say."""
+    found = [each.epoch for each in digest.epochs if each.start_offset <= offset]
+    return found[-1] if found else None
+
+
+def differing_runs(said: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Yields (number of the first, number behind the last) of pieces in a row that are not equal
+    everywhere."""
+    begin, number = None, -1
     for number, crcs in enumerate(zip(*said.values(), strict=True)):
-        if len(set(crcs)) > 1:
-            return number, odd_ones(dict(zip(said, crcs, strict=True)), master)
-    return None
+        differs = len(set(crcs)) > 1
+        if differs and begin is None:
+            begin = number
+        elif not differs and begin is not None:
+            yield begin, number
+            begin = None
+    if begin is not None:
+        yield begin, number + 1
 
 
-def queue_differences(
-    said: Mapping[str, Mapping[tuple[str, int], QueueChecksum]], master: str | None
-) -> list[Difference]:
+def log_difference(verdict: Verdict) -> Difference:
+    """Returns what people read about a place in the log."""
+    place, brokers = verdict.place, verdict.wrong or verdict.undecided
+    where = f"the log differs in {place.start}..{place.end}"
+    parts = [f"damaged at {each}: {why}" for each, why in sorted(place.damaged.items())]
+    outvoted = [each for each in verdict.wrong if each not in place.damaged]
+    if outvoted:
+        parts.append(f"{', '.join(outvoted)} differs from the majority, {', '.join(verdict.right)}")
+    elif verdict.right:
+        parts.append(f"sound at {', '.join(verdict.right)}")
+    unchecked = [each for each in verdict.undecided if each in place.unchecked]
+    parts += [f"not checked at {each}: {place.unchecked[each]}" for each in unchecked]
+    sound = [each for each in verdict.undecided if each not in place.unchecked]
+    if sound:
+        same = len({place.crcs[each] for each in sound}) == 1
+        parts.append(f"whole at {', '.join(sound)}{'' if same else ', but not the same'}")
+    if not verdict.right and len(verdict.wrong) < len(place.crcs):
+        parts.append("it is not known which copy is right")
+    elif not verdict.right:
+        parts.append("no replica has a sound copy")
+    return Difference("log", brokers, f"{where}: {'; '.join(parts)}", place.start, bool(verdict.right))
+
+
+def queue_differences(said: Mapping[str, Mapping[tuple[str, int], QueueChecksum]]) -> list[Difference]:
     """Returns the queues whose entries for the same part of the log differ."""
     found = []
     for key in sorted({key for queues in said.values() for key in queues}):
         values = {address: _entries(queues.get(key)) for address, queues in said.items()}
-        if odd := odd_ones(values, master):
+        odd, is_decided = odd_ones(values)
+        if odd:
             shown = "; ".join(f"{each}: {_told(values[each])}" for each in sorted(values))
-            found.append(Difference("queue", odd, f"{key[0]} {key[1]}: {shown}"))
+            found.append(Difference("queue", odd, f"{key[0]} {key[1]}: {shown}", is_decided=is_decided))
     return found
 
 
@@ -113,8 +156,10 @@ def _told(value: tuple[int, int, int]) -> str:
 
 
 def newest_tables(digests: Mapping[str, ReplicaDigest], master: str | None) -> dict[str, DataVersion]:
-    """Returns name -> the version that all replicas must reach: the master's, or else the newest."""
-    if master is not None and master in digests:
+    """Returns name -> the version that all replicas must reach: the newest, also if it is not the master's,
+    since versions begin with the masterEpoch. Without controllers it is the master's: slaves poll it."""
+    has_epochs = any(each.epochs for each in digests.values())
+    if master is not None and master in digests and not has_epochs:
         return dict(digests[master].tables)
     newest: dict[str, DataVersion] = {}
     for digest in digests.values():
@@ -128,30 +173,27 @@ def table_differences(
     digests: Mapping[str, ReplicaDigest], wanted: Mapping[str, DataVersion]
 ) -> list[Difference]:
     """Returns the tables that replicas have in older or other versions than `wanted`, which was read before:
-    a version that is newer has been replicated since then."""
+    a version that is newer has been replicated since then. Of two tables with the same version and another
+    time, nothing tells which is right."""
     found = []
     for name, version in sorted(wanted.items()):
-        odd = sorted(
-            address for address, each in digests.items() if _is_behind(each.tables.get(name), version)
-        )
-        if odd:
-            shown = "; ".join(f"{each}: {_version(digests[each].tables.get(name))}" for each in odd)
-            found.append(
-                Difference("metadata", tuple(odd), f"{name}: {_version(version)} is wanted; {shown}")
-            )
+        held = {address: each.tables.get(name) for address, each in digests.items()}
+        behind = sorted(each for each, at in held.items() if at is None or _order(at) < _order(version))
+        same = {each: at for each, at in held.items() if at is not None and _order(at) == _order(version)}
+        times = {at.timestamp for at in same.values()} | {version.timestamp}
+        if behind:
+            shown = "; ".join(f"{each}: {_version(held[each])}" for each in behind)
+            text = f"{name}: {_version(version)} is wanted; {shown}"
+            found.append(Difference("metadata", tuple(behind), text))
+        if len(times) > 1:
+            shown = "; ".join(f"{each}: {at.timestamp}" for each, at in sorted(same.items()))
+            text = f"{name}: {_version(version)} has more than one time: {shown}"
+            found.append(Difference("metadata", tuple(sorted(same)), text, is_decided=False))
     return found
 
 
 def _order(version: DataVersion) -> tuple[int, int]:
     return version.state_version, version.counter
-
-
-def _is_behind(found: DataVersion | None, wanted: DataVersion) -> bool:
-    return (
-        found is None
-        or _order(found) < _order(wanted)
-        or (_order(found) == _order(wanted) and found != wanted)
-    )
 
 
 def _version(version: DataVersion | None) -> str:

@@ -4,14 +4,17 @@ from keelmq.client.admin.transport import AdminTransport, body_of
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.store_copies import (
     CANCEL_STORE_BACKUP,
+    CHECK_LOG_RECORDS,
     GET_LOG_CHECKSUMS,
     GET_QUEUE_CHECKSUMS,
     GET_REPLICA_DIGEST,
     GET_STORE_BACKUP,
     READ_LOG,
     START_STORE_BACKUP,
+    CheckLogRecordsRequest,
     LogChecksums,
     LogChecksumsRequest,
+    LogRecordCheck,
     QueueChecksums,
     QueueChecksumsRequest,
     ReadLogRequest,
@@ -62,6 +65,12 @@ class StoreCopyAdmin(AdminTransport):
         )
         answer = await self.ask(broker_addr, GET_LOG_CHECKSUMS, header, timeout_ms=CHECKSUMS_TIMEOUT_MS)
         return body_of(answer, LogChecksums, GET_LOG_CHECKSUMS, broker_addr).crcs
+
+    async def check_log_records(self, broker_addr: str, start_offset: int, end_offset: int) -> LogRecordCheck:
+        """Returns which records of a range of the log are damaged (CHECK_LOG_RECORDS, 29049)."""
+        header = CheckLogRecordsRequest(start_offset=start_offset, end_offset=end_offset)
+        answer = await self.ask(broker_addr, CHECK_LOG_RECORDS, header, timeout_ms=CHECKSUMS_TIMEOUT_MS)
+        return body_of(answer, LogRecordCheck, CHECK_LOG_RECORDS, broker_addr)
 
     async def queue_checksums(self, broker_addr: str, request: QueueChecksumsRequest) -> QueueChecksums:
         """Returns checksums of the next queues (GET_QUEUE_CHECKSUMS, 29046)."""

@@ -4,9 +4,12 @@ Every request here is safe to repeat, so each failure (lost connection, timeout,
 broker monitor, which says when and by which route to ask again, until the deadline. A queue is read from its
 master, from the replica that the broker suggests, or from any replica while there is no master. Requests that
 change offsets go to the master only.
+
+A record that is damaged at one replica is asked for at the others, before the pull reports it.
 """
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeVar
@@ -15,10 +18,10 @@ from keelmq.client.cluster.broker_monitor import BrokerMonitor, Choose, PausedRe
 from keelmq.client.cluster.routes import RouteError, TopicRoute
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
-from keelmq.client.message import MessageExt, decode_messages
+from keelmq.client.message import DamagedRecord, MessageExt, decode_pull
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
-from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, RemoteProtocolError, Unknown, Wire
+from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations.broker import (
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
@@ -26,6 +29,7 @@ from keelmq.remoting.operations.broker import (
     SEARCH_OFFSET_BY_TIMESTAMP,
     OffsetResponse,
     PullMessageRequest,
+    PullMessageResponse,
     QueueRequest,
     SearchOffsetRequest,
 )
@@ -43,6 +47,14 @@ PULL_SUSPEND_FLAG = 0x2
 PULL_SUBSCRIPTION_FLAG = 0x4
 PULL_MAX_NUMS = 32
 
+COPY_TIMEOUT_MS = 3_000
+"""Of the question for a damaged record at another replica."""
+COPIES_ASKED_MAX = 8
+"""Damaged parts of one pull that are asked for at other replicas."""
+_DAMAGED_AT_BROKER = re.compile(r"message (\d+) of topic .+ is damaged: CommitLog (\d+)\.\.\d+: ([^;]*)")
+"""A KeelMQ broker's refusal (SYSTEM_ERROR) of a pull whose first record it knows to be damaged, as long as it
+can be healed from a replica. If an operator marks it as lost, the broker passes it."""
+
 Resp = TypeVar("Resp", bound=Wire)
 
 
@@ -56,19 +68,23 @@ class PullStatus(IntEnum):
 
 
 PULL_CODES = frozenset(PullStatus)
+COPY_CODES = frozenset({PullStatus.FOUND, PullStatus.NO_MATCHED_MSG})
+"""Of a replica that has the messages, or to which none of them matches."""
 DONE = frozenset({ResponseCode.SUCCESS})
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
     """The messages of a pull, and the queue's offsets. `next_begin_offset`: the offset of the next pull,
-    whatever the status. `max_offset` is exclusive."""
+    whatever the status. `max_offset` is exclusive. `damaged`: records that no replica could deliver; the
+    messages around them are delivered."""
 
     status: PullStatus
     messages: tuple[MessageExt, ...]
     next_begin_offset: int
     min_offset: int
     max_offset: int
+    damaged: tuple[DamagedRecord, ...] = ()
 
 
 class PullErrorKind(Enum):
@@ -80,11 +96,20 @@ class PullErrorKind(Enum):
 
 
 class PullError(Exception):
-    """A request about a queue failed. `code`: of the refusal, None if no broker answered."""
+    """A request about a queue failed. `code`: of the refusal, None if no broker answered. `damaged`: the
+    broker refuses a pull because its first record is damaged, and no other replica delivers it now; it may be
+    healed."""
 
-    def __init__(self, kind: PullErrorKind, remark: str, code: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: PullErrorKind,
+        remark: str,
+        code: int | None = None,
+        *,
+        damaged: DamagedRecord | None = None,
+    ) -> None:
         super().__init__(f"{kind.value}: {remark}")
-        self.kind, self.remark, self.code = kind, remark, code
+        self.kind, self.remark, self.code, self.damaged = kind, remark, code, damaged
 
 
 class QueueReader:
@@ -120,32 +145,79 @@ class QueueReader:
             expression_type=subscription.type.value,
             bname=queue.broker_name,
         )
-        answer = await self.ask(
-            queue,
-            PULL_MESSAGE,
-            header,
-            timeout_ms=timeout_ms + suspend_ms,
-            attempt_ms=suspend_ms + ATTEMPT_TIMEOUT_MS,
-            good=PULL_CODES,
-            from_suggested=True,
-            may_wait=suspend_ms > 0,
-        )
         try:
-            messages = decode_messages(answer.body or b"", queue.broker_name)
-        except RemoteProtocolError as error:
-            raise PullError(PullErrorKind.REFUSED, str(error)) from None
-        self._suggest(queue, answer.header.suggest_which_broker_id)
+            answer = await self.ask(
+                queue,
+                PULL_MESSAGE,
+                header,
+                timeout_ms=timeout_ms + suspend_ms,
+                attempt_ms=suspend_ms + ATTEMPT_TIMEOUT_MS,
+                good=PULL_CODES,
+                from_suggested=True,
+                may_wait=suspend_ms > 0,
+            )
+        except PullError as error:
+            if error.damaged is None or not (copy := await self._copy(queue, header, error.damaged)):
+                raise
+            answer = copy
+        else:
+            self._suggest(queue, answer.header.suggest_which_broker_id)
+        found, damaged = _decoded(answer, queue, offset)
+        if damaged:
+            found, damaged = await self._from_copies(queue, header, found, damaged)
         return PullResult(
             status=PullStatus(answer.code),
             messages=tuple(  # an inner batch arrives whole, including messages before the offset
                 message
-                for message in messages
+                for message in found
                 if message.queue_offset >= offset and subscription.wants(message.tags)
             ),
             next_begin_offset=answer.header.next_begin_offset,
             min_offset=answer.header.min_offset,
             max_offset=answer.header.max_offset,
+            damaged=tuple(damaged),
         )
+
+    async def _from_copies(
+        self,
+        queue: MessageQueue,
+        header: PullMessageRequest,
+        messages: list[MessageExt],
+        damaged: Sequence[DamagedRecord],
+    ) -> tuple[list[MessageExt], list[DamagedRecord]]:
+        """Returns the messages of a pull with those that another replica has, and what is still damaged."""
+        left = list(damaged[COPIES_ASKED_MAX:])
+        for each in damaged[:COPIES_ASKED_MAX]:
+            copy = await self._copy(queue, header, each)
+            if copy is None:
+                left.append(each)
+                continue
+            found, _ = _decoded(copy, queue, each.queue_offset)
+            messages = messages + [
+                at for at in found if each.queue_offset <= at.queue_offset < each.end_offset
+            ]
+        return sorted(messages, key=lambda at: at.queue_offset), sorted(left, key=lambda at: at.queue_offset)
+
+    async def _copy(
+        self, queue: MessageQueue, header: PullMessageRequest, damaged: DamagedRecord
+    ) -> Ok[PullMessageResponse] | None:
+        """Returns a replica's answer that has the damaged messages; None: no replica answers with all of
+        them."""
+        asked = _only(header, damaged)
+        try:
+            route = await self._monitor.route(queue.topic, fresh=False, of_send=False)
+        except RouteError:
+            return None
+        for _, address in sorted(route.addresses.get(queue.broker_name, {}).items()):
+            outcome = await self._client.call(
+                address, PULL_MESSAGE, asked, timeout_ms=COPY_TIMEOUT_MS, good=COPY_CODES
+            )
+            if not isinstance(outcome, Ok) or outcome.header.next_begin_offset < damaged.end_offset:
+                continue
+            _, still = _decoded(outcome, queue, damaged.queue_offset)
+            if all(each.queue_offset >= damaged.end_offset for each in still):
+                return outcome
+        return None
 
     # -- offsets -----------------------------------------------------------------------------------------
 
@@ -245,6 +317,8 @@ class QueueReader:
                     self._monitor.heard(found)
                 if from_suggested:
                     self._suggested.pop(queue, None)
+                if problem.damaged is not None:
+                    raise problem
                 tried.add(found)
             failures += 1
             read = PausedRead(queue.topic, choose, tried)
@@ -286,4 +360,28 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     if outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
         return PullError(PullErrorKind.UNREACHABLE, outcome.remark)
     remark = f"{address} answered {outcome.code} {outcome.remark}".rstrip()
-    return PullError(PullErrorKind.REFUSED, remark, outcome.code)
+    told = _DAMAGED_AT_BROKER.search(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
+    damaged = None
+    if told is not None:
+        queue_offset, physical_offset = int(told[1]), int(told[2])
+        damaged = DamagedRecord(queue_offset, queue_offset + 1, physical_offset, told[3].strip())
+    return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
+
+
+def _decoded(
+    answer: Ok[PullMessageResponse], queue: MessageQueue, offset: int
+) -> tuple[list[MessageExt], list[DamagedRecord]]:
+    end = answer.header.next_begin_offset
+    return decode_pull(bytes(answer.body or b""), queue.broker_name, begin=offset, end=end)
+
+
+def _only(header: PullMessageRequest, damaged: DamagedRecord) -> PullMessageRequest:
+    """Returns the pull that asks for the damaged messages only, and does not wait."""
+    return header.model_copy(
+        update={
+            "queue_offset": damaged.queue_offset,
+            "max_msg_nums": damaged.end_offset - damaged.queue_offset,
+            "sys_flag": header.sys_flag & ~PULL_SUSPEND_FLAG,
+            "suspend_timeout_millis": 0,
+        }
+    )

@@ -19,6 +19,7 @@ from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
 from keelmq.client.cluster.queue_reader import ATTEMPT_TIMEOUT_MS, PullError, PullErrorKind, QueueReader
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.consumer.damage import DamageReports
 from keelmq.client.consumer.inspection import Handle, Inspection
 from keelmq.client.consumer.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, ProcessQueueContext
@@ -113,8 +114,15 @@ class GroupMember:
         self._sink, self.consume_type = sink, consume_type
         self._needs_locks = orderly and not self.is_broadcasting
         limits = replace(settings.limits, span_max=None) if orderly else settings.limits
+        self.damage = DamageReports(settings)
         self._parts = ProcessQueueContext(
-            self.reader, self.offsets, settings, limits, self.running, arrived=sink.arrived
+            self.reader,
+            self.offsets,
+            settings,
+            limits,
+            self.running,
+            arrived=sink.arrived,
+            damage=self.damage,
         )
         self._subscriptions: dict[str, Subscription] = {}
         self._membership = Membership(

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from keelmq.client.consumer.consume_message_service import ReconsumeLater
+from keelmq.client.consumer.damage import DamageReports
 from keelmq.client.consumer.process_queue import ProcessQueue, as_sent
 from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
@@ -56,6 +57,10 @@ class Inspected(Protocol):
     @property
     def running(self) -> asyncio.Event:
         """Returns the event that is cleared while the consumer is paused."""
+
+    @property
+    def damage(self) -> DamageReports:
+        """Returns the count of damaged messages."""
 
     @property
     def process_queues(self) -> Mapping[MessageQueue, ProcessQueue]:
@@ -102,6 +107,7 @@ class Inspection:
             "PROP_CONSUME_TYPE": member.consume_type,
             "PROP_NAMESERVER_ADDR": self._namesrv_addr,
             "PROP_THREADPOOL_CORE_SIZE": str(member.settings.consume_concurrency),
+            "PROP_DAMAGED_MESSAGES": str(member.damage.skipped),
             "consumeFromWhere": member.settings.from_where.value,
             "consumerGroup": member.group,
             "messageModel": member.settings.model.value,

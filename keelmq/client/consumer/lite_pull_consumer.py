@@ -104,7 +104,8 @@ class LitePullConsumer:
     async def __anext__(self) -> MessageExt:
         """Returns the next message, however long it takes. It counts as consumed when the loop requests the
         one after it (auto_commit=False: at commit()), so after `break`, or an error in the loop's body, it is
-        redelivered. RuntimeError: the consumer was not opened."""
+        redelivered. RuntimeError: the consumer was not opened. DamagedMessageError: a queue has stopped at a
+        damaged message (on_damaged=STOP), and no other message is left."""
         if not self._lifecycle.is_closed:
             self._lifecycle.check_open()
         if self.auto_commit:
@@ -119,7 +120,9 @@ class LitePullConsumer:
 
     async def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         """Returns up to max_nums messages as soon as there is one, or none after timeout_ms. Messages of one
-        queue are in order of their offsets; queues take turns. RuntimeError: the consumer is not open."""
+        queue are in order of their offsets; queues take turns. RuntimeError: the consumer is not open.
+        DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
+        is left."""
         self._lifecycle.check_open()
         if self.auto_commit:
             self._finish_given()
@@ -163,6 +166,11 @@ class LitePullConsumer:
         process_queue.seek(offset)
 
     @property
+    def damaged_messages(self) -> int:
+        """Returns how many damaged messages were skipped since the start (on_damaged=SKIP)."""
+        return self._member.damage.skipped
+
+    @property
     def assigned(self) -> list[MessageQueue]:
         """Returns the queues that are assigned to this consumer now."""
         return sorted(self._member.process_queues)
@@ -202,6 +210,9 @@ class LitePullConsumer:
             if len(found) >= count:
                 self._turn += step + 1
                 break
+        if not found:
+            for process_queue in process_queues:
+                process_queue.damage.check()
         return found
 
     def _finish_given(self) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from keelmq.client.cluster.queue_reader import PullError, PullResult, PullStatus, QueueReader
+from keelmq.client.consumer.damage import DamageReports, QueueDamage
 from keelmq.client.consumer.offset_store import OffsetStore
 from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import Subscription
 from keelmq.client.core.window import Limits, OffsetWindow
-from keelmq.client.message import RETRY_TOPIC, MessageExt
+from keelmq.client.message import RETRY_TOPIC, DamagedRecord, MessageExt
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.tasks import TaskSet
@@ -43,6 +44,7 @@ class ProcessQueueContext:
     limits: Limits
     running: asyncio.Event
     arrived: Callable[["ProcessQueue"], None]
+    damage: DamageReports
 
 
 class ProcessQueue:
@@ -66,6 +68,7 @@ class ProcessQueue:
         """The last time (wall-clock ms) that a pull was answered, a message finished, the queue lock
         granted."""
         self._parts, self._needs_lock = parts, needs_lock
+        self.damage = QueueDamage(queue, parts.settings, parts.damage)
         self._locked_until_ms = 0
         self._losses = 0  # how often the lock was lost
         self._granted = asyncio.Event()
@@ -94,15 +97,20 @@ class ProcessQueue:
                 started = time.monotonic()
                 result = await self._pull(window)
             except PullError as error:
+                if error.damaged is not None and self._passes(error.damaged):
+                    continue
                 logger.warning("pull of %s: %s", self.queue, error)
                 failures += 1
                 await asyncio.sleep(PULL_AGAIN.pause_ms(failures, random.random()) / 1_000)
                 continue
-            failures = 0
             if result is None:
                 continue
             self.pulled_ms = wall_ms()
-            self._received(window, result)
+            if self._received(window, result):
+                failures = 0
+            else:
+                failures += 1
+                await asyncio.sleep(PULL_AGAIN.pause_ms(failures, random.random()) / 1_000)
             if result.status is PullStatus.NO_NEW_MSG and time.monotonic() - started < NOTHING_PAUSE_MS / 1e3:
                 await asyncio.sleep(NOTHING_PAUSE_MS / 1_000)
 
@@ -154,7 +162,9 @@ class ProcessQueue:
             self._pulling.cancel()
 
     def seek(self, offset: int) -> None:
-        """Drops the held messages and continues at `offset`."""
+        """Drops the held messages and continues at `offset`, also if the queue has stopped at a damaged
+        one."""
+        self.damage.read_on()
         self.window = OffsetWindow(offset)
         self.positioned.set()
         self._moved()
@@ -169,16 +179,44 @@ class ProcessQueue:
         if self._pulling is not None:
             self._pulling.cancel()
 
-    def _received(self, window: Window, result: PullResult) -> None:
+    def _received(self, window: Window, result: PullResult) -> bool:
+        """Takes the messages of a pull. Returns False if the queue stops at a damaged one."""
         if self.window is not window:
-            return  # the queue was moved meanwhile
+            return True  # the queue was moved meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._go_on(window, result)
-            return
-        window.add(map(as_sent, result.messages), result.next_begin_offset)
-        if result.messages:
+            return True
+        messages, next_offset = result.messages, result.next_begin_offset
+        stop = self._first_stop(result.damaged)
+        if stop is not None:
+            messages = tuple(each for each in messages if each.queue_offset < stop)
+            next_offset = stop
+        elif not result.damaged:
+            self.damage.read_on()
+        window.add(map(as_sent, messages), next_offset)
+        if messages:
             self.messages_there.set()
+        if messages or stop is not None:
             self._parts.arrived(self)
+        return stop is None
+
+    def _first_stop(self, damaged: Sequence[DamagedRecord]) -> int | None:
+        """Reports what is damaged; returns the queue offset at which the queue stops, None: it goes on."""
+        for each in damaged:
+            if not self.damage.passes(each, now_ms(), may_heal=False):
+                return each.queue_offset
+        return None
+
+    def _passes(self, damaged: DamagedRecord) -> bool:
+        """Goes on behind a message that the broker refuses, if the settings say so."""
+        window = self.window
+        if window is None or damaged.end_offset <= window.next_offset:
+            return False  # the queue was moved meanwhile
+        if self.damage.passes(damaged, now_ms(), may_heal=True):
+            window.add((), damaged.end_offset)
+            return True
+        self._parts.arrived(self)
+        return False
 
     def _go_on(self, window: Window, result: PullResult) -> None:
         """Continues at the broker's next offset: the broker does not have the requested one, or an operator

@@ -4,6 +4,7 @@ It does not take part in the rebalancing of its group; push_consumer.py and lite
 continue during a fail-over: keelmq/client/cluster/queue_reader.py.
 """
 
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -20,12 +21,17 @@ from keelmq.client.cluster.queue_reader import (
     subscription_of,
 )
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.consumer.damage import describe
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import Lifecycle
 from keelmq.remoting.client import RemotingClient
+from keelmq.runtime.clock import now_ms
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, check_shared, optional_signer
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
@@ -58,6 +64,7 @@ class PullConsumer:
         )  # not replaced masters: a producer may send over a shared client
         self._reader = QueueReader(self._client, self._monitor, group)
         self._lifecycle = Lifecycle()
+        self._damaged = RateLimitedLogger(logger, level=logging.ERROR)
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,11 +105,16 @@ class PullConsumer:
     ) -> PullResult:
         """Returns messages from `offset` on. `subscription`: "*" or "TagA || TagB"; `sql` instead: an SQL92
         condition over properties. `suspend_ms` > 0: long polling, in which the broker holds the request until
-        a message arrives or this time is over (in addition to timeout_ms). PullError."""
+        a message arrives or this time is over (in addition to timeout_ms). Messages that no replica can
+        deliver are in result.damaged; next_begin_offset is behind them. PullError; with `damaged` if the
+        broker may still heal the first message: pull again later, or from error.damaged.end_offset on."""
         wanted = subscription_of(queue.topic, subscription, sql)
-        return await self._reader.pull(
+        result = await self._reader.pull(
             queue, offset, max_nums, wanted, suspend_ms=suspend_ms, timeout_ms=timeout_ms
         )
+        for each in result.damaged:
+            self._damaged.tell(now_ms(), "%s: not delivered", describe(queue, each))
+        return result
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
         """Returns the offset of the oldest stored message. PullError."""

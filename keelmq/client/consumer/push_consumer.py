@@ -136,6 +136,11 @@ class PushConsumer:
         self._member.running.set()
 
     @property
+    def damaged_messages(self) -> int:
+        """Returns how many damaged messages were skipped since the start (on_damaged=SKIP)."""
+        return self._member.damage.skipped
+
+    @property
     def assigned(self) -> list[MessageQueue]:
         """Returns the queues that are assigned to this consumer now."""
         return sorted(self._member.process_queues)

@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS
+from keelmq.client.consumer.damage import DamagedListener
 from keelmq.client.core.window import Limits
 
 
@@ -21,6 +22,13 @@ class ConsumeFromWhere(Enum):
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # new messages only; everything if the topic is young
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"  # the oldest stored message
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"  # consume_timestamp_ms
+
+
+class DamagedPolicy(Enum):
+    """What to do at a message that no replica can deliver, since its record on disk is damaged."""
+
+    SKIP = "SKIP"  # report it, and go on
+    STOP = "STOP"  # report it, and wait in this queue until it is healed or an operator marks it as lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,14 @@ class ConsumerSettings:
     limits: Limits = field(default_factory=Limits)
     """Per queue: while a limit is reached, nothing more is pulled."""
 
+    on_damaged: DamagedPolicy = DamagedPolicy.SKIP
+    """Every damaged message is logged at ERROR with topic, queue and offset."""
+    damaged_wait_ms: int = 60_000
+    """SKIP: how long a queue waits for a message that a broker may still heal from another replica."""
+    damaged_listener: DamagedListener | None = None
+    """Called in the event loop with (queue, record), once for each damaged message, when it is skipped or
+    when the queue stops at it. It must not block."""
+
     probe_interval_ms: int = PROBE_INTERVAL_MS
     """After this long without a response, a broker with waiting pulls gets a small request, to find out
     whether it hangs."""
@@ -65,7 +81,14 @@ class ConsumerSettings:
     offsets_dir: Path | None = None
     """The folder for offset files of broadcasting members; None: ~/.keelmq_offsets."""
 
+    @property
+    def stops_at_damaged(self) -> bool:
+        """Returns whether a queue stops at a damaged message."""
+        return self.on_damaged is DamagedPolicy.STOP
+
     def __post_init__(self) -> None:
+        if self.damaged_wait_ms < 0:
+            raise ValueError(f"damaged_wait_ms is {self.damaged_wait_ms}: it must be 0 or more")
         for name in (
             "consume_concurrency", "consume_batch_size", "consume_timeout_ms", "pull_batch_size",
             "probe_interval_ms", "heartbeat_interval_ms", "rebalance_interval_ms", "persist_interval_ms",

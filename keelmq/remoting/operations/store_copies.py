@@ -20,6 +20,9 @@ PIECE_BYTES_MIN = 64
 QUEUES_MAX = 500
 READ_LOG_BYTES = 1 << 20
 """Most bytes of a response to 29047, unless its first record is larger."""
+CHECKED_BYTES_MAX = 1 << 20
+"""Bytes of the log of one request that checks records."""
+DAMAGED_PARTS_MAX = 1_000
 
 
 class StartStoreBackupRequest(Wire):
@@ -144,6 +147,30 @@ class ReadLogResponse(Wire):
     epochs: str = ""
 
 
+class CheckLogRecordsRequest(Wire):
+    """Header of 29049: checks the records that overlap the log's [start_offset, end_offset), which are
+    confirmed bytes, CHECKED_BYTES_MAX at most."""
+
+    start_offset: int = Field(ge=0)
+    end_offset: int = Field(ge=0)
+
+
+class DamagedLogPart(Wire):
+    """A part of the log, end exclusive, that is no whole record: reason says what is wrong with it."""
+
+    start_offset: int
+    end_offset: int
+    reason: str
+
+
+class LogRecordCheck(Wire):
+    """Response body of 29049. damaged: ascending, the first DAMAGED_PARTS_MAX of them; they may begin in
+    front of the range and end behind it. records: how many whole records overlap the range."""
+
+    damaged: list[DamagedLogPart] = Field(default_factory=list)
+    records: int = 0
+
+
 START_STORE_BACKUP = Operation(
     RequestCode.KEELMQ_START_STORE_BACKUP,
     "startStoreBackup",
@@ -176,4 +203,11 @@ GET_QUEUE_CHECKSUMS = Operation(
 )
 READ_LOG = Operation(
     RequestCode.KEELMQ_READ_LOG, "readLog", ReadLogRequest, ReadLogResponse, response_body=bytes
+)
+CHECK_LOG_RECORDS = Operation(
+    RequestCode.KEELMQ_CHECK_LOG_RECORDS,
+    "checkLogRecords",
+    CheckLogRecordsRequest,
+    Empty,
+    response_body=LogRecordCheck,
 )

@@ -16,11 +16,13 @@ from typer.testing import CliRunner, Result
 from broker.admin.repair import log_files
 from broker.app.broker import Broker
 from broker.backup.manifest import BackupError
+from broker.message.record_search import Search, search_damage
 from broker.store.queue.consume_queue import UNIT_BYTES
 from cli.keelmq import app
 from cli.verify.command import lines_of
+from cli.verify.core.compare import Difference
 from cli.verify.group import GroupComparison, GroupReport
-from keelmq.client.admin import AdminClient
+from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
@@ -39,7 +41,10 @@ OF_VERIFY = (
     RequestCode.KEELMQ_GET_REPLICA_DIGEST,
     RequestCode.KEELMQ_GET_LOG_CHECKSUMS,
     RequestCode.KEELMQ_GET_QUEUE_CHECKSUMS,
+    RequestCode.KEELMQ_CHECK_LOG_RECORDS,
 )
+
+SLAVE: dict[str, object] = {"broker_id": 1, "broker_role": "SLAVE", "ha_master_address": "127.0.0.1:1"}
 
 
 def verify(*arguments: object) -> Result:
@@ -113,10 +118,150 @@ async def test_two_logs_that_differ(tmp_path: Path) -> None:
             assert isinstance(await send(client, broker, b"x" * 500), Ok)
         report = await compared(one, two)
         # the time and the address of the broker are in a record
-        (difference,) = [each for each in report.differences if each.kind == "log"]
-        assert difference.offset is not None and difference.offset < 64
-        assert set(difference.brokers) == {one.address, two.address}, "nobody knows which one is right"
-        assert "DIFFERENT log" in "\n".join(lines_of(report))
+        differences = [each for each in report.differences if each.kind == "log"]
+        assert differences and not any(each.is_decided for each in differences)
+        for difference in differences:
+            assert set(difference.brokers) == {one.address, two.address}, "nobody knows which one is right"
+        shown = "\n".join(lines_of(report))
+        assert "DIFFERENT log" in shown and "it is not known which copy is right" in shown
+        assert "next: do not overwrite or delete any replica" in shown and "--resync" not in shown
+    await client.close()
+
+
+def of_log(report: GroupReport) -> list[Difference]:
+    """The tables differ as well: this slave has no master to copy them from."""
+    return [each for each in report.differences if each.kind == "log"]
+
+
+async def stored_bodies(root: Path) -> list[tuple[int, bytes]]:
+    """Writes 20 messages to a new store; returns (CommitLog offset of the body, body)."""
+    client = RemotingClient()
+    async with Broker(config(root)) as broker:
+        for number in range(20):
+            assert isinstance(await send(client, broker, b"body-%02d-" % number * 30), Ok)
+    await client.close()
+    log = (root / "store" / "commitlog" / f"{0:020}").read_bytes()
+    return [(log.index(body), body) for body in (b"body-%02d-" % number * 30 for number in range(20))]
+
+
+def flip(root: Path, offset: int) -> None:
+    with (root / "store" / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged_role", ["master", "slave"])
+async def test_the_damaged_replica_is_named_whatever_its_role(tmp_path: Path, damaged_role: str) -> None:
+    bodies = await stored_bodies(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    flip(tmp_path / "two", bodies[7][0] + 20)
+    of_sound, of_damaged = (SLAVE, {}) if damaged_role == "master" else ({}, SLAVE)
+    async with (
+        Broker(config(tmp_path / "one", **of_sound)) as sound,
+        Broker(config(tmp_path / "two", **of_damaged)) as damaged,
+    ):
+        report = await compared(sound, damaged)
+        assert report.master == (sound if damaged_role == "slave" else damaged).address
+        (difference,) = of_log(report)
+        assert difference.brokers == (damaged.address,) and difference.is_decided
+        start = bodies[7][0] - 88
+        assert difference.offset == start and f"damaged at {damaged.address}: its checksum" in difference.text
+        (step,) = report.log_steps()
+        assert (step.overwrites, step.source) == (damaged.address, sound.address)
+        assert report.value()["next"] == [step.text]
+
+
+@pytest.mark.slow
+async def test_replicas_with_different_damaged_records_keep_them(tmp_path: Path) -> None:
+    """One has the only sound copy of one record, the other one that of another."""
+    bodies = await stored_bodies(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    flip(tmp_path / "one", bodies[3][0])
+    flip(tmp_path / "two", bodies[16][0])
+    flip(tmp_path / "two", bodies[4][0] - 80)  # BODYCRC, in the record behind the other's
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two", **SLAVE)) as two:
+        report = await compared(one, two)
+        named = [each.brokers for each in of_log(report)]
+        assert named == [(one.address,), (two.address,), (two.address,)]
+        (step,) = report.log_steps()
+        assert step.overwrites is None and "each may have the only sound copy" in step.text
+
+
+@pytest.mark.slow
+async def test_a_replica_that_cannot_check_records(tmp_path: Path) -> None:
+    """An older version: its copy may be sound, so nobody is told to overwrite the other."""
+    bodies = await stored_bodies(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    flip(tmp_path / "two", bodies[7][0])
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two", **SLAVE)) as two:
+        del one.operations.handlers[RequestCode.KEELMQ_CHECK_LOG_RECORDS]
+        report = await compared(one, two)
+        (difference,) = of_log(report)
+        assert not difference.is_decided and "its version cannot check records" in difference.text
+        assert [each.overwrites for each in report.log_steps()] == [None]
+
+
+@pytest.mark.slow
+async def test_more_places_than_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = await stored_bodies(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for at, _ in bodies[::4]:
+        flip(tmp_path / "two", at)
+    monkeypatch.setattr("cli.verify.group.PLACES_MAX", 3)
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two", **SLAVE)) as two:
+        report = await compared(one, two)
+        assert len(report.verdicts) == 3 and not report.is_examined
+        assert [each.overwrites for each in report.log_steps()] == [None]
+
+
+@pytest.mark.slow
+async def test_a_record_that_is_longer_than_the_first_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its begin and its end are looked for again, farther away."""
+    bodies = await stored_bodies(tmp_path)
+    (at, body), start = bodies[7], bodies[7][0] - 88
+    flip(tmp_path, at)
+    asked = []
+
+    def search(data: bytes, base: int, low: int, high: int, *, is_boundary: bool) -> Search:
+        asked.append(len(data))
+        return search_damage(data, base, low, high, is_boundary=is_boundary)
+
+    monkeypatch.setattr("broker.backup.checksums.search_damage", search)
+    monkeypatch.setattr("broker.backup.checksums.REACHES", (32, 17 << 20))
+    async with AdminClient() as admin, Broker(config(tmp_path)) as broker:
+        found = await admin.check_log_records(broker.address, at + 100, at + 110)
+        (part,) = found.damaged
+        assert (part.start_offset, part.end_offset > at + len(body)) == (start, True)
+        assert asked == [74, broker.store.confirm_offset]
+
+
+async def test_one_replica_left_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Broker(config(tmp_path)) as broker:
+        group = BrokerData(cluster="C", broker_name="b", broker_addrs={0: broker.address})
+
+        async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+            return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
+
+        monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
+        found = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
+        assert found.exit_code == 1 and "nothing to compare: 1 replica answered" in found.output
+
+
+async def test_the_limits_of_a_check_of_records(tmp_path: Path) -> None:
+    client = RemotingClient()
+    async with AdminClient(client) as admin, Broker(config(tmp_path)) as broker:
+        assert isinstance(await send(client, broker, b"x" * 500), Ok)
+        end = broker.store.confirm_offset
+        whole = await admin.check_log_records(broker.address, 300, 301)
+        assert (whole.damaged, whole.records) == ([], 1)
+        for start, stop in ((0, end + 1), (5, 5), (9, 5), (0, (1 << 20) + 1)):
+            with pytest.raises(AdminError, match=r"\[\d+, \d+\)"):
+                await admin.check_log_records(broker.address, start, stop)
     await client.close()
 
 
@@ -129,7 +274,7 @@ async def test_a_broker_that_does_not_know_the_request(tmp_path: Path) -> None:
         assert report.incomparable == [java.address]
         assert "cannot be compared" in report.silent[java.address]
         alone = await compared(java)
-        assert alone.compared == [] and not alone.is_alone
+        assert alone.compared == [] and not alone.is_well
         assert "nothing to compare" in lines_of(alone)[-1]
 
 

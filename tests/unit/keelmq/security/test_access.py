@@ -108,7 +108,12 @@ def test_who_may_read_the_cluster_does_not_read_messages_by_their_checksums() ->
     access = control(tables("Cluster:* Get Allow"))
     assert isinstance(access.check(request(Code.KEELMQ_GET_REPLICA_DIGEST, {}), NOW_MS), Granted)
     ranges = {"startOffset": "0", "endOffset": "65", "pieceBytes": "65"}
-    for code in (Code.KEELMQ_GET_LOG_CHECKSUMS, Code.KEELMQ_GET_QUEUE_CHECKSUMS, Code.KEELMQ_READ_LOG):
+    for code in (
+        Code.KEELMQ_GET_LOG_CHECKSUMS,
+        Code.KEELMQ_GET_QUEUE_CHECKSUMS,
+        Code.KEELMQ_READ_LOG,
+        Code.KEELMQ_CHECK_LOG_RECORDS,
+    ):
         refused = access.check(request(code, ranges), NOW_MS)
         assert isinstance(refused, Refused) and refused.reason == "rights"
 

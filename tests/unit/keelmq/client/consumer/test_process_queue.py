@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 
-from keelmq.client import Limits, MessageExt, PullStatus
+from keelmq.client import (
+    DamagedMessageError,
+    DamagedPolicy,
+    DamagedRecord,
+    Limits,
+    MessageExt,
+    PullError,
+    PullErrorKind,
+    PullStatus,
+)
 from keelmq.client.cluster.queue_reader import PullResult
+from keelmq.client.consumer.damage import DamageReports
 from keelmq.client.consumer.process_queue import LOCK_VALID_MS, ProcessQueue, ProcessQueueContext
 from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import Subscription
+from keelmq.runtime.backoff import Backoff
 
 
 class Clock:
@@ -31,7 +42,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def worker(*, needs_lock: bool = True) -> ProcessQueue:
-    parts: Any = None
+    nothing: Any = None
+    settings = ConsumerSettings()
+    parts = ProcessQueueContext(
+        nothing, nothing, settings, Limits(), asyncio.Event(), lambda _: None, DamageReports(settings)
+    )
     return ProcessQueue(MessageQueue("T", "b", 0), Subscription("T"), parts, needs_lock=needs_lock)
 
 
@@ -75,8 +90,9 @@ async def test_without_locks_nobody_waits(clock: Clock) -> None:
 class Reads:
     """A reader and an offset store. `answers`: of the pulls, in order; a pull beyond them waits."""
 
-    def __init__(self, *answers: PullResult, start: int = 0) -> None:
+    def __init__(self, *answers: PullResult | PullError, start: int = 0) -> None:
         self.answers, self.start = list(answers), start
+        self.reports = DamageReports(ConsumerSettings())
         self.pulls: list[tuple[int, str]] = []
         self.loads = 0
         self.loading = asyncio.Event()
@@ -96,7 +112,10 @@ class Reads:
     ) -> PullResult:
         self.pulls.append((offset, subscription.expression))
         if self.answers:
-            return self.answers.pop(0)
+            answer = self.answers.pop(0)
+            if isinstance(answer, PullError):
+                raise answer
+            return answer
         self.waits.set()
         await asyncio.Event().wait()
         raise AssertionError("it waits for ever")
@@ -111,13 +130,19 @@ class Reads:
 
 @asynccontextmanager
 async def reading(
-    reads: Reads, *, needs_lock: bool = False, limits: Limits | None = None
+    reads: Reads,
+    *,
+    needs_lock: bool = False,
+    limits: Limits | None = None,
+    settings: ConsumerSettings | None = None,
 ) -> AsyncIterator[tuple[ProcessQueue, asyncio.Event]]:
     """The worker, and what is cleared to pause it."""
     running = asyncio.Event()
     running.set()
     fake: Any = reads
-    parts = ProcessQueueContext(fake, fake, ConsumerSettings(), limits or Limits(), running, lambda _: None)
+    settings = settings or ConsumerSettings()
+    reports = reads.reports = DamageReports(settings)
+    parts = ProcessQueueContext(fake, fake, settings, limits or Limits(), running, lambda _: None, reports)
     found = ProcessQueue(MessageQueue("T", "b", 0), Subscription("T", "a"), parts, needs_lock=needs_lock)
     found.start()
     try:
@@ -260,3 +285,109 @@ async def test_an_operator_skips_and_repeats_what_he_likes(begin: int) -> None:
     async with reading(reads) as (mine, _):
         assert await reads.pulled_again() == begin
         assert mine.commit_offset == begin
+
+
+# -- damaged messages --------------------------------------------------------------------------------------
+
+
+Told = list[tuple[MessageQueue, DamagedRecord]]
+
+
+def damaged(offset: int, end: int | None = None, *, at: int | None = 5_000) -> DamagedRecord:
+    return DamagedRecord(offset, offset + 1 if end is None else end, at, "its checksum does not match")
+
+
+def refused(offset: int, *, at: int = 5_000) -> PullError:
+    return PullError(PullErrorKind.REFUSED, "damaged", 1, damaged=damaged(offset, at=at))
+
+
+def listening(told: Told, **settings: Any) -> ConsumerSettings:
+    return ConsumerSettings(damaged_listener=lambda queue, record: told.append((queue, record)), **settings)
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keelmq.client.consumer.process_queue.PULL_AGAIN", Backoff(first_ms=1, max_ms=1))
+
+
+async def test_a_damaged_message_is_reported_and_the_good_ones_are_delivered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: Told = []
+    answer = PullResult(PullStatus.FOUND, stored(0, 1, 3), 4, 0, 4, damaged=(damaged(2),))
+    reads = Reads(answer)
+    async with reading(reads, settings=listening(told)) as (mine, _):
+        assert await reads.pulled_again() == 4
+        window, messages = mine.take(9)
+        assert [each.queue_offset for each in messages] == [0, 1, 3]
+        assert window is not None
+        mine.finish(window, messages)
+        assert mine.commit_offset == 4 and reads.reports.skipped == 1
+    assert told == [(MessageQueue("T", "b", 0), damaged(2))]
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "topic T, broker b, queue 0, offset 2, CommitLog offset 5000" in line.getMessage()
+
+
+async def test_a_queue_stops_at_a_damaged_message_if_the_settings_say_so(no_pause: None) -> None:
+    told: Told = []
+    answer = PullResult(PullStatus.FOUND, stored(0, 1, 3), 4, 0, 4, damaged=(damaged(2),))
+    again = PullResult(PullStatus.FOUND, stored(3), 4, 0, 4, damaged=(damaged(2),))
+    reads = Reads(answer, again, again, refused(2))
+    async with reading(reads, settings=listening(told, on_damaged=DamagedPolicy.STOP)) as (mine, _):
+        assert await reads.pulled_again() == 2, "pulled again until it is healed"
+        window, messages = mine.take(9)
+        assert [each.queue_offset for each in messages] == [0, 1] and window is not None
+        mine.finish(window, messages)
+        assert mine.commit_offset == 2 and reads.reports.skipped == 0
+        with pytest.raises(DamagedMessageError, match="offset 2"):
+            mine.damage.check()
+        assert [record for _, record in told] == [damaged(2)], "told once"
+
+
+async def test_a_healed_message_ends_the_stop(no_pause: None) -> None:
+    reads = Reads(refused(0), found(0, 1))
+    async with reading(reads, settings=ConsumerSettings(on_damaged=DamagedPolicy.STOP)) as (mine, _):
+        assert await reads.pulled_again() == 2
+        mine.damage.check()
+        assert [each.queue_offset for each in mine.take(9)[1]] == [0, 1]
+
+
+async def test_a_stopped_queue_can_be_moved_by_the_application(no_pause: None) -> None:
+    reads = Reads(refused(0))
+    async with reading(reads, settings=ConsumerSettings(on_damaged=DamagedPolicy.STOP)) as (mine, _):
+        await reads.pulled_again()
+        with pytest.raises(DamagedMessageError):
+            mine.damage.check()
+        mine.seek(1)
+        mine.damage.check()
+        assert await reads.pulled_again() == 1
+
+
+async def test_a_message_that_the_broker_may_heal_is_waited_for(clock: Clock, no_pause: None) -> None:
+    """All records of one damaged part of the log are waited for once, and each is reported."""
+    told: Told = []
+    reads = Reads(refused(0), refused(0))
+    async with reading(reads, settings=listening(told, damaged_wait_ms=1_000)) as (mine, _):
+        assert await reads.pulled_again() == 0 and told == []
+        clock.ms += 1_000
+        reads.answers += [refused(0), refused(1), refused(7, at=9_000), found(2, 7)]
+        mine.want(Subscription("T", "b"))  # ends the pull that waits
+        assert await reads.pulled_again() == 8
+        assert [record.queue_offset for _, record in told] == [0, 1] and reads.reports.skipped == 2
+        assert [each.queue_offset for each in mine.take(9)[1]] == [2, 7]
+
+
+async def test_a_listener_that_fails_does_not_stop_the_queue(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(queue: MessageQueue, record: DamagedRecord) -> None:
+        raise ValueError("no")
+
+    reads = Reads(PullResult(PullStatus.FOUND, (), 3, 0, 3, damaged=(damaged(0, 3, at=None),)))
+    async with reading(reads, settings=ConsumerSettings(damaged_listener=fail)) as (mine, _):
+        assert await reads.pulled_again() == 3
+        assert mine.commit_offset == 3 and reads.reports.skipped == 3
+    assert "damaged_listener failed at offset 0" in caplog.text and "offsets 0 to 2" in caplog.text
+
+
+def test_the_wait_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="damaged_wait_ms is -1"):
+        ConsumerSettings(damaged_wait_ms=-1)

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from keelmq.client import MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
-from keelmq.client.message import INNER_BATCH_FLAGS, decode_messages, decode_properties, still_packed
+from keelmq.client import DamagedRecord, MessageQueue, PullConsumer, PullError, PullErrorKind, PullStatus
+from keelmq.client.message import (
+    INNER_BATCH_FLAGS,
+    decode_messages,
+    decode_properties,
+    decode_pull,
+    still_packed,
+)
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode
 from keelmq.remoting.operation import CommandError, RemoteProtocolError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from tests.support.fake_cluster import FakeBroker, FakeNameServer, pull_reply
+from tests.support.java_reader import java_decodes
 
 FRAME = Path(__file__).parents[4] / "fixtures" / "frames" / "11-pull-pull-consumer-1.resp.bin"
 TOPIC = "TopicX"
@@ -212,7 +219,143 @@ async def test_refusal_until_the_deadline(consumer: PullConsumer, broker: FakeBr
     assert caught.value.kind is PullErrorKind.REFUSED and "16 no" in caught.value.remark
 
 
-async def test_damaged_body(consumer: PullConsumer, broker: FakeBroker, captured: bytes) -> None:
-    broker.pull_replies = [pull_reply(0, next_begin_offset=1, body=captured[:100])]
-    with pytest.raises(PullError):
-        await consumer.pull(QUEUE, 0)
+# -- damaged records ---------------------------------------------------------------------------------------
+
+
+def starts_of(captured: bytes) -> list[int]:
+    """Returns the position of each of the 28 records, and the end."""
+    sizes = [message.stored_bytes for message in decode_messages(captured)]
+    return [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+
+
+def spoiled(captured: bytes, number: int, *, zeros: bool = False, at: int = 8) -> bytes:
+    """Returns the body with one damaged record: zeros, or a flipped bit, in BODYCRC unless `at` says
+    otherwise."""
+    starts = starts_of(captured)
+    body = bytearray(captured)
+    if zeros:
+        body[starts[number] : starts[number + 1]] = bytes(starts[number + 1] - starts[number])
+    else:
+        body[starts[number] + at] ^= 1
+    return bytes(body)
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["flipped bit", "zeros"])
+def test_the_good_records_around_every_damaged_one_are_messages(captured: bytes, zeros: bool) -> None:
+    for number in range(28):
+        messages, damaged = decode_pull(spoiled(captured, number, zeros=zeros), "b", begin=0, end=28)
+        assert [each.queue_offset for each in messages] == [each for each in range(28) if each != number]
+        (record,) = damaged
+        assert (record.queue_offset, record.end_offset) == (number, number + 1)
+        assert record.physical_offset == (
+            None if zeros else decode_messages(captured)[number].physical_offset
+        )
+        assert ("magic code 0" if zeros else "CRC") in record.reason
+
+
+def test_a_java_client_loses_the_rest_of_a_pull_with_zeros_and_delivers_a_flipped_bit(
+    captured: bytes,
+) -> None:
+    """So a broker must not send them: every client but ours is left with less."""
+    assert [each.queue_offset for each in java_decodes(captured)] == list(range(28))
+    assert [each.body for each in java_decodes(captured)] == [each.body for each in decode_messages(captured)]
+    assert [each.queue_offset for each in java_decodes(spoiled(captured, 5, zeros=True))] == list(range(5))
+    flipped = java_decodes(spoiled(captured, 5, at=90))
+    assert len(flipped) == 28 and flipped[5].body != decode_messages(captured)[5].body
+
+
+def test_a_wrong_size_or_a_cut_hides_only_what_it_covers(captured: bytes) -> None:
+    starts = starts_of(captured)
+    for field in range(8):  # TOTALSIZE, MAGICCODE
+        body = bytearray(captured)
+        body[starts[3] + field] ^= 0x40
+        messages, damaged = decode_pull(bytes(body), begin=0, end=28)
+        assert [each.queue_offset for each in messages] == [each for each in range(28) if each != 3], field
+        assert [(each.queue_offset, each.end_offset) for each in damaged] == [(3, 4)]
+    messages, damaged = decode_pull(captured[:-1], begin=0, end=28)
+    assert len(messages) == 27 and [(each.queue_offset, each.end_offset) for each in damaged] == [(27, 28)]
+    messages, damaged = decode_pull(captured[: starts[20]] + bytes(500), begin=0, end=28)
+    assert len(messages) == 20 and [(each.queue_offset, each.end_offset) for each in damaged] == [(20, 28)]
+    nothing, damaged = decode_pull(b"garbage", begin=4, end=4)
+    assert nothing == [] and [(each.queue_offset, each.end_offset) for each in damaged] == [(4, 5)]
+
+
+def test_any_flipped_bit_costs_one_message_at_most(captured: bytes) -> None:
+    starts = starts_of(captured)
+    body, whole = captured[: starts[3]], decode_messages(captured[: starts[3]])
+    for position in range(starts[1], starts[2]):
+        for bit in (0x01, 0x80):
+            copy = bytearray(body)
+            copy[position] ^= bit
+            messages, damaged = decode_pull(bytes(copy), begin=0, end=3)
+            assert messages[0] == whole[0] and messages[-1] == whole[2], position
+            assert len(messages) == 3 or [each.queue_offset for each in damaged] == [1], position
+            assert bool(damaged) is (len(messages) == 2)
+
+
+async def test_a_damaged_record_comes_from_another_replica(
+    consumer: PullConsumer, broker: FakeBroker, name_server: FakeNameServer, captured: bytes
+) -> None:
+    starts = starts_of(captured)
+    async with FakeBroker() as slave:
+        name_server.routes[TOPIC] = {0: broker.address, 2: slave.address}
+        whole = pull_reply(0, next_begin_offset=6, body=captured[starts[5] : starts[6]])
+        damaged = pull_reply(0, next_begin_offset=28, body=spoiled(captured, 5))
+        at_master = pull_reply(0, next_begin_offset=6, body=spoiled(captured, 5)[starts[5] : starts[6]])
+        broker.pull_replies, slave.pull_replies = [damaged, at_master], [whole]
+        result = await consumer.pull(QUEUE, 0, suspend_ms=1_000)
+        assert [each.queue_offset for each in result.messages] == list(range(28)) and result.damaged == ()
+        assert result.messages[5].body == decode_messages(captured)[5].body
+        (asked,) = slave.pulls
+        assert (asked.queue_offset, asked.max_msg_nums, asked.sys_flag, asked.suspend_timeout_millis) == (
+            5,
+            1,
+            4,
+            0,
+        )
+
+
+async def test_what_no_replica_can_deliver_is_reported(
+    consumer: PullConsumer, broker: FakeBroker, captured: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = starts_of(captured)
+    damaged = pull_reply(0, next_begin_offset=28, body=spoiled(captured, 5))
+    again = pull_reply(0, next_begin_offset=6, body=spoiled(captured, 5)[starts[5] : starts[6]])
+    broker.pull_replies = [damaged, again]
+    result = await consumer.pull(QUEUE, 0)
+    assert [each.queue_offset for each in result.messages] == [each for each in range(28) if each != 5]
+    assert [each.queue_offset for each in result.damaged] == [5] and result.next_begin_offset == 28
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "topic TopicX, broker broker-a, queue 0, offset 5" in line.getMessage()
+
+
+REMARK = (
+    "message 5 of topic TopicX, queue 0, is damaged: CommitLog 1470..1764: its checksum is wrong; it is"
+    " served again when it was fetched from a replica that has it, and keelmq repair can set a mark that"
+    " consumers pass"
+)
+
+
+async def test_a_broker_that_knows_of_the_damage_is_not_asked_until_the_timeout(
+    consumer: PullConsumer, broker: FakeBroker
+) -> None:
+    """Its refusal says which message, so the caller can wait, or go on behind it."""
+    refusal = CommandError(ResponseCode.SYSTEM_ERROR, REMARK)
+    broker.pull_replies = [refusal, refusal]
+    with pytest.raises(PullError, match="is damaged") as caught:
+        await consumer.pull(QUEUE, 5, timeout_ms=60_000)
+    assert caught.value.damaged == DamagedRecord(5, 6, 1470, "its checksum is wrong")
+    assert caught.value.kind is PullErrorKind.REFUSED and len(broker.pulls) == 2
+
+
+async def test_a_message_that_the_master_refuses_as_damaged_is_read_at_a_slave(
+    consumer: PullConsumer, broker: FakeBroker, name_server: FakeNameServer, captured: bytes
+) -> None:
+    starts = starts_of(captured)
+    async with FakeBroker() as slave:
+        name_server.routes[TOPIC] = {0: broker.address, 2: slave.address}
+        refusal = CommandError(ResponseCode.SYSTEM_ERROR, REMARK)
+        broker.pull_replies = [refusal, refusal]
+        slave.pull_replies = [pull_reply(0, next_begin_offset=6, body=captured[starts[5] : starts[6]])]
+        result = await consumer.pull(QUEUE, 5)
+        assert [each.queue_offset for each in result.messages] == [5] and result.next_begin_offset == 6
