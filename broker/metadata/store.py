@@ -304,10 +304,10 @@ class JournaledStore(MetadataStore[Row]):
         """Writes the file in three steps: this call runs on the loop's thread, the function that it returns
         writes, in any thread, and the function that this one returns runs on the loop's thread again."""
         turn, size, version = self.file.next_turn(), self.journal.size, self.table.version
-        value = self.file_of(self.table.rows, self.table.gone, self.table.version)
+        rows, gone = dict(self.table.rows), dict(self.table.gone)  # rows are replaced, never changed
 
         def write() -> Callable[[], None]:
-            saved = self.file.save(value, turn)
+            saved = self.file.save(self.file_of(rows, gone, version), turn)
             return (lambda: self._in_file(turn, size, version)) if saved else (lambda: None)
 
         return write

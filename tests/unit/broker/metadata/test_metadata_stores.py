@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+import broker.metadata.offsets
 from broker.metadata.core.table import MASS_DELETE_MIN, Version
 from broker.metadata.groups import BUILT_IN, GroupTable, illegal_group
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
@@ -162,6 +163,28 @@ def test_the_file_takes_over_from_the_journal(tmp_path: Path) -> None:
     offsets.flush()
     assert not offsets.journal.path.exists()
     assert offsets_at(tmp_path).query("g", "T", 0) == 2
+
+
+def test_the_loop_converts_no_row_for_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread does, of the rows as they were; in order, and as json.dumps would."""
+    offsets, converted = offsets_at(tmp_path), list[object]()
+    dice = Random(1)
+    for number in range(5_000):
+        offsets.commit(f"g{dice.randrange(900)}", f'T"{dice.randrange(9)}', dice.randrange(12), number)
+    offsets.stage("empty@g", {})
+    offsets.commit_staged()
+    expected = json.dumps(offsets.body(), indent="\t")
+    text_of = broker.metadata.offsets._text_of
+    monkeypatch.setattr(
+        broker.metadata.offsets, "_text_of", lambda row: converted.append(row) or text_of(row)
+    )
+    write = offsets.snapshot()
+    assert not converted
+    for key in list(offsets.table.rows):
+        topic, _, group = key.partition("@")
+        offsets.commit(group, topic, 0, 1 << 40)  # while the thread writes
+    write()
+    assert offsets.path.read_text() == expected and len(converted) == len(offsets.table.rows)
 
 
 def test_a_crash_between_file_and_journal_applies_nothing_twice(tmp_path: Path) -> None:
