@@ -88,13 +88,13 @@ class MetadataFile:
         """Returns whether nothing newer was saved. Only the loop's thread may call it."""
         return turn == self._saved_turn
 
-    def save(self, value: Mapping[str, Any], turn: int) -> bool:
-        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError; the
-        old file is still there then."""
+    def save(self, value: Mapping[str, Any], turn: int, work: LongWork | None = None) -> bool:
+        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError, or
+        GivenUp if `work` is given up; the old file is still there then."""
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            pieces = (piece.encode() for piece in document_pieces(value))
+            pieces = (piece.encode() for piece in document_pieces(value, work))
             replace_file(self.path, pieces, keep_backup=not self._private, private=self._private)
             self._saved_turn = turn
             return True
@@ -145,9 +145,9 @@ def document(value: Mapping[str, Any]) -> str:
     return "".join(document_pieces(value))
 
 
-def document_pieces(value: Mapping[str, Any]) -> Iterator[str]:
+def document_pieces(value: Mapping[str, Any], work: LongWork | None = None) -> Iterator[str]:
     """Yields the text of document() in pieces. The thread that reads them lets the event loop in."""
-    work = LongWork(is_shared=True)
+    work = work or LongWork(is_shared=True)
     for number, (name, member) in enumerate(value.items()):
         yield f"{',' if number else '{'}\n\t{json.dumps(name, ensure_ascii=False)}: "
         if isinstance(member, RowTexts | LazyRows):

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 100
 """Between two checks of a replica, of CHECKED_MAX offsets each."""
+GROUPS_MAX: Final = 100
+"""Groups that one line of the log names; the history has all of them."""
 TRUNCATIONS_MAX: Final = 4
 """Truncations that wait for their report, each with the rows of that time; older ones are dropped."""
 
@@ -90,5 +92,6 @@ class OffsetChecks:
 
     def _report(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
         groups = sorted({each.group for each in beyond})
-        logger.error("%s; affected groups: %s", reason, ", ".join(groups))
+        more = f" and {len(groups) - GROUPS_MAX} more" if len(groups) > GROUPS_MAX else ""
+        logger.error("%s; affected groups: %s%s", reason, ", ".join(groups[:GROUPS_MAX]), more)
         self._history.add(reason, beyond, clamped=clamped)

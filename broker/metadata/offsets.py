@@ -73,6 +73,10 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         """Returns {"queueId": offset}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
+    def wire_of(self, row: Row) -> Any:
+        """Returns the row: queueIds become texts in JSON."""
+        return row
+
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
         """Returns the rows of consumerOffset.json; there are no tombstones."""
         return {key: self.row_of(row) for key, row in (value.get("offsetTable") or {}).items()}, {}
@@ -118,7 +122,10 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         return super().stage(key, row)
 
     def applied(self, keys: Iterable[str] | None) -> None:
-        self._doubtful.update(dict.fromkeys(self.table.rows if keys is None else keys))
+        if keys is None:
+            self.doubt_all()
+        else:
+            self._doubtful.update(dict.fromkeys(keys))
 
     def remove_topic(self, topic: str) -> None:
         """Stages the removal of all offsets of the topic."""

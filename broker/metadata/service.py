@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.admission.send_gate import SendGate
 from broker.metadata.core.resets import PendingResets
-from broker.metadata.core.table import Version
+from broker.metadata.core.table import Update, Version
 from broker.metadata.core.term import Term
 from broker.metadata.file_store import FileStore
 from broker.metadata.groups import Group, GroupTable, illegal_group, refuse_position
@@ -31,6 +31,7 @@ from broker.metadata.timers import TimerProgressTable
 from broker.metadata.topics import TopicTable
 from broker.metadata.truncation_history import TruncationHistory
 from broker.metadata.users import AclTable, UserTable, create_first
+from broker.metadata.wire import LARGE_ROWS
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, LocalProtocolError, Peer, UnknownOutcome
 from keelmq.remoting.operations.broker_metadata import (
@@ -138,6 +139,8 @@ class Metadata:
         Offsets beyond the ends of their queues are set back: their messages are lost (broker-ha pitfall 61).
         Raises LocalProtocolError if a table is of a later epoch.
         """
+        for store in self.stores.values():
+            await store.settled()
         for store in self.stores.values():
             if epoch < store.table.version.state_version:
                 raise LocalProtocolError(
@@ -337,14 +340,14 @@ class Metadata:
         self._acked.notify_all()
         self._release()
         while True:
-            updates = [
-                update
+            changes = [
+                (store, update)
                 for name, store in self.stores.items()
-                if (update := store.updates_since(named.versions.get(name))) is not None
+                if (update := store.changes_since(named.versions.get(name))) is not None
             ]
             left_ms = deadline_ms - self._clock()
-            if updates or left_ms <= 0:
-                return updates
+            if changes or left_ms <= 0:
+                return await _on_the_wire(changes)
             await self._changed_notifier.wait(left_ms)
             if self._term is not term:
                 raise _not_master(request.master_epoch, self.epoch)
@@ -385,6 +388,16 @@ class Metadata:
     def close(self) -> None:
         """Ends a clean stop without a running loop: writes all unwritten changes. Errors are logged."""
         self._persistence.close()
+
+
+async def _on_the_wire(changes: Sequence[tuple[MetadataStore[Any], Update[Any]]]) -> list[MetadataUpdate]:
+    """Many rows are converted by a thread, so that a new replica does not keep the event loop waiting."""
+
+    def convert() -> list[MetadataUpdate]:
+        return [store.to_wire(update) for store, update in changes]
+
+    is_large = sum(len(update.rows) for _, update in changes) > LARGE_ROWS
+    return await asyncio.to_thread(convert) if is_large else convert()
 
 
 def _nothing_held() -> None:

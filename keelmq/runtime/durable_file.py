@@ -48,7 +48,7 @@ def replace_file(
             if keep_backup:
                 _keep_backup(path)
         os.replace(aside, path)
-    except OSError:
+    except BaseException:
         aside.unlink(missing_ok=True)
         raise
     if durable:

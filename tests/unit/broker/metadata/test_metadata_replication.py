@@ -4,19 +4,22 @@ import asyncio
 import contextlib
 import logging
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from broker.admission.send_gate import SendGate
 from broker.controller_mode.slave_sync import Leader, SlaveSync
+from broker.metadata.core.table import Version
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.timers import READ_MS
-from broker.metadata.wire import encode_updates
+from broker.metadata.wire import LARGE_ROWS, encode_updates
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import (
@@ -319,6 +322,33 @@ async def test_a_topic_that_was_cut_is_cut_at_the_next_master_too(tmp_path: Path
         alone.topics.ensure_replicated("T", 7)
         await alone.begin_alone()
         assert alone.topics.topics["T"].config == config("T", 4)
+
+
+async def test_a_large_table_is_converted_by_threads(tmp_path: Path) -> None:
+    """At the master and at the replica."""
+    threads: dict[str, set[bool]] = {}
+
+    def spy(node: Node, name: str) -> Any:
+        store = node.metadata.offsets
+        real = getattr(store, name)
+
+        def call(*arguments: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread() is threading.main_thread())
+            return real(*arguments)
+
+        return patch.object(store, name, call)
+
+    async with nodes(tmp_path, 2) as (master, replica):
+        for number in range(LARGE_ROWS + 1):
+            master.metadata.offsets.commit(f"g{number}", "T", 0, number)
+        master.metadata.offsets.commit_staged()
+        with spy(master, "to_wire"), spy(replica, "from_wire"), spy(replica, "file_of"):
+            master.lead(1)
+            replica.metadata.offsets.table.version = Version(0, 7, 7)  # unknown to the master
+            replica.follow(master, 1)
+            await until(lambda: replica.same(master))
+        assert replica.metadata.offsets.query(f"g{LARGE_ROWS}", "T", 0) == LARGE_ROWS
+    assert threads == {"to_wire": {False}, "from_wire": {False}, "file_of": {False}}
 
 
 async def test_a_deposed_master_is_not_listened_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
