@@ -83,7 +83,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
         """Returns the content of consumerOffset.json."""
-        return {"dataVersion": _plain_version(version), "offsetTable": LazyRows(rows, _text_of)}
+        return {"dataVersion": _plain_version(version), "offsetTable": LazyRows(rows, text_of_row)}
 
     def body(self) -> dict[str, Any]:
         """Returns the whole table (43). Keys are quoted, which RocketMQ's reader accepts."""
@@ -270,7 +270,7 @@ def beyond_ends(key: str, row: Row, end_of: EndOf) -> list[Clamped]:
     return [Clamped(group, topic, queue_id, offset, end) for queue_id, offset, end in ends if offset > end]
 
 
-def _text_of(row: Row) -> str:
+def text_of_row(row: Row) -> str:
     """Returns row_text(json_of(row)), which takes a tenth of the time here."""
     if not row:
         return "{}"

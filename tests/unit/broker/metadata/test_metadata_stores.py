@@ -181,9 +181,9 @@ def test_the_loop_converts_no_row_for_the_file(tmp_path: Path, monkeypatch: pyte
     offsets.stage("empty@g", {})
     offsets.commit_staged()
     expected = json.dumps(offsets.body(), indent="\t")
-    text_of = broker.metadata.offsets._text_of
+    text_of = broker.metadata.offsets.text_of_row
     monkeypatch.setattr(
-        broker.metadata.offsets, "_text_of", lambda row: converted.append(row) or text_of(row)
+        broker.metadata.offsets, "text_of_row", lambda row: converted.append(row) or text_of(row)
     )
     write = offsets.snapshot()
     assert not converted
