@@ -55,13 +55,16 @@ from keelmq.remoting.servers.metrics import (
     Scrape,
     Table,
     add_limits,
+    add_loop,
     add_telemetry,
     add_unsent,
     limit_metrics,
+    loop_metrics,
     unsent_metrics,
 )
 from keelmq.remoting.telemetry import TelemetryWriter
 from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime import loop_watch
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.disk_room import disk_room
 
@@ -117,6 +120,7 @@ TABLE = Table(
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
+        *loop_metrics("rocketmq_broker"),
         Metric(
             "rocketmq_broker_refused_creations_total",
             "topics and groups that were not created automatically because of autoCreateTopicMax, "
@@ -268,6 +272,7 @@ def scrape(sources: MetricSources) -> Scrape:
         add_unsent(made, "rocketmq_broker", sources.write_buffers)
     if sources.limits is not None:
         add_limits(made, "rocketmq_broker", sources.limits)
+        add_loop(made, "rocketmq_broker", loop_watch.running())
     for kind, table in (("topic", sources.metadata.topics), ("group", sources.metadata.groups)):
         made.add("rocketmq_broker_refused_creations_total", table.creation.refused, kind)
     made.add("rocketmq_broker_waiting_replies", len(sources.pending))

@@ -307,6 +307,7 @@ class Broker(BrokerParts):
         self._tasks.start("flush", lambda: flush_forever(self.store, self._flush_interval_ms))
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)
+        self._tasks.start("offset checks", self.metadata.check_offsets)
         self._tasks.start("retention", self.retention.run)
         self._tasks.start("scrub of the log", self.scrub.run)
         self._tasks.start("statistics", self.stats.run)

@@ -138,7 +138,7 @@ class PlainReplication:
         while is_behind:
             is_behind = parts.store.dispatch(DISPATCH_RECORDS)
             await asyncio.sleep(0)
-        parts.metadata.begin_alone()
+        await parts.metadata.begin_alone()
         parts.messages_in.term_begins()
         self.ha.serve()
         parts.gate.open(ROLE)

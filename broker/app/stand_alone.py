@@ -44,7 +44,7 @@ class StandAlone:
         while is_behind:
             is_behind = self._store.dispatch(DISPATCH_RECORDS)
             await asyncio.sleep(0)
-        self._metadata.begin_alone()
+        await self._metadata.begin_alone()
         self._messages_in.term_begins()
         self._gate.open(ROLE)
 

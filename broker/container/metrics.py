@@ -17,11 +17,14 @@ from keelmq.remoting.servers.metrics import (
     Scrape,
     Table,
     add_limits,
+    add_loop,
     add_unsent,
     limit_metrics,
+    loop_metrics,
     unsent_metrics,
 )
 from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime import loop_watch
 
 OF_BROKER = "broker_name"
 """A family whose samples lack this label is about a process."""
@@ -43,6 +46,7 @@ TABLE = Table(
         Metric("rocketmq_container_worker_resident_bytes", "memory of the process", (WORKER,)),
         *unsent_metrics("rocketmq_container"),
         *limit_metrics("rocketmq_container"),
+        *loop_metrics("rocketmq_container"),
     ),
 )
 
@@ -66,6 +70,7 @@ def scrape(status: ContainerStatus, write_buffers: WriteBuffers, limits: PeerLim
         made.add("rocketmq_container_worker_resident_bytes", worker.resident_bytes, name)
     add_unsent(made, "rocketmq_container", write_buffers)
     add_limits(made, "rocketmq_container", limits)
+    add_loop(made, "rocketmq_container", loop_watch.running())
     return made
 
 

@@ -66,7 +66,7 @@ class BrokerRoleChangeEffects:
     async def serve_as(self, role: Role) -> None:
         if role.is_master:
             self._sync.follow(None)
-            self._metadata.begin_term(role.epoch, self._replicas, on_released=self._on_released)
+            await self._metadata.begin_term(role.epoch, self._replicas, on_released=self._on_released)
         else:
             self._metadata.end_term()
             leader = Leader(role.master_address or "", role.epoch, role.broker_id)

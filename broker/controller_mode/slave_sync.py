@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from broker.ha.ports import MasterHaAddress
 from broker.metadata.service import Metadata
-from broker.metadata.wire import decode_updates
+from broker.metadata.wire import decode_updates, is_large
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Empty, Failed, Ok, Operation, Unknown, Wire
@@ -27,6 +27,7 @@ from keelmq.remoting.operations.broker_metadata import (
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     PULL_METADATA,
+    MetadataUpdate,
     MetadataVersions,
     PullMetadataRequest,
 )
@@ -167,11 +168,13 @@ class SlaveSync:
         if outcome.header.master_epoch != leader.epoch:
             return f"the answer is of masterEpoch {outcome.header.master_epoch}"
         try:
-            for update in decode_updates(bytes(outcome.body or b"")):
+            for update in await _decoded(bytes(outcome.body or b"")):
                 store = stores.get(update.store)
-                refusal = store.accept(update) if store is not None else None
-                if refusal is not None:
-                    return f"{update.store} refused: {refusal}"
+                if store is None:
+                    continue
+                accepted = await store.accept_large(update) if is_large([update]) else store.accept(update)
+                if accepted is not None:
+                    return f"{update.store} refused: {accepted}"
             self._metadata.topics.settle(guesses)
         except ValueError as error:
             return f"the answer does not fit: {error}"
@@ -281,6 +284,11 @@ class SlaveSync:
             self._refused = refusal
             logger.error("%s; waiting for the controllers to name another master", refusal)
         return refusal
+
+
+async def _decoded(body: bytes) -> list[MetadataUpdate]:
+    is_deflated = not body.startswith(b"{")
+    return await asyncio.to_thread(decode_updates, body) if body and is_deflated else decode_updates(body)
 
 
 _IS_ROCKETMQ = "29001 is not supported"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.metadata.core.table import Update, Version
-from broker.metadata.files import RowTexts, row_text
+from broker.metadata.files import RowTexts, row_text, sorted_keys
 from broker.metadata.store import MetadataStore
 from keelmq.runtime.clock import wall_ms
 
@@ -56,7 +56,7 @@ class FileStore(MetadataStore[Row]):
         file, so one changed row of ten thousand costs one conversion."""
         found: dict[str, tuple[Row, str]] = {}
         with self._texts_lock:
-            for key in sorted(rows):
+            for key in sorted_keys(rows):
                 row, known = rows[key], self._texts.get(key)
                 same = known is not None and known[0] is row
                 found[key] = known if known is not None and same else (row, row_text(plain(row)))

@@ -5,19 +5,22 @@ newer one. A journal holds the changes since its file was written, one line of J
 partial last line.
 """
 
+import heapq
 import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.lenient_json import to_standard_json, without_nulls
 from keelmq.runtime.durable_file import backup_of, replace_file
+from keelmq.runtime.long_work import LongWork
 from keelmq.security.private_file import exposed
 
 logger = logging.getLogger(__name__)
@@ -25,8 +28,10 @@ logger = logging.getLogger(__name__)
 FILE_BYTES_MAX = 256 << 20
 JOURNAL_BYTES_MAX = 64 << 20
 """A journal of this size makes its owner write the file, whatever the period."""
-
-T = TypeVar("T")
+PIECE_ROWS: Final = 64
+"""Rows that one call of C converts, sorts or writes: such a call keeps the event loop waiting to its end."""
+SORTED_ROWS: Final = 2_048
+"""As PIECE_ROWS, for sorting."""
 
 
 class MetadataFile:
@@ -83,14 +88,14 @@ class MetadataFile:
         """Returns whether nothing newer was saved. Only the loop's thread may call it."""
         return turn == self._saved_turn
 
-    def save(self, value: Mapping[str, Any], turn: int) -> bool:
-        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError; the
-        old file is still there then."""
+    def save(self, value: Mapping[str, Any], turn: int, work: LongWork | None = None) -> bool:
+        """Writes the file durably. Returns False if something newer was saved meanwhile. Raises OSError, or
+        GivenUp if `work` is given up; the old file is still there then."""
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            data = document(value).encode()
-            replace_file(self.path, data, keep_backup=not self._private, private=self._private)
+            pieces = (piece.encode() for piece in document_pieces(value, work))
+            replace_file(self.path, pieces, keep_backup=not self._private, private=self._private)
             self._saved_turn = turn
             return True
 
@@ -110,6 +115,26 @@ class RowTexts(dict[str, str]):
     """A member of a file whose rows are converted to text: key -> row_text()."""
 
 
+class LazyRows(NamedTuple):
+    """A member of a file whose rows are converted while it is written, in the order of their keys. text_of:
+    returns what row_text() returns for a row."""
+
+    rows: Mapping[str, Any]
+    text_of: Callable[[Any], str]
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Yields (key, text)."""
+        for key in sorted_keys(self.rows):
+            yield key, self.text_of(self.rows[key])
+
+
+def sorted_keys(rows: Iterable[str]) -> Iterator[str]:
+    """Yields the keys in their order; a thread that reads them lets others in."""
+    keys = list(rows)
+    runs = [sorted(keys[at : at + SORTED_ROWS]) for at in range(0, len(keys), SORTED_ROWS)]
+    yield from runs[0] if len(runs) == 1 else heapq.merge(*runs)
+
+
 def row_text(plain: Any) -> str:
     """Returns the text of a row in a file, indented by two levels."""
     return json.dumps(plain, indent="\t", ensure_ascii=False).replace("\n", "\n\t\t")
@@ -117,15 +142,29 @@ def row_text(plain: Any) -> str:
 
 def document(value: Mapping[str, Any]) -> str:
     """Returns the text that json.dumps(value, indent="\\t") returns."""
-    members = []
-    for name, member in value.items():
-        if isinstance(member, RowTexts):
-            rows = [f"\t\t{json.dumps(key, ensure_ascii=False)}: {text}" for key, text in member.items()]
-            text = "{\n" + ",\n".join(rows) + "\n\t}" if rows else "{}"
+    return "".join(document_pieces(value))
+
+
+def document_pieces(value: Mapping[str, Any], work: LongWork | None = None) -> Iterator[str]:
+    """Yields the text of document() in pieces. The thread that reads them lets the event loop in."""
+    work = work or LongWork(is_shared=True)
+    for number, (name, member) in enumerate(value.items()):
+        yield f"{',' if number else '{'}\n\t{json.dumps(name, ensure_ascii=False)}: "
+        if isinstance(member, RowTexts | LazyRows):
+            yield from _row_pieces(member, work)
         else:
-            text = json.dumps(member, indent="\t", ensure_ascii=False).replace("\n", "\n\t")
-        members.append(f"\t{json.dumps(name, ensure_ascii=False)}: {text}")
-    return "{\n" + ",\n".join(members) + "\n}" if members else "{}"
+            yield json.dumps(member, indent="\t", ensure_ascii=False).replace("\n", "\n\t")
+    yield "\n}" if value else "{}"
+
+
+def _row_pieces(member: RowTexts | LazyRows, work: LongWork) -> Iterator[str]:
+    rows, first = iter(member.items()), True
+    while piece := list(islice(rows, PIECE_ROWS)):
+        work.between()
+        texts = (f"\t\t{json.dumps(key, ensure_ascii=False)}: {text}" for key, text in piece)
+        yield ("{\n" if first else ",\n") + ",\n".join(texts)
+        first = False
+    yield "{}" if first else "\n\t}"
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
@@ -203,7 +242,9 @@ class Journal:
             self.path.unlink(missing_ok=True)
             self.size = 0
             return
-        rest = self.path.read_bytes()[size : self.size]
+        with self.path.open("rb") as file:
+            file.seek(size)
+            rest = file.read(self.size - size)
         replace_file(self.path, rest, keep_backup=False, durable=False)
         self.size = len(rest)
 

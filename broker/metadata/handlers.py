@@ -5,6 +5,7 @@ A change is answered when it is on disk here and, if messages wait for replicas,
 Source: RocketMQ 5.3.3 AdminBrokerProcessor, ConsumerManageProcessor.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from broker.metadata.groups import BUILT_IN, POSITIONS, illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
-from broker.metadata.wire import encode_updates
+from broker.metadata.wire import encode_updates, is_large
 from broker.store.message_store import MessageStore
 from keelmq.remoting.changes import change_of
 from keelmq.remoting.codes import ResponseCode
@@ -390,4 +391,5 @@ class MetadataHandlers:
         named = call.body if isinstance(call.body, MetadataVersions) else MetadataVersions()
         updates = await self._metadata.pull(header, named)
         answer = PullMetadataResponse(master_epoch=header.master_epoch)
-        return Reply(header=answer, body=encode_updates(updates))
+        encode = partial(encode_updates, updates)
+        return Reply(header=answer, body=await asyncio.to_thread(encode) if is_large(updates) else encode())

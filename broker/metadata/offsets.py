@@ -5,21 +5,30 @@ Key of a row of consumer offsets: topic@group, as in the file. Source: RocketMQ 
 ScheduleMessageService.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from broker.metadata.core.table import Update, Version
+from broker.metadata.files import LazyRows
 from broker.metadata.store import JournaledStore, data_version
 from keelmq.remoting.operations.broker_metadata import ConsumerOffsets, DelayOffsets
 from keelmq.remoting.operations.route import DataVersion
+from keelmq.runtime.clock import wall_ms
 
 SEPARATOR = "@"
 NOT_FOUND = -1
 LEVELS_MAX = 1_024
 
-Row = dict[int, int]
+CHECKED_MAX: Final = 4_096
+"""Offsets that one call of check() compares with the ends of their queues: 1 to 2 ms."""
+
+Row = Mapping[int, int]
+EndOf = Callable[[str, int], int]
+"""(topic, queueId) -> the offset that the queue's next message gets."""
 
 
 class Clamped(msgspec.Struct, frozen=True):
@@ -39,11 +48,20 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 class ConsumerOffsetTable(JournaledStore[Row]):
-    """Row: queueId -> the offset of the next message that the group wants."""
+    """Row: queueId -> the offset of the next message that the group wants. Rows are replaced, never changed.
+
+    The table knows which rows may be beyond the ends of their queues: those that changed since check() looked
+    at them. The ends of queues only rise, except by a truncation, which makes all rows doubtful. So a
+    promotion compares the rows that changed lately, and not the whole table.
+    """
 
     name: ClassVar[str] = "consumerOffsets"
     what: ClassVar[str] = "the table of consumer offsets"
     rows_max: ClassVar[int] = 200_000
+
+    def __init__(self, path: Path, *, clock: Callable[[], int] = wall_ms) -> None:
+        super().__init__(path, clock=clock)
+        self._doubtful: dict[str, None] = {}  # a set that keeps its order
 
     # -- JSON --------------------------------------------------------------------------------------------
 
@@ -55,20 +73,25 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         """Returns {"queueId": offset}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
 
+    def wire_of(self, row: Row) -> Any:
+        """Returns the row: queueIds become texts in JSON."""
+        return row
+
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
         """Returns the rows of consumerOffset.json; there are no tombstones."""
         return {key: self.row_of(row) for key, row in (value.get("offsetTable") or {}).items()}, {}
 
     def file_of(self, rows: Mapping[str, Row], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
         """Returns the content of consumerOffset.json."""
-        return {
-            "dataVersion": _plain_version(version),
-            "offsetTable": {key: self.json_of(rows[key]) for key in sorted(rows)},
-        }
+        return {"dataVersion": _plain_version(version), "offsetTable": LazyRows(rows, text_of_row)}
 
     def body(self) -> dict[str, Any]:
         """Returns the whole table (43). Keys are quoted, which RocketMQ's reader accepts."""
-        return self.file_of(self.table.rows, {}, self.table.version)
+        rows = self.table.rows
+        return {
+            "dataVersion": _plain_version(self.table.version),
+            "offsetTable": {key: self.json_of(rows[key]) for key in sorted(rows)},
+        }
 
     # -- use ---------------------------------------------------------------------------------------------
 
@@ -91,9 +114,18 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         if row is None:
             return self.stage(key, {queue_id: offset})
         if row.get(queue_id) != offset:
-            row[queue_id] = offset
-            self.stage(key, row)
+            self.stage(key, {**row, queue_id: offset})
         return True
+
+    def stage(self, key: str, row: Row) -> bool:
+        self._doubtful[key] = None
+        return super().stage(key, row)
+
+    def applied(self, keys: Iterable[str] | None) -> None:
+        if keys is None:
+            self.doubt_all()
+        else:
+            self._doubtful.update(dict.fromkeys(keys))
 
     def remove_topic(self, topic: str) -> None:
         """Stages the removal of all offsets of the topic."""
@@ -112,16 +144,46 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         """Returns the topics of which the group has offsets, sorted."""
         return sorted({topic for topic, at in map(split_key, self.table.rows) if at == group})
 
-    def beyond(self, end_of: Callable[[str, int], int]) -> list[Clamped]:
-        """Returns the offsets beyond the ends of their queues. end_of(topic, queue_id): the queue's end."""
-        found = []
-        for key in sorted(self.table.rows):
-            topic, group = split_key(key)
-            for queue_id, offset in sorted(self.table.rows[key].items()):
-                end = end_of(topic, queue_id)
-                if offset > end:
-                    found.append(Clamped(group, topic, queue_id, offset, end))
-        return found
+    # -- offsets beyond the ends of their queues ---------------------------------------------------------
+
+    @property
+    def doubtful(self) -> int:
+        """How many rows check() has to look at; rows that it found beyond are among them."""
+        return len(self._doubtful)
+
+    def doubt_all(self) -> None:
+        """Called when the ends of queues may have sunk: after a truncation."""
+        self._doubtful = dict.fromkeys(self.table.rows)
+
+    def check(self, end_of: EndOf, rows_max: int | None = None) -> tuple[int, list[Clamped]]:
+        """Compares doubtful rows with the ends of their queues, oldest first, until CHECKED_MAX offsets or
+        rows_max rows are compared. Rows with an offset beyond its queue's end stay doubtful, as the last
+        ones. Returns how many rows were compared, and those offsets.
+        """
+        found: list[Clamped] = []
+        rows = compared = 0
+        for key in list(
+            islice(self._doubtful, CHECKED_MAX if rows_max is None else min(rows_max, CHECKED_MAX))
+        ):
+            if compared >= CHECKED_MAX:
+                break
+            rows += 1
+            del self._doubtful[key]
+            row = self.table.rows.get(key, {})
+            compared += len(row) + 1
+            if beyond := beyond_ends(key, row, end_of):
+                found += beyond
+                self._doubtful[key] = None
+        return rows, found
+
+    def beyond(self, end_of: EndOf) -> list[Clamped]:
+        """Returns all offsets beyond the ends of their queues, sorted, as check() finds them."""
+        found, left = list[Clamped](), self.doubtful
+        while left:
+            rows, beyond = self.check(end_of, left)
+            left -= rows
+            found += beyond
+        return sorted(found, key=lambda each: (f"{each.topic}{SEPARATOR}{each.group}", each.queue_id))
 
     def clamp(self, beyond: list[Clamped]) -> None:
         """Stages the queue's end for each of these offsets."""
@@ -137,7 +199,7 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         for key, theirs in body.offset_table.items():
             mine = self.table.rows.get(key, {})
             if theirs.items() - mine.items():
-                rows[key] = mine | theirs
+                rows[key] = {**mine, **theirs}
         return _adopt_rows(self, rows, body.data_version, source_epoch)
 
 
@@ -199,6 +261,21 @@ def _adopt_rows(
     base = store.table.version
     version = Version(max(source_epoch, data.state_version), base.counter + 1, data.timestamp)
     return store.accept(store.to_wire(Update(version, rows, {}, base)))
+
+
+def beyond_ends(key: str, row: Row, end_of: EndOf) -> list[Clamped]:
+    """Returns the offsets of this row that are beyond the ends of their queues, by queueId."""
+    topic, group = split_key(key)
+    ends = ((queue_id, offset, end_of(topic, queue_id)) for queue_id, offset in sorted(row.items()))
+    return [Clamped(group, topic, queue_id, offset, end) for queue_id, offset, end in ends if offset > end]
+
+
+def text_of_row(row: Row) -> str:
+    """Returns row_text(json_of(row)), which takes a tenth of the time here."""
+    if not row:
+        return "{}"
+    offsets = ",".join([f'\n\t\t\t"{queue_id}": {row[queue_id]}' for queue_id in sorted(row)])
+    return f"{{{offsets}\n\t\t}}"
 
 
 def _plain_version(version: Version) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """What the metadata of a broker needs of its store, and of its replicas while it is master."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from broker.metadata.queue_ends import Ends
@@ -18,8 +18,13 @@ class LocalQueues(Protocol):
         """Returns the offset that the queue's next message gets; 0: there is no such queue."""
         ...
 
-    def emptied(self) -> Ends:
-        """Returns the ends of the queues that have lost all their messages to retention."""
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Returns queue_end() as it was when the log ended at log_offset."""
+        ...
+
+    def emptied(self) -> Iterator[Ends]:
+        """Yields the ends of the queues that have lost all their messages to retention, in slices. Retention
+        may go on in between."""
         ...
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
@@ -40,8 +45,17 @@ class StoreQueues:
         queue = self._store.find_queue(topic, queue_id)
         return 0 if queue is None else queue.next_offset
 
-    def emptied(self) -> Ends:
-        return self._store.queues.emptied(self._store.commit_log.min_offset)
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
+        queue = self._store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.end_before(log_offset)
+
+    def emptied(self) -> Iterator[Ends]:
+        log = self._store.commit_log
+        while True:
+            begin = log.min_offset
+            yield from self._store.queues.emptied(begin)
+            if log.min_offset == begin:
+                return
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
         self._store.queues.go_on_from(topic, queue_id, end)

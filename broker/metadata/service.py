@@ -5,6 +5,7 @@ polls (29001): the versions that they name acknowledge, the answer has the updat
 replicated when every replica whose log acknowledgements count has it (docs/adr/0007).
 """
 
+import asyncio
 import contextlib
 import logging
 import sys
@@ -14,12 +15,13 @@ from typing import Any
 
 from broker.admission.send_gate import SendGate
 from broker.metadata.core.resets import PendingResets
-from broker.metadata.core.table import Version
+from broker.metadata.core.table import Update, Version
 from broker.metadata.core.term import Term
 from broker.metadata.file_store import FileStore
 from broker.metadata.groups import Group, GroupTable, illegal_group, refuse_position
 from broker.metadata.notifier import Notifier
-from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
+from broker.metadata.offset_checks import OffsetChecks
+from broker.metadata.offsets import ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.persistence import Persistence
 from broker.metadata.ports import LocalQueues, NoReplicas, Replicas
 from broker.metadata.queue_ends import Ends, QueueEndTable
@@ -29,6 +31,7 @@ from broker.metadata.timers import TimerProgressTable
 from broker.metadata.topics import TopicTable
 from broker.metadata.truncation_history import TruncationHistory
 from broker.metadata.users import AclTable, UserTable, create_first
+from broker.metadata.wire import LARGE_ROWS
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, LocalProtocolError, Peer, UnknownOutcome
 from keelmq.remoting.operations.broker_metadata import (
@@ -49,6 +52,8 @@ TERM_WAIT_MS = 200
 """A replica may know a new master before that one has finished its role change."""
 CHECK_PERIOD_MS = 50
 """A waiting change checks this often whether the SyncStateSet has shrunk."""
+ENDS_AT_ONCE = 1_024
+"""Ends of emptied queues that one step of a promotion takes over."""
 MAY_BE_REPLICATED = "it is stored here, but not known to be on every replica in sync"
 
 
@@ -98,8 +103,8 @@ class Metadata:
         self._idle: tuple[object, list[str]] = (None, [])  # without_effect() of these versions
         self.gate = gate
         self.resets = PendingResets()
-        self.truncations = TruncationHistory(directory / "truncation.json")
         self._queues = queues
+        self._checks = OffsetChecks(self.offsets, queues, TruncationHistory(directory / "truncation.json"))
         self.waits, self.timeout_ms = waits, timeout_ms
         self._clock = clock
         self._term: Term | None = None
@@ -144,12 +149,15 @@ class Metadata:
         """masterEpoch of the term; 0: not master, or master without controllers."""
         return self._term.epoch if self._term is not None else 0
 
-    def begin_term(self, epoch: int, replicas: Replicas, *, on_released: Callable[[], None]) -> None:
-        """Begins a term: this broker serves as master. on_released(): hold_offset() may have risen.
+    async def begin_term(self, epoch: int, replicas: Replicas, *, on_released: Callable[[], None]) -> None:
+        """Begins a term: this broker serves as master when it returns. on_released(): hold_offset() may have
+        risen. The caller lets nothing be stored meanwhile.
 
         Offsets beyond the ends of their queues are set back: their messages are lost (broker-ha pitfall 61).
         Raises LocalProtocolError if a table is of a later epoch.
         """
+        for store in self.stores.values():
+            await store.settled()
         for store in self.stores.values():
             if epoch < store.table.version.state_version:
                 raise LocalProtocolError(
@@ -158,13 +166,17 @@ class Metadata:
         self._end()
         for store in self.stores.values():
             store.begin_term(epoch)
-        self._begin(epoch, replicas, on_released)
+        await self._begin(epoch, replicas, on_released)
 
-    def _begin(self, epoch: int, replicas: Replicas, on_released: Callable[[], None]) -> None:
-        for topic, queue_id, end in self.queue_ends.each():
+    async def _begin(self, epoch: int, replicas: Replicas, on_released: Callable[[], None]) -> None:
+        for number, (topic, queue_id, end) in enumerate(list(self.queue_ends.each()), 1):
             self._queues.go_on_from(topic, queue_id, end)
-        self.queue_ends.remember(self._queues.emptied())
-        self._clamp()
+            if number % ENDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._checks.clamp(self.commit_staged)
+        for ends in self._queues.emptied():
+            self.queue_ends.remember(ends)
+            await asyncio.sleep(0)
         self._replicas, self._on_released = replicas, on_released
         self._term = Term(
             epoch, {name: store.table for name, store in self.stores.items()}, now_ms=self._clock()
@@ -172,13 +184,13 @@ class Metadata:
         create_first(self.first_users, self.users, self.acls)
         self._changed_notifier.notify_all()
 
-    def begin_alone(self) -> None:
+    async def begin_alone(self) -> None:
         """Begins to serve as master without controllers, in a term of epoch 0: the tables' versions go on."""
         try:
             self.topics.settle(self.topics.guesses())
         except OSError as error:  # settled in memory; the next start does it again
             logger.error("cannot write %s: %s", self.topics.path, error)
-        self._begin(0, NoReplicas(), _nothing_held)
+        await self._begin(0, NoReplicas(), _nothing_held)
 
     def end_term(self) -> None:
         """Ends the term: this broker is no longer master.
@@ -216,25 +228,15 @@ class Metadata:
 
     # -- offsets and truncations -------------------------------------------------------------------------
 
-    def _clamp(self) -> None:
-        beyond = self.offsets.beyond(self._queues.queue_end)
-        if not beyond:
-            return
-        self.offsets.clamp(beyond)
-        self.commit_staged()
-        self._report("consumer offsets beyond the ends of their queues were set back", beyond, clamped=True)
-
     def log_truncated(self, before: int, end: int) -> None:
         """Called when the log of this replica was truncated. The offsets stay, because they are the master's;
-        the affected groups are logged and recorded."""
-        beyond = self.offsets.beyond(self._queues.queue_end)
-        if beyond:
-            self._report(f"the log was truncated from {before} to {end}", beyond, clamped=False)
+        check_offsets() logs and records the affected groups."""
+        self._checks.truncated(before, end)
 
-    def _report(self, reason: str, beyond: list[Clamped], *, clamped: bool) -> None:
-        groups = sorted({each.group for each in beyond})
-        logger.error("%s; affected groups: %s", reason, ", ".join(groups))
-        self.truncations.add(reason, beyond, clamped=clamped)
+    async def check_offsets(self) -> None:
+        """Compares consumer offsets with the ends of their queues, while this broker is a replica. Never
+        returns."""
+        await self._checks.run(lambda: self._term is not None)
 
     def find_group(self, name: str, peer: Peer | None = None) -> Group | None:
         """Returns the group that a client names; None: it must not exist, or cannot be written. Raises
@@ -355,14 +357,14 @@ class Metadata:
         self._acked.notify_all()
         self._release()
         while True:
-            updates = [
-                update
+            changes = [
+                (store, update)
                 for name, store in self.stores.items()
-                if (update := store.updates_since(named.versions.get(name))) is not None
+                if (update := store.changes_since(named.versions.get(name))) is not None
             ]
             left_ms = deadline_ms - self._clock()
-            if updates or left_ms <= 0:
-                return updates
+            if changes or left_ms <= 0:
+                return await _on_the_wire(changes)
             await self._changed_notifier.wait(left_ms)
             if self._term is not term:
                 raise _not_master(request.master_epoch, self.epoch)
@@ -403,6 +405,16 @@ class Metadata:
     def close(self) -> None:
         """Ends a clean stop without a running loop: writes all unwritten changes. Errors are logged."""
         self._persistence.close()
+
+
+async def _on_the_wire(changes: Sequence[tuple[MetadataStore[Any], Update[Any]]]) -> list[MetadataUpdate]:
+    """Many rows are converted by a thread, so that a new replica does not keep the event loop waiting."""
+
+    def convert() -> list[MetadataUpdate]:
+        return [store.to_wire(update) for store, update in changes]
+
+    is_large = sum(len(update.rows) for _, update in changes) > LARGE_ROWS
+    return await asyncio.to_thread(convert) if is_large else convert()
 
 
 def _nothing_held() -> None:

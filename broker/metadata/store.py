@@ -5,6 +5,7 @@ the whole file durably with every change (topics, groups: rare changes that must
 appends to a journal and writes the file every few seconds (offsets: frequent changes).
 """
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +21,14 @@ from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate
 from keelmq.remoting.operations.route import DataVersion
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.long_work import LongWork
+from keelmq.runtime.tasks import finished_in_thread
 
 logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, ValidationError)
+"""What from_wire() raises."""
 
 
 def version_of(data: DataVersion) -> Version:
@@ -74,8 +79,12 @@ class MetadataStore(ABC, Generic[Row]):
 
     @abstractmethod
     def json_of(self, row: Row) -> Any:
-        """Returns the row as a JSON value, as replicas receive it."""
+        """Returns the row as a JSON value."""
         ...
+
+    def wire_of(self, row: Row) -> Any:
+        """Returns the row as replicas receive it, a JSON value, or what becomes one."""
+        return self.json_of(row)
 
     @abstractmethod
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Row], dict[str, int]]:
@@ -145,8 +154,12 @@ class MetadataStore(ABC, Generic[Row]):
     def updates_since(self, data: DataVersion | None) -> MetadataUpdate | None:
         """Returns the update for a replica at this version; None: it has everything. data None: it has no
         table."""
-        update = self.table.since(version_of(data)) if data is not None else self.table.since(Version(-1))
+        update = self.changes_since(data)
         return None if update is None else self.to_wire(update)
+
+    def changes_since(self, data: DataVersion | None) -> Update[Row] | None:
+        """As updates_since(), for to_wire(), which a thread may call: rows are replaced, never changed."""
+        return self.table.since(version_of(data) if data is not None else Version(-1))
 
     # -- the replica's side ------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class MetadataStore(ABC, Generic[Row]):
         Raises OSError."""
         try:
             update = self.from_wire(received)
-        except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
+        except UNREADABLE as error:
             return f"its rows cannot be read: {error}"
         refusal = self.table.refusal(update)
         if refusal is not None:
@@ -167,10 +180,34 @@ class MetadataStore(ABC, Generic[Row]):
         self._apply(update)
         return None
 
+    async def accept_large(self, received: MetadataUpdate) -> str | None:
+        """As accept(), for an update with many rows: a thread converts them, and writes what has to be on
+        disk now. A cancellation is raised when both memory and disk have the update, or neither."""
+        try:
+            update = await finished_in_thread(lambda: self.from_wire(received))
+        except UNREADABLE as error:
+            return f"its rows cannot be read: {error}"
+        refusal = self.table.refusal(update)
+        if refusal is not None:
+            return refusal
+        if update.whole:
+            update = self._whole(update)
+        await self._persist_large(update)
+        return None
+
+    async def _persist_large(self, update: Update[Row]) -> None:
+        """Makes the update durable, and applies it."""
+        if not update.only_version:
+            self._persist(update)
+        self._apply(update)
+
+    async def settled(self) -> None:
+        """Waits until no accept_large() is writing. To be awaited before this broker becomes master."""
+
     def _whole(self, update: Update[Row]) -> Update[Row]:
         """Keeps built-in rows in a whole table, and a copy of the file if many rows are about to vanish."""
         kept = {key: row for key, row in self.built_in().items() if key not in update.rows}
-        lost = drops_too_much(self.table.rows.keys() - kept.keys(), update.rows)
+        lost = drops_too_much([key for key in self.table.rows if key not in kept], update.rows)
         if lost:
             self.flush()
             copy = self.file.keep_copy(f"before-{update.version.state_version}")
@@ -179,7 +216,7 @@ class MetadataStore(ABC, Generic[Row]):
                 "master is wrong, stop it, and replace %s by the copy before this broker becomes master",
                 self.what, update.version.state_version, lost, len(self.table.rows), copy, self.path,
             )  # fmt: skip
-        return Update(update.version, dict(update.rows) | kept, update.gone)
+        return Update(update.version, {**update.rows, **kept} if kept else update.rows, update.gone)
 
     def _apply(self, update: Update[Row]) -> None:
         self.table.apply(update)
@@ -191,11 +228,11 @@ class MetadataStore(ABC, Generic[Row]):
 
     def to_wire(self, update: Update[Row]) -> MetadataUpdate:
         """Returns the update as replicas receive it."""
-        return MetadataUpdate(
+        return MetadataUpdate.model_construct(  # the rows of a whole table are not checked once more
             store=self.name,
             version=data_version(update.version),
             base=None if update.base is None else data_version(update.base),
-            rows={key: self.json_of(row) for key, row in update.rows.items()},
+            rows={key: self.wire_of(row) for key, row in update.rows.items()},
             gone=dict(update.gone),
         )
 
@@ -219,6 +256,8 @@ class JournaledStore(MetadataStore[Row]):
         self._staged: set[str] = set()
         self._removed: set[str] = set()
         self._written_version = Version()  # of file and journal; later versions changed no row
+        self._is_free = asyncio.Event()  # no accept_large() writes
+        self._is_free.set()
 
     @property
     def is_staged(self) -> bool:
@@ -282,6 +321,31 @@ class JournaledStore(MetadataStore[Row]):
             self.journal.append(b"\n".join(lines))
         self._written_version = update.version
 
+    async def _persist_large(self, update: Update[Row]) -> None:
+        if not update.whole:
+            await super()._persist_large(update)
+            return
+        version, is_saved = self.table.version, False
+        turn, work = self.file.next_turn(), LongWork(is_shared=True)
+
+        def write() -> None:
+            nonlocal is_saved
+            is_saved = self.file.save(self.file_of(update.rows, update.gone, update.version), turn, work)
+
+        self._is_free.clear()
+        try:
+            await finished_in_thread(write, on_cancel=work.give_up)
+        finally:
+            self._is_free.set()
+            if is_saved:
+                assert version == self.table.version, "a term has begun without settled()"
+                self.journal.drop(self.journal.size)
+                self._written_version = update.version
+                self._apply(update)
+
+    async def settled(self) -> None:
+        await self._is_free.wait()
+
     def _apply(self, update: Update[Row]) -> None:
         if update.whole:  # of a master: what was staged here in another role is dropped
             self._staged.clear()
@@ -292,8 +356,8 @@ class JournaledStore(MetadataStore[Row]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the file lacks changes that the journal has."""
-        return self.journal.size > 0
+        """Whether the file lacks changes that the journal has. Not while a thread writes a master's table."""
+        return self.journal.size > 0 and self._is_free.is_set()
 
     @property
     def is_long(self) -> bool:
@@ -304,10 +368,10 @@ class JournaledStore(MetadataStore[Row]):
         """Writes the file in three steps: this call runs on the loop's thread, the function that it returns
         writes, in any thread, and the function that this one returns runs on the loop's thread again."""
         turn, size, version = self.file.next_turn(), self.journal.size, self.table.version
-        value = self.file_of(self.table.rows, self.table.gone, self.table.version)
+        rows, gone = dict(self.table.rows), dict(self.table.gone)  # rows are replaced, never changed
 
         def write() -> Callable[[], None]:
-            saved = self.file.save(value, turn)
+            saved = self.file.save(self.file_of(rows, gone, version), turn)
             return (lambda: self._in_file(turn, size, version)) if saved else (lambda: None)
 
         return write

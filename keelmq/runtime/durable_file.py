@@ -6,6 +6,7 @@ can be kept as <name>.bak, a hard link, so that the file itself is never missing
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,10 +16,15 @@ def backup_of(path: Path) -> Path:
 
 
 def replace_file(
-    path: Path, data: bytes, *, keep_backup: bool = True, durable: bool = True, private: bool = False
+    path: Path,
+    data: bytes | Iterable[bytes],
+    *,
+    keep_backup: bool = True,
+    durable: bool = True,
+    private: bool = False,
 ) -> None:
-    """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode. private: the
-    mode is 600 before and after.
+    """Replaces the content of `path`; a symbolic link stays one, and the file keeps its mode. data: the
+    content, or its pieces. private: the mode is 600 before and after.
 
     durable False: nothing is synced, so a power failure may leave the old content, or an empty file. Raises
     OSError; the old content is still there then (unless only the last step failed, syncing the directory).
@@ -32,7 +38,7 @@ def replace_file(
         if starts_private:  # one that is left over may be readable by others
             aside.unlink(missing_ok=True)
         with open(aside, "wb", opener=_private_opener if starts_private else None) as file:
-            file.write(data)
+            file.writelines((data,) if isinstance(data, bytes) else data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -42,7 +48,7 @@ def replace_file(
             if keep_backup:
                 _keep_backup(path)
         os.replace(aside, path)
-    except OSError:
+    except BaseException:
         aside.unlink(missing_ok=True)
         raise
     if durable:

@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from keelmq.runtime import loop_watch
 from keelmq.runtime.config import ENVIRON_PREFIX, Config, ConfigError, secret_keys
 from keelmq.runtime.log_context import ContextFormatter, JsonFormatter, is_log_json
 from keelmq.runtime.quick_start import settle_collector
@@ -221,8 +222,9 @@ def stopped_by_signal(stopped: threading.Event) -> Iterator[None]:
 
 def say_ready(line: str) -> None:
     """Prints the ready line, for which scripts and tests wait. If it cannot be written, the server serves
-    all the same."""
+    all the same. From now on the event loop is watched."""
     settle_collector()
+    loop_watch.start()
     if sys.stdout is None:  # closed: nobody waits
         return
     try:

@@ -13,12 +13,15 @@ from keelmq.remoting.servers.metrics import (
     Scrape,
     Table,
     add_limits,
+    add_loop,
     add_unsent,
     limit_metrics,
+    loop_metrics,
     unsent_metrics,
 )
 from keelmq.remoting.servers.request_counts import RequestCounts
 from keelmq.remoting.write_buffers import WriteBuffers
+from keelmq.runtime import loop_watch
 from namesrv.core.routes import RouteTable
 
 GROUPS_MAX = 1_000
@@ -38,6 +41,7 @@ TABLE = Table(
         Metric("rocketmq_namesrv_connections", "open connections of brokers and clients"),
         *unsent_metrics("rocketmq_namesrv"),
         *limit_metrics("rocketmq_namesrv"),
+        *loop_metrics("rocketmq_namesrv"),
         Metric(
             "rocketmq_namesrv_requests_total",
             "requests since the start, over TCP and HTTP, by RocketMQ's names of request and answer",
@@ -73,6 +77,7 @@ def scrape(
     made.add("rocketmq_namesrv_connections", connection_count)
     add_unsent(made, "rocketmq_namesrv", write_buffers)
     add_limits(made, "rocketmq_namesrv", limits)
+    add_loop(made, "rocketmq_namesrv", loop_watch.running())
     for (code, answer), count in sorted(requests.answers.items()):
         made.add("rocketmq_namesrv_requests_total", count, RequestCode(code).name, answer)
     for code, latency in requests.latencies.items():

@@ -1,8 +1,9 @@
 """A broker's metadata without a broker, and one whose handlers answer over a table."""
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 from broker.admission.send_gate import ROLE
 from broker.metadata.ports import LocalQueues
@@ -22,8 +23,11 @@ class QueuesWithoutLog:
     def queue_end(self, topic: str, queue_id: int) -> int:
         return sys.maxsize
 
-    def emptied(self) -> Ends:
-        return {}
+    def queue_end_before(self, topic: str, queue_id: int, log_offset: int) -> int:
+        return self.queue_end(topic, queue_id)
+
+    def emptied(self) -> Iterator[Ends]:
+        return iter(())
 
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
         return None
@@ -50,7 +54,16 @@ def begin_term(
     on_released: Callable[[], None] = lambda: None,
 ) -> None:
     """A term of a master, without other members unless `replicas` has some."""
-    metadata.begin_term(epoch, replicas or ReplicasT(), on_released=on_released)
+    at_once(metadata.begin_term(epoch, replicas or ReplicasT(), on_released=on_released))
+
+
+def at_once(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine to its end that waits for nothing but asyncio.sleep(0)."""
+    try:
+        while True:
+            assert coroutine.send(None) is None
+    except StopIteration:
+        return
 
 
 def open_metadata(

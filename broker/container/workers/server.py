@@ -43,6 +43,7 @@ from broker.container.workers.messages import (
     from_supervisor,
 )
 from broker.container.workers.metrics_text import to_text
+from keelmq.runtime import loop_watch
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.stop_steps import StopError
 
@@ -85,6 +86,7 @@ class WorkerServer:
         """Returns when all brokers are stopped. end: of the socket pair. Raises StopError: some brokers were
         not stopped as they should be."""
         loop = asyncio.get_running_loop()
+        loop_watch.start()
         await loop.create_unix_connection(lambda: self._channel, sock=end)
         try:
             begin = await self._begin

@@ -9,13 +9,15 @@ the history were this table's versions, in that order.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 HISTORY_MAX = 1_024
 """A replica that is at most this many changes behind receives only the changed rows."""
+CHANGES_MAX = 4_096
+"""A replica that lacks more rows than this receives the whole table, of which the master copies a mapping."""
 GONE_MAX = 10_000
 """Limit of the tombstones; those with the lowest log offsets are dropped first."""
 
@@ -140,18 +142,23 @@ class Table(Generic[Row]):
         """Returns the position of a version in this table's history; None: it is unknown, or too old."""
         return self._places.get(version)
 
+    def _whole(self) -> Update[Row]:
+        return Update(self.version, dict(self.rows), dict(self.gone))
+
     def since(self, version: Version) -> Update[Row] | None:
         """Returns the update for a replica at `version`; None: it has everything."""
         if version == self.version:
             return None
         place = self._places.get(version)
         if place is None:
-            return Update(self.version, dict(self.rows), dict(self.gone))
+            return self._whole()
         keys: set[str] = set()
         for later, changed in reversed(self._history):
             if self._places[later] <= place:
                 break
             keys |= changed
+            if len(keys) > CHANGES_MAX:
+                return self._whole()
         return Update(
             self.version,
             {key: self.rows[key] for key in sorted(keys) if key in self.rows},
@@ -160,12 +167,11 @@ class Table(Generic[Row]):
         )
 
 
-def drops_too_much(before: Iterable[str], after: Iterable[str]) -> int:
+def drops_too_much(before: Collection[str], after: Container[str]) -> int:
     """Returns how many keys a whole table removes, if they are at least half of them and MASS_DELETE_MIN;
     else 0."""
-    old = set(before)
-    lost = len(old - set(after))
-    return lost if lost >= MASS_DELETE_MIN and 2 * lost >= len(old) else 0
+    lost = sum(key not in after for key in before)
+    return lost if lost >= MASS_DELETE_MIN and 2 * lost >= len(before) else 0
 
 
 MASS_DELETE_MIN = 8

@@ -165,6 +165,16 @@ class BatchQueue(ConsumeQueue):
         unit = self._unit_at(self._end_unit - 1)
         return unit.log_offset + unit.size if unit.size != FILLER_SIZE else 0
 
+    def end_before(self, log_offset: int) -> int:
+        """As ConsumeQueue.end_before()."""
+        if self.log_end_offset() <= log_offset:
+            return self.next_offset
+        keep = self._search_end(log_offset, crashed=False)
+        if keep > self._first_unit():
+            return self._unit_at(keep - 1).end_offset
+        unit = self._unit_at(keep)
+        return unit.base_offset if _is_written(unit) else self.min_offset
+
     def _unit_at(self, number: int) -> BatchUnit:
         position = number * BATCH_UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]

@@ -297,6 +297,12 @@ class ConsumeQueue:
         offset, size, _ = self.unit(self.max_offset - 1)
         return offset + size if size != FILLER_SIZE else 0
 
+    def end_before(self, log_offset: int) -> int:
+        """Returns the next queue offset as it was when the CommitLog ended at log_offset."""
+        if self.log_end_offset() <= log_offset:
+            return self.next_offset
+        return self._search_end(log_offset, crashed=False)
+
     def ended_before(self, log_offset: int) -> bool:
         """Whether the queue has had messages, and none of their records is at or behind log_offset."""
         return 0 < self.next_offset == self.max_offset and self.log_end_offset() <= log_offset

@@ -15,6 +15,7 @@ import msgspec
 
 from keelmq.remoting.peer_limits import REASONS
 from keelmq.runtime.histogram import Histogram
+from keelmq.runtime.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
     from keelmq.remoting.servers.families import Family
@@ -209,6 +210,29 @@ def add_unsent(scrape: Scrape, prefix: str, buffers: UnsentCounts) -> None:
     scrape.add(f"{prefix}_unsent_bytes", buffers.held_bytes)
     for reason, count in sorted(buffers.given_up.items()):
         scrape.add(f"{prefix}_unread_connections_total", count, reason)
+
+
+def loop_metrics(prefix: str) -> tuple[Metric, ...]:
+    """Returns the metrics of the event loop of a process."""
+    return (
+        Metric(
+            f"{prefix}_event_loop_lateness_seconds",
+            "how late a timer of the event loop is, measured every 20 ms; requests wait for so long, too. "
+            "Long ones without CPU time are a stopped process or a busy machine",
+            is_histogram=True,
+        ),
+        Metric(
+            f"{prefix}_event_loop_longest_stall_seconds",
+            "the longest lateness of the last minute",
+        ),
+    )
+
+
+def add_loop(scrape: Scrape, prefix: str, watch: LoopWatch | None) -> None:
+    """Adds the values of loop_metrics(prefix), if this process measures them."""
+    if watch is not None:
+        scrape.add_histogram(f"{prefix}_event_loop_lateness_seconds", watch.lateness)
+        scrape.add(f"{prefix}_event_loop_longest_stall_seconds", watch.longest_s)
 
 
 class LimitCounts(Protocol):

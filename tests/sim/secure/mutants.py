@@ -85,9 +85,9 @@ async def _users_at_once(metadata: Metadata, table: Any, version: Any) -> None:
 _begin_term = Metadata.begin_term
 
 
-def _without_users(metadata: Metadata, *arguments: Any, **named: Any) -> None:
+async def _without_users(metadata: Metadata, *arguments: Any, **named: Any) -> None:
     is_founded = ADMIN.access_key in metadata.users.table.rows
-    _begin_term(metadata, *arguments, **named)
+    await _begin_term(metadata, *arguments, **named)
     if not is_founded:
         return
     for table in (metadata.users, metadata.acls):

@@ -437,7 +437,35 @@ def play(
     log_level: int = logging.CRITICAL,
     world_type: Callable[..., World] = WholeGroup,  # type: ignore[assignment]
 ) -> World:
-    """Runs the story (a coroutine function) in a world of its own. Violation, with what happened."""
+    """Runs the story (a coroutine function) in a world of its own. Violation, with what happened; also if a
+    callback needs more CPU time than CallbackBudget allows, and does so again when the seed is repeated: a
+    machine may be slow for a moment."""
+
+    def once() -> World:
+        return _played(seed, story, conditions, log_level=log_level, world_type=world_type)
+
+    world = once()
+    if exceeded := world.loop.budget.exceeded:
+        again = once().loop.budget.exceeded
+        if both := [
+            f"{min(used_s, again[name]) * 1000:.0f} ms: {name}"
+            for name, used_s in exceeded.items()
+            if name in again
+        ]:
+            raise Violation(
+                f"seed {seed} {world.conditions}: a callback keeps the event loop waiting: {both}"
+            )
+    return world
+
+
+def _played(
+    seed: int,
+    story: Callable[[World], Any],
+    conditions: Conditions | None,
+    *,
+    log_level: int,
+    world_type: Callable[..., World],
+) -> World:
     loop = MachineLoop(Random(seed))
     level = logging.root.manager.disable
     logging.disable(log_level)

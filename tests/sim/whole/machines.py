@@ -7,6 +7,7 @@ goes on for some steps as a ghost: its directory is abandoned and its network is
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import itertools
 import os
@@ -71,10 +72,69 @@ PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 def _run(handle: asyncio.Handle) -> None:
     """Waits while its process is held back."""
     process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-    if process is not None and process.held is not None:
+    if process is None:
+        asyncio.Handle._run(handle)
+    elif process.held is not None:
         process.held.append(handle)
     else:
+        process.loop.budget.run(handle, process)
+
+
+class CallbackBudget:
+    """The CPU time that one callback of a process may take, without garbage collection: a longer one would
+    keep everybody else of a real process waiting. What a helper thread does is no callback."""
+
+    LIMIT_S = 0.05
+    LONG_S = 0.01
+    """Longer ones are remembered, for those who look where time goes."""
+
+    def __init__(self) -> None:
+        self.exceeded: dict[str, float] = {}
+        """By the names of callbacks: the CPU time of the longest above LIMIT_S."""
+        self.longest: tuple[float, str] = (0.0, "")
+        self._collected_s = self._began_s = 0.0
+
+    def run(self, handle: asyncio.Handle, process: Process) -> None:
+        collected_s, began_s = self._collected_s, CPU_S()
         asyncio.Handle._run(handle)
+        used_s = CPU_S() - began_s - (self._collected_s - collected_s)
+        if used_s <= self.LONG_S or is_of_helper_thread(handle) or not process.alive:
+            return
+        name = f"{process.name}: {name_of(handle)}"
+        self.longest = max(self.longest, (used_s, name))
+        if used_s > self.LIMIT_S:
+            self.exceeded[name] = max(used_s, self.exceeded.get(name, 0.0))
+
+    def collecting(self, phase: str, _info: dict[str, Any]) -> None:
+        """For gc.callbacks."""
+        if phase == "start":
+            self._began_s = CPU_S()
+        else:
+            self._collected_s += CPU_S() - self._began_s
+
+
+CPU_S = time.thread_time
+"""The real one: the programs' clocks are virtual."""
+
+
+def is_of_helper_thread(handle: asyncio.Handle) -> bool:
+    """Whether the callback is what a helper thread would do."""
+    callback = handle._callback  # type: ignore[attr-defined]
+    return getattr(callback, "__qualname__", "") == HELPER
+
+
+def name_of(handle: asyncio.Handle) -> str:
+    """Returns the callback; of a task its name and where it waits now, innermost last."""
+    callback = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return str(getattr(callback, "__qualname__", callback))
+    awaits, coroutine = list[str](), task.get_coro()
+    while coroutine is not None and (code := getattr(coroutine, "cr_code", None)) is not None:
+        awaits.append(f"{code.co_qualname}:{coroutine.cr_frame.f_lineno if coroutine.cr_frame else 'ended'}")
+        coroutine = coroutine.cr_await
+    own = "" if task.get_name().startswith("Task-") else f"task {task.get_name()}, "  # those are counted
+    return own + " > ".join(awaits)
 
 
 class _Handle(asyncio.Handle):
@@ -119,6 +179,7 @@ class MachineLoop(VirtualLoop):
         self.dice = dice
         self.executor_s: tuple[float, float] = (0.0002, 0.004)
         self.problems: list[str] = []
+        self.budget = CallbackBudget()
         self.set_exception_handler(self._problem)
 
     def _problem(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -165,6 +226,9 @@ class MachineLoop(VirtualLoop):
         return future
 
 
+HELPER = f"{MachineLoop.run_in_executor.__qualname__}.<locals>.work"
+
+
 @contextmanager
 def virtual_machines(loop: MachineLoop, seed: int) -> Iterator[None]:
     """Inside, the programs read no clock, die or counter but those of this world."""
@@ -203,7 +267,9 @@ def virtual_machines(loop: MachineLoop, seed: int) -> Iterator[None]:
             (ConsumeQueue, lambda each: hash((each.topic, each.queue_id))),
         ):
             stack.enter_context(mock.patch.object(kind, "__hash__", number))
+        gc.callbacks.append(loop.budget.collecting)
         try:
             yield
         finally:
+            gc.callbacks.remove(loop.budget.collecting)
             random.setstate(state)

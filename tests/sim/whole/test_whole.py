@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -39,6 +40,36 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert one.notes == other.notes
     assert one.judge.log == other.judge.log
     assert one.judge.acked == other.judge.acked
+
+
+def burn(milliseconds: int) -> None:
+    end = time.thread_time() + milliseconds / 1000
+    while time.thread_time() < end:
+        sum(range(100))
+
+
+def test_a_callback_that_keeps_the_loop_waiting_fails_the_seed() -> None:
+    """And is named. Checkers and helper threads may work for longer, and one slow moment is forgiven."""
+    runs: list[int] = []
+
+    async def works(world: WholeGroup) -> None:
+        async def handler(milliseconds: int) -> None:
+            burn(milliseconds)
+            await asyncio.sleep(0)
+
+        runs.append(1)
+        burn(80)  # a checker
+        await asyncio.to_thread(burn, 80)
+        context = Process(world.loop, "a broker", "10.0.9.9").context
+        await world.loop.create_task(asyncio.to_thread(burn, 80), context=context)
+        await world.loop.create_task(handler(30), context=context)
+        if len(runs) != 2:
+            await world.loop.create_task(handler(80), context=context)
+
+    play(3, works)
+    assert len(runs) == 2, "the second run has no long callback"
+    with pytest.raises(Violation, match=r"keeps the event loop waiting: .*handler:"):
+        play(3, works)
 
 
 @pytest.mark.slow

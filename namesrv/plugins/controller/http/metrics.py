@@ -13,12 +13,15 @@ from keelmq.remoting.servers.metrics import (
     Scrape,
     Table,
     add_limits,
+    add_loop,
     add_telemetry,
     add_unsent,
     limit_metrics,
+    loop_metrics,
     unsent_metrics,
 )
 from keelmq.remoting.servers.request_counts import INTERNAL_ERROR, UNKNOWN
+from keelmq.runtime import loop_watch
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.state import BrokerSet
@@ -158,6 +161,7 @@ OURS = Table(
         ),
         *unsent_metrics("rocketmq_controller"),
         *limit_metrics("rocketmq_controller"),
+        *loop_metrics("rocketmq_controller"),
         *TELEMETRY_METRICS,
     ),
 )
@@ -249,6 +253,7 @@ def _add_requests(upstream: Scrape, ours: Scrape, sources: MetricSources) -> Non
     ours.add("rocketmq_controller_hung_masters_total", sources.hung_count())
     add_unsent(ours, "rocketmq_controller", sources.write_buffers)
     add_limits(ours, "rocketmq_controller", sources.limits)
+    add_loop(ours, "rocketmq_controller", loop_watch.running())
     totals = {(request_type(RequestCode.BROKER_HEARTBEAT), "success"): beats}
     for (code, answer), count in sorted(sources.requests.answers.items()):
         ours.add("rocketmq_controller_requests_total", count, RequestCode(code).name, answer)

@@ -4,19 +4,22 @@ import asyncio
 import contextlib
 import logging
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from broker.admission.send_gate import SendGate
 from broker.controller_mode.slave_sync import Leader, SlaveSync
+from broker.metadata.core.table import Version
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.timers import READ_MS
-from broker.metadata.wire import encode_updates
+from broker.metadata.wire import LARGE_ROWS, encode_updates
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import (
@@ -99,7 +102,7 @@ class Node:
         self.table = table = OperationTable()
         MetadataHandlers(self.metadata, self._store).bind(table)
         self.server = TcpServer(table, host="127.0.0.1", port=0, name="test")
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str:
@@ -107,13 +110,13 @@ class Node:
 
     async def start(self) -> None:
         await self.server.start()
-        self._task = asyncio.create_task(self.sync.run())
+        self._tasks = [asyncio.create_task(run()) for run in (self.sync.run, self.metadata.check_offsets)]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+                await task
         await self._client.close()
         await self.server.close()
         self.metadata.close()
@@ -317,8 +320,35 @@ async def test_a_topic_that_was_cut_is_cut_at_the_next_master_too(tmp_path: Path
             assert found is not None and found.config == config("T", 4)
         alone = open_metadata(tmp_path / "3")
         alone.topics.ensure_replicated("T", 7)
-        alone.begin_alone()
+        await alone.begin_alone()
         assert alone.topics.topics["T"].config == config("T", 4)
+
+
+async def test_a_large_table_is_converted_by_threads(tmp_path: Path) -> None:
+    """At the master and at the replica."""
+    threads: dict[str, set[bool]] = {}
+
+    def spy(node: Node, name: str) -> Any:
+        store = node.metadata.offsets
+        real = getattr(store, name)
+
+        def call(*arguments: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread() is threading.main_thread())
+            return real(*arguments)
+
+        return patch.object(store, name, call)
+
+    async with nodes(tmp_path, 2) as (master, replica):
+        for number in range(LARGE_ROWS + 1):
+            master.metadata.offsets.commit(f"g{number}", "T", 0, number)
+        master.metadata.offsets.commit_staged()
+        with spy(master, "to_wire"), spy(replica, "from_wire"), spy(replica, "file_of"):
+            master.lead(1)
+            replica.metadata.offsets.table.version = Version(0, 7, 7)  # unknown to the master
+            replica.follow(master, 1)
+            await until(lambda: replica.same(master))
+        assert replica.metadata.offsets.query(f"g{LARGE_ROWS}", "T", 0) == LARGE_ROWS
+    assert threads == {"to_wire": {False}, "from_wire": {False}, "file_of": {False}}
 
 
 async def test_a_deposed_master_is_not_listened_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -425,9 +455,10 @@ async def test_offsets_beyond_the_log_are_set_back_and_reported(
         assert offsets.query("billing", "T", 0) == 10 and offsets.query("audit", "T", 0) == 7
         assert "affected groups: billing" in caplog.text
         truncations = tmp_path / "1" / "config" / "truncation.json"
-        await until(lambda: truncations.exists() and "set back" in truncations.read_text())
+        await until(lambda: truncations.exists() and truncations.read_text().count('"reason"') == 2)
         notes = truncations.read_text()
         assert '"the log was truncated from 5000 to 400"' in notes and '"queueEnd": 10' in notes
+        assert "set back" in notes and notes.count('"was": 90') == 2
         replica.follow(master, 2)
         await until(lambda: replica.same(master))
         assert replica.metadata.offsets.query("billing", "T", 0) == 10

@@ -1,12 +1,19 @@
 """Groups and offsets with their files: the peer's are read, ours survive crashes, damage is explained."""
 
+import asyncio
+import contextlib
 import json
 import shutil
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+import broker.metadata.offsets
 from broker.metadata.core.table import MASS_DELETE_MIN, Version
 from broker.metadata.groups import BUILT_IN, GroupTable, illegal_group
 from broker.metadata.offsets import Clamped, ConsumerOffsetTable, DelayOffsetTable
@@ -19,6 +26,7 @@ from keelmq.remoting.operations.broker_metadata import (
     SubscriptionGroupConfig,
     SubscriptionGroups,
 )
+from keelmq.runtime.long_work import LongWork
 from tests.support.store_disk import StoreDisk
 
 CONFIG = Path(__file__).parents[3] / "fixtures" / "store" / "config"
@@ -162,6 +170,28 @@ def test_the_file_takes_over_from_the_journal(tmp_path: Path) -> None:
     offsets.flush()
     assert not offsets.journal.path.exists()
     assert offsets_at(tmp_path).query("g", "T", 0) == 2
+
+
+def test_the_loop_converts_no_row_for_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread does, of the rows as they were; in order, and as json.dumps would."""
+    offsets, converted = offsets_at(tmp_path), list[object]()
+    dice = Random(1)
+    for number in range(5_000):
+        offsets.commit(f"g{dice.randrange(900)}", f'T"{dice.randrange(9)}', dice.randrange(12), number)
+    offsets.stage("empty@g", {})
+    offsets.commit_staged()
+    expected = json.dumps(offsets.body(), indent="\t")
+    text_of = broker.metadata.offsets.text_of_row
+    monkeypatch.setattr(
+        broker.metadata.offsets, "text_of_row", lambda row: converted.append(row) or text_of(row)
+    )
+    write = offsets.snapshot()
+    assert not converted
+    for key in list(offsets.table.rows):
+        topic, _, group = key.partition("@")
+        offsets.commit(group, topic, 0, 1 << 40)  # while the thread writes
+    write()
+    assert offsets.path.read_text() == expected and len(converted) == len(offsets.table.rows)
 
 
 def test_a_crash_between_file_and_journal_applies_nothing_twice(tmp_path: Path) -> None:
@@ -365,9 +395,124 @@ def test_large_answers_are_deflated_and_checked() -> None:
     raw = encode_updates([update])
     assert len(raw) < 100_000 and decode_updates(raw) == [update]
     assert decode_updates(encode_updates([])) == []
-    for bad in (raw[:-5], b"\x01" + raw, b"{", b'{"updates":[{}]}'):
+    for bad in (raw[:-5], b"\x01" + raw, b"{", b'{"updates":[{}]}', b'{"updates":[\n'):
         with pytest.raises(ValueError):
             decode_updates(bad)
+
+
+def test_earlier_versions_read_the_lines_and_are_read(tmp_path: Path) -> None:
+    """During a rolling upgrade they are in one group."""
+    offsets = offsets_at(tmp_path)
+    for number in range(200):
+        offsets.commit(f"g{number}", 'T"\n,}}', number % 3, number)
+    offsets.commit_staged()
+    whole = offsets.updates_since(None)
+    change = MetadataUpdate(
+        store="topics",
+        version=data_version(Version(1, 2, 3)),
+        base=data_version(Version(1, 1, 3)),
+        rows={"t": {"perm": 6}},
+        gone={"u": 7},
+    )
+    empty = MetadataUpdate(store="groups", version=data_version(Version()))
+    assert whole is not None
+    raw = encode_updates([whole, change, empty])
+    read = json.loads(raw)["updates"]
+    assert read[0]["rows"] == {key: offsets.json_of(row) for key, row in offsets.table.rows.items()}
+    assert read[1] == change.model_dump(by_alias=True) and "base" not in read[2]
+    decoded = decode_updates(raw)
+    assert decoded[1:] == [change, empty] and decoded[0].rows == read[0]["rows"]
+    assert decode_updates(json.dumps(json.loads(raw)).encode()) == decoded
+    lines = raw.split(b"\n")
+    for missing in range(1, len(lines)):
+        if lines[missing] == b"," or lines[missing].startswith(b'"'):
+            continue  # the JSON is whole without it; the transport lost no line
+        with pytest.raises(ValueError):
+            decode_updates(b"\n".join(lines[:missing] + lines[missing + 1 :]))
+
+
+def test_a_replica_that_lacks_many_rows_gets_the_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.metadata.core.table.CHANGES_MAX", 5)
+    offsets = offsets_at(tmp_path)
+    first = offsets.commit_staged()
+    for number in range(6):
+        offsets.commit(f"g{number}", "T", 0, 1)
+        offsets.commit_staged()
+        change = offsets.table.since(first)
+        assert change is not None and change.whole is (number == 5)
+
+
+async def test_a_large_table_is_written_by_a_thread_and_in_force_when_it_is_on_disk(tmp_path: Path) -> None:
+    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
+    replica.commit("old", "T", 0, 9)
+    replica.commit_staged()
+    master.begin_term(2)
+    master.commit("g", "T", 0, 4)
+    master.commit_staged()
+    update = master.updates_since(None)
+    assert update is not None
+    with _held(replica) as (entered, go_on):
+        accepting = asyncio.create_task(replica.accept_large(update))
+        await asyncio.to_thread(entered.wait)
+        assert replica.query("old", "T", 0) == 9 and not replica.is_behind, (
+            "no thread may write the old table"
+        )
+        settled = asyncio.create_task(replica.settled())
+        await asyncio.sleep(0)
+        assert not settled.done(), "a term may not begin"
+        go_on.set()
+        assert await accepting is None
+        await settled
+    assert replica.table.rows == {"T@g": {0: 4}} and replica.journal.size == 0
+    again = offsets_at(tmp_path / "r")
+    assert again.table.rows == {"T@g": {0: 4}} and again.table.version == master.table.version
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_large_table_whose_replica_changes_its_role(tmp_path: Path, is_late: bool) -> None:
+    """Memory and disk have it, or neither: what is journaled afterwards continues what the file has."""
+    master, replica = offsets_at(tmp_path / "m"), offsets_at(tmp_path / "r")
+    replica.commit("old", "T", 0, 9)
+    replica.commit_staged()
+    master.begin_term(2)
+    master.commit("g", "T", 0, 4)
+    master.commit_staged()
+    update = master.updates_since(None)
+    assert update is not None
+    with _held(replica, after=is_late) as (entered, go_on):
+        accepting = asyncio.create_task(replica.accept_large(update))
+        await asyncio.to_thread(entered.wait)
+        accepting.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await accepting
+    await replica.settled()
+    replica.begin_term(3)
+    replica.commit("new", "T", 0, 5)
+    replica.commit_staged()
+    expected = {"T@g": {0: 4}, "T@new": {0: 5}} if is_late else {"T@old": {0: 9}, "T@new": {0: 5}}
+    assert replica.table.rows == offsets_at(tmp_path / "r").table.rows == expected
+
+
+@contextlib.contextmanager
+def _held(
+    table: ConsumerOffsetTable, *, after: bool = False
+) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Inside, a thread that writes the file waits for the second event, before or after it writes."""
+    entered, go_on, save = threading.Event(), threading.Event(), table.file.save
+
+    def slow(value: Mapping[str, Any], turn: int, work: LongWork | None = None) -> bool:
+        if after:
+            assert save(value, turn, work)
+        entered.set()
+        assert go_on.wait(10)
+        return after or save(value, turn, work)
+
+    with patch.object(table.file, "save", slow):
+        yield entered, go_on
 
 
 def test_whole_tables_of_offsets_survive_a_power_cut(tmp_path: Path) -> None:

@@ -241,3 +241,22 @@ def zero_unit(path: Path, number: int) -> None:
     (file,) = (path / "0").iterdir()
     raw = file.read_bytes()
     file.write_bytes(raw[: number * UNIT_BYTES] + bytes(UNIT_BYTES) + raw[(number + 1) * UNIT_BYTES :])
+
+
+def test_the_end_before_a_log_offset_is_where_a_cut_would_end(tmp_path: Path) -> None:
+    log_ends = [100 * (index + 1) for index in range(9)]
+    for at in (0, 50, *log_ends, 5_000):
+        queue = ConsumeQueue(tmp_path / str(at), "T", 0, 4 * UNIT_BYTES)
+        for index, log_end in enumerate(log_ends):
+            queue.append(index, log_end - 100, 100, 0)
+        end = queue.end_before(at)
+        assert end == sum(log_end <= at for log_end in log_ends)
+        queue.truncate(at)
+        assert queue.next_offset == end
+        for index in range(end, end + 3):
+            queue.append(index, at + 100 * index, 100, 0)
+        assert queue.end_before(at) == end, "also when it has grown again"
+        queue.close()
+    empty = ConsumeQueue(tmp_path / "empty", "T", 0, 4 * UNIT_BYTES)
+    empty.go_on_from(7)
+    assert empty.end_before(0) == 7

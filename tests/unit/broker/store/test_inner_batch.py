@@ -587,3 +587,18 @@ def test_units_of_what_the_log_has_lost_do_not_come_back(tmp_path: Path) -> None
     assert store.max_queue_offset("Batches", 0) == 5
     assert [offset for offset, _ in messages(store)] == [0, 1, 2, 3, 4]
     store.close()
+
+
+def test_the_end_before_a_log_offset_is_where_a_cut_would_end(tmp_path: Path) -> None:
+    log_ends = [100 * (index + 1) for index in range(9)]
+    for at in (0, 50, *log_ends, 5_000):
+        queue = BatchQueue(tmp_path / str(at), "Batches", 0, UNITS_PER_FILE * BATCH_UNIT_BYTES)
+        for index, log_end in enumerate(log_ends):
+            queue.append(10 + 5 * index, log_end - 100, 100, 0, 5_000, 5)
+        end = queue.end_before(at)
+        assert end == 10 + 5 * sum(log_end <= at for log_end in log_ends)
+        queue.truncate(at)
+        assert queue.next_offset == end
+        queue.append(end, at + 1_000, 100, 0, 5_000, 5)
+        assert queue.end_before(at) == end, "also when it has grown again"
+        queue.close()

@@ -286,6 +286,7 @@ OF_THE_PROCESS = {
     "keelmq/runtime/bounded_exit.py": "ends the process",
     "keelmq/runtime/isolated_log.py": "writes the logs of all brokers",
     "keelmq/runtime/log_context.py": "is how to do it",
+    "keelmq/runtime/loop_watch.py": "looks at the loop of the process",
     "keelmq/security/audit/writer.py": "the audit log of the process",
 }
 
