@@ -202,13 +202,56 @@ def bench(
     rows: Annotated[
         int | None, typer.Option("--rows", min=360_000, help="analytics: samples of masters, small input")
     ] = None,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            "--load",
+            metavar="LOAD",
+            help="failover: full measures at full load and at 2,000 messages a second in turns",
+        ),
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", min=10_000, help="failover --load full: acknowledged before each fault"),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="failover --load full: kills at each load")
+    ] = None,
+    offsets: Annotated[
+        int | None,
+        typer.Option("--offsets", min=1, max=200_000, help="failover --load full: rows of consumer offsets"),
+    ] = None,
+    topics: Annotated[
+        int | None,
+        typer.Option("--topics", min=1, max=49_000, help="failover --load full: topics of the group"),
+    ] = None,
+    container: Annotated[
+        bool,
+        typer.Option(
+            "--container", help="failover --load full: brokers in containers, beside another group's"
+        ),
+    ] = False,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
     from cli.lab.ctrl_c import ends_like_ctrl_c
 
+    if load not in (None, "calm", "full"):
+        raise typer.BadParameter(f"{load!r} is not a load: calm or full", param_hint="--load")
     run = _from_source("bench").run
     with ends_like_ctrl_c():
-        code = run(suite, as_json=as_json, size_mib=size_mib, secure=secure, rows=rows)
+        code = run(
+            suite,
+            as_json=as_json,
+            size_mib=size_mib,
+            secure=secure,
+            rows=rows,
+            load=load,
+            messages=messages,
+            rounds=rounds,
+            offsets=offsets,
+            topics=topics,
+            container=container,
+        )
     raise typer.Exit(int(code or 0))
 
 
