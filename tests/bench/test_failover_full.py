@@ -7,6 +7,7 @@ import pytest
 
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
+from keelmq.client import Message, Producer
 from tests.bench import failover, main, switch
 from tests.bench.failover_full import Found, Kill, longest_wait, results_of
 from tests.bench.large_tables import topic_names, write_tables
@@ -73,14 +74,14 @@ async def test_sends_that_are_not_answered_do_not_pile_up(monkeypatch: pytest.Mo
     begun = 0
     full = asyncio.Event()
 
-    async def never(self: Load) -> None:
+    async def never(self: Producer, message: Message, *, timeout_ms: int) -> None:
         nonlocal begun
         begun += 1
         if begun >= 20:
             full.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Load, "_send", never)
+    monkeypatch.setattr(Producer, "send", never)
     async with Load("127.0.0.1:1", rate=100_000):
         await asyncio.wait_for(full.wait(), 10)
         for _ in range(20):
