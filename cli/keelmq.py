@@ -114,7 +114,8 @@ def chaos(
         typer.Option(
             "--only",
             metavar="KINDS",
-            help="Any of kill,stop,restart,partition,address,disk,slow,clock (default: all)",
+            help="Any of kill,stop,restart,partition,address,disk,slow,clock,power (default: these), and "
+            "flip,zero,truncate,lose, which damage files of one replica",
         ),
     ] = None,
     min_in_sync: Annotated[
@@ -124,6 +125,12 @@ def chaos(
         bool, typer.Option("--sync-flush", help="SYNC_FLUSH instead of ASYNC_FLUSH")
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
+    burst_messages: Annotated[
+        int,
+        typer.Option(
+            "--burst-messages", min=0, max=4_000_000, help="Messages of all bursts of full load (0: none)"
+        ),
+    ] = 1_000_000,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep data and logs of a successful run as well")
@@ -156,6 +163,7 @@ def chaos(
                 min_in_sync=min_in_sync,
                 sync_flush=sync_flush,
                 rate=rate,
+                burst_messages=burst_messages,
                 plain=plain,
                 keep=keep,
                 secure=secure,
