@@ -39,6 +39,13 @@ SecureOption = Annotated[
     ),
 ]
 
+BurstOption = Annotated[
+    int,
+    typer.Option(
+        "--burst-messages", min=0, max=4_000_000, help="Messages of all bursts of full load (0: none)"
+    ),
+]
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -125,12 +132,7 @@ def chaos(
         bool, typer.Option("--sync-flush", help="SYNC_FLUSH instead of ASYNC_FLUSH")
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
-    burst_messages: Annotated[
-        int,
-        typer.Option(
-            "--burst-messages", min=0, max=4_000_000, help="Messages of all bursts of full load (0: none)"
-        ),
-    ] = 1_000_000,
+    burst_messages: BurstOption = 1_000_000,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep data and logs of a successful run as well")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.message.record import HEADER_BYTES, parse
+from broker.backup.log_records import HEADER_BYTES, records_in
 from cli.lab.chaos.history import Damage
 
 PAGE_BYTES: Final = 4_096
@@ -175,21 +175,6 @@ class Surgeon:
     def _damage(self, kind: str, path: Path, start: int, length: int) -> Damage:
         name = str(path.relative_to(self._store))
         return Damage(t=0, program=self._program, kind=kind, file=name, start=start, length=length)
-
-
-def records_in(raw: bytes, base: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields position, size and end of the body of every message in a file of the log that begins at offset
-    `base`, up to position `end` or the first byte that is no record."""
-    position = 0
-    while position < end:
-        parsed = parse(raw, position, end, offset=base + position)
-        if parsed is None:
-            return
-        size = parsed[0]
-        if parsed[1]:
-            length = int.from_bytes(raw[position + HEADER_BYTES - 4 : position + HEADER_BYTES], "big")
-            yield position, size, position + HEADER_BYTES + length
-        position += size
 
 
 def _bytes_at(path: Path, start: int, length: int) -> bytes:

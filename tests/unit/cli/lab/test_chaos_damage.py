@@ -8,11 +8,12 @@ from typing import cast
 
 import pytest
 
+from broker.backup.log_records import records_in
 from broker.backup.offline_check import StoreCheck, check_stopped
 from broker.store.offline import offline_store
 from broker.store.settings import NamedTopic, StoreConfig
 from cli.lab.chaos.bursts import runs_of
-from cli.lab.chaos.damage import DERIVED, Ledger, Surgeon, records_in
+from cli.lab.chaos.damage import DERIVED, Ledger, Surgeon
 from cli.lab.chaos.history import DAMAGED, Damage, Scrub
 from cli.lab.chaos.plan import DAMAGE_FAMILIES, DEFAULT_FAMILIES, SINGLE, kinds_of
 from cli.lab.chaos.run import ChaosOptions, possible
