@@ -39,6 +39,13 @@ SecureOption = Annotated[
     ),
 ]
 
+BurstOption = Annotated[
+    int,
+    typer.Option(
+        "--burst-messages", min=0, max=4_000_000, help="Messages of all bursts of full load (0: none)"
+    ),
+]
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -114,7 +121,8 @@ def chaos(
         typer.Option(
             "--only",
             metavar="KINDS",
-            help="Any of kill,stop,restart,partition,address,disk,slow,clock (default: all)",
+            help="Any of kill,stop,restart,partition,address,disk,slow,clock,power (default: these), and "
+            "flip,zero,truncate,lose, which damage files of one replica",
         ),
     ] = None,
     min_in_sync: Annotated[
@@ -124,6 +132,7 @@ def chaos(
         bool, typer.Option("--sync-flush", help="SYNC_FLUSH instead of ASYNC_FLUSH")
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages per second")] = 300,
+    burst_messages: BurstOption = 1_000_000,
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of a live screen")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep data and logs of a successful run as well")
@@ -156,6 +165,7 @@ def chaos(
                 min_in_sync=min_in_sync,
                 sync_flush=sync_flush,
                 rate=rate,
+                burst_messages=burst_messages,
                 plain=plain,
                 keep=keep,
                 secure=secure,
@@ -202,13 +212,56 @@ def bench(
     rows: Annotated[
         int | None, typer.Option("--rows", min=360_000, help="analytics: samples of masters, small input")
     ] = None,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            "--load",
+            metavar="LOAD",
+            help="failover: full measures at full load and at 2,000 messages a second in turns",
+        ),
+    ] = None,
+    messages: Annotated[
+        int | None,
+        typer.Option("--messages", min=10_000, help="failover --load full: acknowledged before each fault"),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="failover --load full: kills at each load")
+    ] = None,
+    offsets: Annotated[
+        int | None,
+        typer.Option("--offsets", min=1, max=200_000, help="failover --load full: rows of consumer offsets"),
+    ] = None,
+    topics: Annotated[
+        int | None,
+        typer.Option("--topics", min=1, max=49_000, help="failover --load full: topics of the group"),
+    ] = None,
+    container: Annotated[
+        bool,
+        typer.Option(
+            "--container", help="failover --load full: brokers in containers, beside another group's"
+        ),
+    ] = False,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
     from cli.lab.ctrl_c import ends_like_ctrl_c
 
+    if load not in (None, "calm", "full"):
+        raise typer.BadParameter(f"{load!r} is not a load: calm or full", param_hint="--load")
     run = _from_source("bench").run
     with ends_like_ctrl_c():
-        code = run(suite, as_json=as_json, size_mib=size_mib, secure=secure, rows=rows)
+        code = run(
+            suite,
+            as_json=as_json,
+            size_mib=size_mib,
+            secure=secure,
+            rows=rows,
+            load=load,
+            messages=messages,
+            rounds=rounds,
+            offsets=offsets,
+            topics=topics,
+            container=container,
+        )
     raise typer.Exit(int(code or 0))
 
 

@@ -10,11 +10,12 @@ import subprocess
 import sys
 
 from cli.lab.cluster import ClusterError
-from tests.bench import switch
+from tests.bench import failover_full, switch
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
 from tests.bench.servers import ROOT
 
+CALM, FULL = "calm", "full"
 KILLS = 50
 MEDIAN_PROMISED_MS = 150.0
 PROMISED_MS = 300.0
@@ -28,8 +29,13 @@ RESULT = re.compile(
 )
 
 
-def run(*, secure: bool = False) -> Results:
-    """secure: with everything on that `keelmq init-security` switches on."""
+def run(*, secure: bool = False, load: str = CALM, **full: int | bool) -> Results:
+    """secure: with everything on that `keelmq init-security` switches on. load: CALM or FULL; full: the
+    parameters of failover_full.run()."""
+    if load == FULL:
+        return failover_full.run(secure=secure, **full)  # type: ignore[arg-type]
+    if full:
+        raise BenchError(f"{', '.join(sorted(full))}: only with --load {FULL}")
     command = [sys.executable, "-m", "cli.keelmq", "demo", "--kills", str(KILLS), "--plain"]
     command += ["--secure"] if secure else []
     with subprocess.Popen(

@@ -1,7 +1,8 @@
-"""`keelmq bench SUITE [--json] [--size MIB]`: measures one suite, or `all`, and prints the figures."""
+"""`keelmq bench SUITE [--json] [OPTIONS]`: measures one suite, or `all`, and prints the figures."""
 
 import importlib
 import sys
+from typing import Any
 
 from tests.bench.every_suite import run_all
 from tests.bench.native import BenchError
@@ -27,48 +28,47 @@ SUITES = (
     "analytics_stream",
 )
 ALL = "all"
-SIZED = ("replica_behind", "memory")
-COUNTED = ("analytics",)
-SECURE = ("failover",)
+OPTIONS = {
+    "size_mib": ("--size", ("replica_behind", "memory")),
+    "rows": ("--rows", ("analytics",)),
+    "secure": ("--secure", ("failover",)),
+    "load": ("--load", ("failover",)),
+    "messages": ("--messages", ("failover",)),
+    "rounds": ("--rounds", ("failover",)),
+    "offsets": ("--offsets", ("failover",)),
+    "topics": ("--topics", ("failover",)),
+    "container": ("--container", ("failover",)),
+}
+"""Parameter of a suite's run() -> its option, and the suites that have it."""
 
 
-def run(
-    suite: str,
-    as_json: bool = False,
-    size_mib: int | None = None,
-    secure: bool = False,
-    rows: int | None = None,
-) -> int:
-    """The exit code. The JSON object is the last line of stdout. size_mib: of the suites SIZED; secure: of
-    SECURE; rows: of COUNTED."""
+def run(suite: str, as_json: bool = False, **options: Any) -> int:
+    """The exit code. The JSON object is the last line of stdout. options: of OPTIONS; None and False: not
+    given. A suite may have faults(results), the figures that break a promise: they end it with 1."""
     if suite not in (*SUITES, ALL):
         print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}, and {ALL}", file=sys.stderr)
         return 2
-    if size_mib is not None and suite not in SIZED:
-        print(f"keelmq bench: --size is for {', '.join(SIZED)}", file=sys.stderr)
-        return 2
-    if secure and suite not in SECURE:
-        print(f"keelmq bench: --secure is for {', '.join(SECURE)}", file=sys.stderr)
-        return 2
-    if rows is not None and suite not in COUNTED:
-        print(f"keelmq bench: --rows is for {', '.join(COUNTED)}", file=sys.stderr)
-        return 2
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    for name in given:
+        option, suites = OPTIONS[name]
+        if suite not in suites:
+            print(f"keelmq bench: {option} is for {', '.join(suites)}", file=sys.stderr)
+            return 2
     if suite == ALL:
         return run_all(SUITES, as_json=as_json)
-    options: dict[str, object] = {} if size_mib is None else {"size_mib": size_mib}
-    if rows is not None:
-        options["rows"] = rows
-    if secure:
-        options["secure"] = True
+    module = importlib.import_module(f"tests.bench.{suite}")
     try:
-        results = importlib.import_module(f"tests.bench.{suite}").run(**options)
+        results = module.run(**given)
     except BenchError as error:
         print(f"keelmq bench {suite}: {error}", file=sys.stderr)
         return 1
     print_table(results)
+    faults = module.faults(results) if hasattr(module, "faults") else []
+    for fault in faults:
+        print(f"keelmq bench {suite}: {fault}", file=sys.stderr)
     if as_json:
         print_json(results)
-    return 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

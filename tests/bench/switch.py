@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from cli.lab.cluster import Cluster, ClusterError, Program
+from cli.lab.container_cluster import ContainerCluster
 from cli.lab.observer import Picture, Watcher
 from cli.lab.secure import secured
 from keelmq.client import Message, Producer, SendError
@@ -23,7 +24,7 @@ from keelmq.client.admin import AdminClient
 from keelmq.remoting.client import RemotingClient
 
 TOPIC = "KeelBench"
-CLUSTER_NAME = "KeelCluster"
+CLUSTER_NAME, BROKER_NAME, NEIGHBOUR = "KeelCluster", "broker-a", "broker-n"
 RATE = 2_000
 HUNG_RATE = 100
 BODY = b"x" * 128
@@ -42,14 +43,24 @@ SETTINGS = {
 }
 
 
+class Stored(NamedTuple):
+    """An acknowledged send: when it began and how long it took, in seconds, and where the message is."""
+
+    began: float
+    took: float
+    queue_id: int
+    queue_offset: int
+
+
 @dataclass
 class Load:
-    """Sends at RATE until it is closed; every send's beginning and duration, in seconds."""
+    """Sends at RATE until it is closed, and keeps what was acknowledged. At most IN_FLIGHT_MAX sends are in
+    progress: on a machine that cannot keep the rate, or while nothing is accepted, fewer are begun."""
 
     namesrv_addr: str
     rate: int = RATE
     timeout_ms: int = 3_000
-    sends: list[tuple[float, float]] = field(default_factory=list)
+    sends: list[Stored] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     retried: int = 0
     uncertain: int = 0
@@ -70,11 +81,12 @@ class Load:
     async def _run(self) -> None:
         due = time.monotonic()
         while True:
-            while due <= time.monotonic():
+            while due <= time.monotonic() and len(self._tasks) < IN_FLIGHT_MAX:
                 task = asyncio.create_task(self._send())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 due += 1 / self.rate
+            due = max(due, time.monotonic() - TICK_S)  # what was not sent in time is not sent later
             await asyncio.sleep(TICK_S)
 
     async def _send(self) -> None:
@@ -84,37 +96,63 @@ class Load:
         except SendError as error:
             self.errors.append(str(error))
             return
-        self.sends.append((began, time.monotonic() - began))
+        self.sends.append(Stored(began, time.monotonic() - began, result.queue_id, result.queue_offset))
         self.retried += result.attempts > 1
         self.uncertain += result.uncertain_attempts
 
     def within(self, begin: float, end: float) -> list[float]:
         """Durations of the sends that began then, ascending."""
-        return sorted(took for began, took in self.sends if begin <= began <= end)
+        return sorted(send.took for send in self.sends if begin <= send.began <= end)
 
     def first_stored_after(self, moment: float) -> float | None:
         """When the first send that began later was answered; None: not yet."""
-        return min((began + took for began, took in self.sends if began >= moment), default=None)
+        first = self.first_begun_after(moment)
+        return None if first is None else first.began + first.took
+
+    def first_begun_after(self, moment: float) -> Stored | None:
+        """The send that began later and was answered first; None: none yet."""
+        later = (send for send in self.sends if send.began >= moment)
+        return min(later, key=lambda send: send.began + send.took, default=None)
 
 
 class Group:
-    """Three controllers and three brokers. more: settings of the brokers; of_all: of all programs."""
+    """Three controllers and three brokers. more: settings of the brokers; of_all: of all programs. container:
+    each broker is in a container, beside one of another group that runs idle."""
 
     def __init__(
         self,
         directory: Path,
         more: Mapping[str, str] | None = None,
         of_all: Mapping[str, str] | None = None,
+        *,
+        container: bool = False,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         settings = {**SETTINGS, **(more or {}), **(of_all or {})}
-        self.cluster = Cluster(
-            directory,
-            name_servers=3,
-            brokers=3,
-            cluster_name=CLUSTER_NAME,
-            namesrv_settings=of_all,
-            broker_settings=settings,
-        )
+        self._timeout_s = timeout_s
+        self.cluster: Cluster
+        if container:
+            self.cluster = ContainerCluster(
+                directory,
+                groups=(BROKER_NAME, NEIGHBOUR),
+                containers=3,
+                name_servers=3,
+                cluster_name=CLUSTER_NAME,
+                namesrv_settings=of_all,
+                broker_settings=settings,
+                container_settings=of_all,
+                other_settings={"autoCreateTopicEnable": "false"},
+            )
+        else:
+            self.cluster = Cluster(
+                directory,
+                name_servers=3,
+                brokers=3,
+                cluster_name=CLUSTER_NAME,
+                broker_name=BROKER_NAME,
+                namesrv_settings=of_all,
+                broker_settings=settings,
+            )
 
     async def __aenter__(self) -> Self:
         self._watcher = Watcher(self.cluster)
@@ -135,10 +173,14 @@ class Group:
 
     async def all_in_sync(self) -> Picture:
         async def look() -> Picture | None:
-            picture = await self._watcher.look()
+            picture = await self.look()
             return picture if picture.all_in_sync(3) else None
 
-        return await self.cluster.until("3 brokers in sync", look, timeout_s=TIMEOUT_S)
+        return await self.cluster.until("3 brokers in sync", look, timeout_s=self._timeout_s)
+
+    async def look(self) -> Picture:
+        """The present picture; programs that do not answer are down."""
+        return await self._watcher.look()
 
     async def master(self) -> Program:
         picture = await self.all_in_sync()
@@ -165,7 +207,7 @@ class Group:
         master = await self.master()
         assert master.process is not None
         master.process.send_signal(signal.SIGTERM)
-        code = await asyncio.to_thread(master.process.wait, TIMEOUT_S)
+        code = await asyncio.to_thread(master.process.wait, self._timeout_s)
         if code != 0:
             raise ClusterError(f"{master.name} ended with exit code {code} after SIGTERM")
         return master

@@ -11,10 +11,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from cli.lab.chaos.batch_checkers import Bursts
 from cli.lab.chaos.history import (
     DAMAGED,
     AnyEntry,
+    Batch,
+    BatchRead,
     Commit,
+    Damage,
     Event,
     Exit,
     Fault,
@@ -22,6 +26,7 @@ from cli.lab.chaos.history import (
     Log,
     Read,
     Role,
+    Scrub,
     Send,
     Stuck,
 )
@@ -50,6 +55,9 @@ class World:
     events: list[Event] = field(default_factory=list)
     logs: list[Log] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
+    bursts: Bursts = field(default_factory=Bursts)
+    damages: list[Damage] = field(default_factory=list)
+    scrubs: list[Scrub] = field(default_factory=list)
     stuck: list[Stuck] = field(default_factory=list)
 
     @property
@@ -69,6 +77,12 @@ def sort(entries: Iterable[AnyEntry]) -> World:
                 world.ended[entry.number] = entry
             case Read(type="ok"):
                 (world.final_reads if entry.final else world.reads).append(entry)
+            case Batch() | BatchRead():
+                world.bursts.put(entry)
+            case Damage():
+                world.damages.append(entry)
+            case Scrub():
+                world.scrubs.append(entry)
             case Commit():
                 world.commits.append(entry)
             case Fetch():
@@ -100,6 +114,7 @@ def lost(world: World) -> Iterator[str]:
     for send in world.acked:
         if send.number not in world.copies:
             yield f"{_send(send)} is not there at the end"
+    yield from world.bursts.lost()
 
 
 def moved(world: World) -> Iterator[str]:
@@ -118,6 +133,7 @@ def damaged(world: World) -> Iterator[str]:
         for offset, number in read.messages:
             if number == DAMAGED or number not in world.invoked:
                 yield f"{read.by} read {_named(number)} at {_place(read.queue, offset)}, which nobody sent"
+    yield from world.bursts.damaged()
 
 
 def unexplained(world: World) -> Iterator[str]:
@@ -127,6 +143,7 @@ def unexplained(world: World) -> Iterator[str]:
         sure = ended is not None and ended.type == "ok" and ended.uncertain == 0
         if sure and len(places) > 1:
             yield f"message {number} was sent once, and is there {len(places)} times: {places[:5]}"
+    yield from world.bursts.unexplained()
 
 
 def phantom(world: World) -> Iterator[str]:
@@ -134,6 +151,7 @@ def phantom(world: World) -> Iterator[str]:
     for send in world.ended.values():
         if send.type == "fail" and send.number in world.copies:
             yield f"{_send(send)} was refused ({send.remark}), but is there: {world.copies[send.number]}"
+    yield from world.bursts.phantom()
 
 
 def reordered(world: World) -> Iterator[str]:
@@ -150,6 +168,7 @@ def reordered(world: World) -> Iterator[str]:
             if first is not None and second is not None and first >= second:
                 yield f"{before.number} was sent before {send.number} and stands behind it: {first}, {second}"
         last[send.by, send.queue] = send
+    yield from world.bursts.reordered()
 
 
 def vanished(world: World) -> Iterator[str]:
@@ -187,6 +206,7 @@ def holes(world: World) -> Iterator[str]:
         for before, after in itertools.pairwise(offsets):
             if after != before + 1:
                 yield f"queue {queue} has nothing from offset {before + 1} to {after - 1}"
+    yield from world.bursts.holes()
 
 
 # -- consumer offsets --------------------------------------------------------------------------------------
@@ -254,6 +274,16 @@ def crashed(world: World) -> Iterator[str]:
     for end in world.exits:
         if not end.excused:
             yield f"{end.program} ended by itself with code {end.code} at t={end.t / 1e6:.3f} s"
+
+
+def unhealed(world: World) -> Iterator[str]:
+    """A replica's files are damaged at the end."""
+    for scrub in world.scrubs:
+        for text in (*scrub.unhealed, *scrub.faults):
+            yield f"{scrub.program}: {text}"
+    checked = {scrub.program for scrub in world.scrubs}
+    for program in sorted({damage.program for damage in world.damages} - checked):
+        yield f"{program} was damaged, and its files were not checked at the end"
 
 
 # -- recovery ----------------------------------------------------------------------------------------------
@@ -326,7 +356,7 @@ CHECKERS: dict[str, Checker] = {
     checker.__name__: checker
     for checker in (
         lost, moved, damaged, reordered, vanished, unexplained, phantom, reused, holes, rewound, masters,
-        diverged, crashed, unrecovered,
+        diverged, crashed, unhealed, unrecovered,
     )
 }  # fmt: skip
 

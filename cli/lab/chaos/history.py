@@ -61,6 +61,53 @@ class Read(Entry, tag="read", frozen=True, kw_only=True):
     remark: str = ""
 
 
+class Batch(Entry, tag="batch", frozen=True, kw_only=True):
+    """One batch of full load: `count` messages of one queue in one request. Its sender waits for the end of a
+    batch before the next one. `offset`: queue offset of its first message."""
+
+    type: Phase
+    sender: int
+    batch: int
+    count: int
+    queue: int
+    offset: int | None = None
+    attempts: int = 1
+    uncertain: int = 0
+    remark: str = ""
+
+
+class BatchRead(Entry, tag="batch read", frozen=True, kw_only=True):
+    """Messages of full load that were read. `runs`: (queue offset of the first, sender, batch, position of
+    the first in its batch, how many) with consecutive offsets and positions; sender DAMAGED: a body whose
+    checksum is wrong. `final`: read at the end, and `runs` has all messages; else only the damaged ones."""
+
+    queue: int
+    read: int
+    runs: tuple[tuple[int, int, int, int, int], ...] = ()
+    final: bool = False
+
+
+class Damage(Entry, tag="damage", frozen=True, kw_only=True):
+    """What a fault did to a file of a replica. `start`, `length`: in bytes of the file; of a flipped bit, its
+    byte."""
+
+    program: str
+    kind: str
+    file: str
+    start: int
+    length: int
+
+
+class Scrub(Entry, tag="scrub", frozen=True, kw_only=True):
+    """The check of a replica's files at the end, when its program had ended: records read, and what is wrong.
+    `unhealed`: damage of this run that is still there."""
+
+    program: str
+    records: int
+    faults: tuple[str, ...] = ()
+    unhealed: tuple[str, ...] = ()
+
+
 class Commit(Entry, tag="commit", frozen=True, kw_only=True):
     """An offset that a consumer commits at the master. Each group has one consumer."""
 
@@ -140,7 +187,10 @@ class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
     what: str
 
 
-AnyEntry = Run | Send | Read | Commit | Fetch | Fault | View | Exit | Role | Event | Log | Stuck
+AnyEntry = (
+    Run | Send | Read | Batch | BatchRead | Damage | Scrub | Commit | Fetch | Fault | View | Exit | Role
+    | Event | Log | Stuck
+)  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEntry)

@@ -7,9 +7,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
+from cli.lab.chaos.damage import Surgeon
 from cli.lab.chaos.history import Fault, Stuck
 from cli.lab.chaos.net import OUR_HOST
-from cli.lab.chaos.plan import Step
+from cli.lab.chaos.plan import DAMAGE_FAMILIES, Step
 from cli.lab.chaos.stage import DISK_BYTES, Stage
 from cli.lab.cluster import Program
 
@@ -19,7 +22,14 @@ POLL_S = 0.02
 CLOCK_JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -2_000, 2_000, 60_000, 3_600_000, 86_400_000)
 FLUSH_LONGER_MS = (20, 200, 1_000, 3_000)
 
+KILLED = 0.5
+"""Share of the stopped replicas that are killed; the others end by SIGTERM."""
+
 Heal = Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None:
+    """What a live replica's damage needs to be over: it is healed by the replica itself, or stays."""
 
 
 class StuckError(Exception):
@@ -118,6 +128,10 @@ class Nemesis:
         verb, _, role = kind.partition("-")
         if kind in ("kill-brokers", "kill-controllers", "kill-all"):
             return await self._kill_many(role)
+        if kind == "power-brokers":
+            return await self._power()
+        if verb in DAMAGE_FAMILIES:
+            return await self._damage(verb, role)
         if verb == "part":
             return await self._part(*role.split("-"))
         make = {
@@ -150,6 +164,16 @@ class Nemesis:
         self._taken += programs
         await asyncio.gather(*(self._stage.kill(program) for program in programs))
         return self._starting(programs)
+
+    async def _power(self) -> Heal:
+        """All replicas stop at the same moment, so that none of them sees another one end. The system keeps
+        what they wrote: unsynced bytes are not lost by this."""
+        brokers = self._stage.cluster.brokers
+        self._taken += brokers
+        for program in brokers:
+            self._stage.cluster.pause(program)
+        await asyncio.gather(*(self._stage.kill(program) for program in brokers))
+        return self._starting(self._dice.sample(brokers, len(brokers)))
 
     async def _restart(self, program: Program) -> Heal:
         """As a rolling upgrade does it: SIGTERM, and a master hands over."""
@@ -220,6 +244,35 @@ class Nemesis:
             self._stage.place.move(program)
             self._stage.start(program)
 
+        return heal
+
+    # -- damage ------------------------------------------------------------------------------------------
+
+    async def _damage(self, verb: str, where: str) -> Heal:
+        """Damages files of one replica. The one that has unhealed damage is chosen, if there is one: what the
+        others have stays sound."""
+        stage = self._stage
+        await self.all_in_sync(f"all replicas in sync before {verb}")
+        names = [program.name for program in stage.cluster.brokers]
+        wounded = await asyncio.to_thread(stage.ledger.allowed, names)
+        if wounded is None:
+            program = self.aim("master" if where == "master" else "slave")
+        else:
+            program = stage.cluster.brokers[names.index(wounded)]
+            self._taken.append(program)
+        end = stage.confirmed_by_all()
+        heal: Heal = _nothing
+        if where == "stopped":
+            if self._dice.random() < KILLED:
+                await stage.kill(program)
+            else:
+                await stage.terminate(program)
+            heal = self._starting([program])
+        surgeon = Surgeon(stage.ledger, self._dice, program=program.name, store=stage.store(program), end=end)
+        damage = await asyncio.to_thread(surgeon.strike, verb)
+        if damage is not None:
+            stage.recorder.put(replace(damage, t=stage.recorder.clock()))
+            self._tell(f"{verb}: {damage.length} bytes at {damage.start} of {damage.program}/{damage.file}")
         return heal
 
     # -- disk and clock ----------------------------------------------------------------------------------

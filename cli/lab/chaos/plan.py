@@ -28,11 +28,22 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "disk": ("fill-master", "fill-slave"),
     "slow": ("slow-master", "slow-slave"),
     "clock": ("clock-master", "clock-slave", "clock-leader"),
+    "power": ("power-brokers",),
+    "flip": ("flip-master", "flip-slave", "flip-stopped"),
+    "zero": ("zero-master", "zero-slave", "zero-stopped"),
+    "truncate": ("truncate-stopped",),
+    "lose": ("lose-stopped",),
 }
+DAMAGE_FAMILIES = frozenset({"flip", "zero", "truncate", "lose"})
+"""Kinds that damage files of one replica; `-stopped`: of a slave that is down meanwhile."""
+DEFAULT_FAMILIES = tuple(family for family in FAMILIES if family not in DAMAGE_FAMILIES)
+"""What a run without `--only` injects."""
 NETWORK_FAMILIES = frozenset({"partition", "address", "disk"})
 """Kinds that need network namespaces, see net.py."""
 
-SINGLE = frozenset({"kill-brokers", "kill-controllers", "kill-all"})
+SINGLE = frozenset({"kill-brokers", "kill-controllers", "kill-all", "power-brokers"}).union(
+    *(FAMILIES[family] for family in DAMAGE_FAMILIES)
+)
 """Kinds that are never combined with another fault."""
 TWO_AT_ONCE = 0.2
 IMPATIENT = 0.25

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.lab.chaos import bursts
+from cli.lab.chaos.bursts import BurstReader, BurstSenders, read_bursts
 from cli.lab.chaos.history import History, HistoryError, Run, Stuck, entries_of
 from cli.lab.chaos.judge import BROKER_NAME, CLUSTER_NAME, HISTORY, check_file, judge, telemetry_of
 from cli.lab.chaos.nemesis import Nemesis, StuckError
 from cli.lab.chaos.net import Net, NetError, missing
-from cli.lab.chaos.plan import FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
+from cli.lab.chaos.plan import DEFAULT_FAMILIES, NETWORK_FAMILIES, Step, kinds_of, make_plan
 from cli.lab.chaos.stage import DISK_BYTES, ChaosPlace, Stage
 from cli.lab.chaos.traffic import TOPIC, Consumer, Recorder, Senders, read_all
 from cli.lab.cluster import Cluster
@@ -43,12 +45,14 @@ PRODUCERS, UNORDERED = 3, 2
 START_TIMEOUT_S = 60.0
 FINAL_TRIES = 5
 STEPS_PER_MINUTE_MAX = 60
+BURST_MESSAGES = 1_000_000
 LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """`families`: empty for all that can be made. `minutes` and `faults`: whichever limit is reached first
+    """`families`: empty for DEFAULT_FAMILIES that can be made. `burst_messages`: of all bursts of full load;
+    0: none. `minutes` and `faults`: whichever limit is reached first
     ends the run. `secure`: see cli/lab/secure.py. `container`: every broker is in a container, beside one of
     another group that runs idle; `processes`: containerProcesses."""
 
@@ -59,6 +63,7 @@ class ChaosOptions:
     min_in_sync: int = 1
     sync_flush: bool = False
     rate: int = 300
+    burst_messages: int = BURST_MESSAGES
     plain: bool = False
     keep: bool = False
     secure: bool = False
@@ -81,7 +86,13 @@ class Chaos:
         self._consumers = [
             Consumer(index, addresses, self._recorder, eager=index == 0, seed=seed) for index in range(2)
         ]
-        self._clients: list[Senders | Consumer] = [*self._senders, *self._consumers]
+        self._bursts = BurstSenders(
+            addresses, self._recorder, messages=options.burst_messages, minutes=options.minutes, seed=seed
+        )
+        self._burst_reader = BurstReader(addresses, self._recorder, seed=seed)
+        self._clients: list[Senders | Consumer | BurstSenders | BurstReader] = [
+            *self._senders, *self._consumers, self._bursts, self._burst_reader,
+        ]  # fmt: skip
         self._watching: list[asyncio.Task[None]] = []
 
     async def run(self, steps: list[Step]) -> None:
@@ -103,13 +114,15 @@ class Chaos:
                 ending.add("a producer", senders.cancel)
             for consumer in self._consumers:
                 ending.add("a consumer", consumer.close)
+            ending.add("the bursts", self._bursts.cancel)
+            ending.add("the reader of the bursts", self._burst_reader.close)
             ending.add("connections", self._client.close)
             ending.add("the stage", self._stage.close)
             await stop_after(ending.run, sys.exc_info()[1])
 
     async def _act(self, steps: list[Step]) -> None:
         """Strikes and reads everything back, also after a StuckError, which it then raises."""
-        queues = await self._start()
+        queues, burst_queues = await self._start()
         stuck: StuckError | None = None
         try:
             await self._strike(steps)
@@ -121,7 +134,7 @@ class Chaos:
             await self._nemesis.all_in_sync("all replicas in sync at the end")
         except StuckError as error:
             stuck = stuck or error
-        await self._read_back(queues)
+        await self._read_back(queues, burst_queues)
         if stuck is not None:
             raise stuck
 
@@ -130,8 +143,8 @@ class Chaos:
             self._view.show(self._stage.picture, self._recorder.counts)
             await asyncio.sleep(LOOK_S)
 
-    async def _start(self) -> list[MessageQueue]:
-        """Starts the cluster and the clients; returns the topic's queues."""
+    async def _start(self) -> tuple[list[MessageQueue], list[MessageQueue]]:
+        """Starts the cluster and the clients; returns the queues of the topic, and those of the bursts."""
         cluster = self._stage.cluster
         self._view.event(f"starting {NAME_SERVERS} name servers with controllers and {BROKERS} brokers")
         cluster.start()
@@ -140,19 +153,23 @@ class Chaos:
             lambda: self._stage.picture.all_in_sync(BROKERS),
             START_TIMEOUT_S,
         )
-        queues = await self._make_topic()
+        queues = await self._make_topic(TOPIC)
+        burst_queues = await self._make_topic(bursts.TOPIC) if self._options.burst_messages else []
         for consumer in self._consumers:
             consumer.start(queues)
         for senders in self._senders:
             senders.start(queues, UNORDERED)
+        if burst_queues:
+            self._bursts.start(burst_queues)
+            self._burst_reader.start(burst_queues)
         self._view.event(f"all in sync; {PRODUCERS} producers and 2 consumers on {QUEUES} queues begin")
-        return queues
+        return queues, burst_queues
 
-    async def _make_topic(self) -> list[MessageQueue]:
-        """Creates the topic; returns its queues when they are routed. StuckError: not in time."""
+    async def _make_topic(self, topic: str) -> list[MessageQueue]:
+        """Creates a topic; returns its queues when they are routed. StuckError: not in time."""
         cluster = self._stage.cluster
         header = CreateTopicRequest(
-            topic=TOPIC, default_topic=DEFAULT_TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
+            topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
         )
         deadline = now_ms() + START_TIMEOUT_S * 1_000
         async with PullConsumer(cluster.namesrv_addr, "keelmq-chaos", client=self._client) as consumer:
@@ -160,7 +177,7 @@ class Chaos:
                 master = next(each for each in cluster.brokers if each.name == self._stage.picture.master)
                 made = await self._client.call(master.address, UPDATE_AND_CREATE_TOPIC, header)
                 try:
-                    queues = await consumer.fetch_queues(TOPIC)
+                    queues = await consumer.fetch_queues(topic)
                 except PullError:
                     queues = []
                 if isinstance(made, Ok) and len(queues) == QUEUES:
@@ -190,12 +207,13 @@ class Chaos:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    async def _read_back(self, queues: list[MessageQueue]) -> None:
+    async def _read_back(self, queues: list[MessageQueue], burst_queues: list[MessageQueue]) -> None:
         self._check()
         cluster = self._stage.cluster
         for attempt in range(FINAL_TRIES):
             try:
                 entries = await read_all(cluster.namesrv_addr, queues, self._recorder)
+                batches = await read_bursts(cluster.namesrv_addr, burst_queues, self._recorder)
                 break
             except PullError as error:
                 if attempt == FINAL_TRIES - 1:
@@ -203,7 +221,10 @@ class Chaos:
                     return
         for entry in entries:
             self._recorder.put(entry)
-        self._view.event(f"read {sum(len(entry.messages) for entry in entries):,} messages back")
+        for batch in batches:
+            self._recorder.put(batch)
+        count = sum(len(entry.messages) for entry in entries) + sum(entry.read for entry in batches)
+        self._view.event(f"read {count:,} messages back")
         for consumer in self._consumers:
             for _ in range(FINAL_TRIES):
                 if await consumer.last_fetch(queues):
@@ -245,7 +266,7 @@ def run_check(path: Path) -> int:
 
 def possible(options: ChaosOptions) -> list[str]:
     """Returns the families of faults, and a line for those left out. ValueError: a wanted one is unknown."""
-    wanted = options.families or tuple(FAMILIES)
+    wanted = options.families or DEFAULT_FAMILIES
     kinds_of(wanted)
     if not NETWORK_FAMILIES & set(wanted) or (reason := missing()) is None:
         return list(wanted)
@@ -294,6 +315,8 @@ def _play_at(
             if (confirmed := stage.confirmed_bytes()) is not None:
                 for log in stage.logs(confirmed):
                     recorder.put(log)
+            for scrub in stage.scrubs():
+                recorder.put(scrub)
         finally:
             if net is not None:
                 net.give_back("*")

@@ -8,8 +8,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.backup.manifest import BackupError
+from broker.backup.offline_check import StoreCheck, check_stopped
+from cli.lab.chaos.damage import Ledger
 from cli.lab.chaos.fault_shim import FaultShim
-from cli.lab.chaos.history import Exit, Log, View
+from cli.lab.chaos.history import Exit, Log, Scrub, View
 from cli.lab.chaos.net import Net
 from cli.lab.chaos.traffic import Recorder
 from cli.lab.cluster import Cluster, Place, Program
@@ -21,7 +24,7 @@ GUARD_S = 0.1
 RESTART_AFTER_S = 1.0
 STOP_TIMEOUT_S = 20.0
 READ_BYTES = 1 << 20
-DISK_BYTES = 1 << 30
+DISK_BYTES = 2 << 30
 EVERYWHERE = "0.0.0.0"
 
 
@@ -71,6 +74,7 @@ class Stage:
         self.filled: set[str] = set()
         self.broker_ids: dict[str, int] = {}
         self.ended: list[Exit] = []
+        self.ledger = Ledger()
         self._watcher = Watcher(cluster)
 
     async def close(self) -> None:
@@ -148,6 +152,27 @@ class Stage:
         """Returns the master's confirmOffset in the last picture; None: there is no master."""
         replicas = self.picture.replicas
         return next((each.confirm_offset for each in replicas if each.role == "master"), None)
+
+    def confirmed_by_all(self) -> int:
+        """Returns up to where every replica has confirmed its log, by the last picture; 0: unknown."""
+        return min((each.confirm_offset or 0 for each in self.picture.replicas), default=0)
+
+    def scrubs(self) -> Iterator[Scrub]:
+        """Yields the check of each replica's files. Call it after the programs have ended."""
+        for program in self.cluster.brokers:
+            found = StoreCheck(self.store(program))
+            try:
+                for _ in check_stopped(found.root, found):
+                    pass
+            except BackupError as error:
+                found.fault(str(error))
+            yield Scrub(
+                t=self.recorder.clock(),
+                program=program.name,
+                records=found.records,
+                faults=tuple(found.faults),
+                unhealed=tuple(str(wound) for wound in self.ledger.open_of(program.name)),
+            )
 
     def logs(self, confirmed_bytes: int) -> Iterator[Log]:
         """Yields an entry per replica. Call it after the programs have ended."""

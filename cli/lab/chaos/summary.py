@@ -46,6 +46,8 @@ def verdict(seed: int, world: World, findings: Findings) -> str:
         "read": sum(len(read.messages) for read in world.reads),
         "duplicated": duplicated(world),
         **{name: "unknown" if each is None else len(each) for name, each in findings.items()},
+        "batched": world.bursts.acked_messages,
+        "damages": len(world.damages),
         "recovery_ms_p50": round(median(times)) if times else 0,
         "recovery_ms_max": max(times, default=0),
     }
