@@ -139,10 +139,10 @@ def repair_queues(
 
 
 def _resize(base: Path, kind: FileKind, found: Repaired, *, writes: bool) -> None:
-    for topic, queue_id in queue_directories(base):
-        directory = base / topic / str(queue_id)
+    for queue in queue_directories(base):
+        directory = Path(queue.path)
         if other_sizes(directory, kind):
-            found.resized.append(Place(topic, queue_id))
+            found.resized.append(Place(queue.topic, queue.queue_id))
             if writes:
                 resize(directory, kind.file_bytes)
 

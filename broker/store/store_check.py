@@ -54,18 +54,23 @@ def check_room(directory: Path, needed: int) -> None:
 
 def _check_queues(base: Path, kind: FileKind) -> None:
     files = list[list[SizedFile]]()
-    if base.is_dir():
-        for topic, queue_id in queue_directories(base):
-            directory = base / topic / str(queue_id)
-            _check_access(directory)
-            files.append(sized_files(directory))
-            for file in files[-1]:
+    for queue in queue_directories(base):
+        if not _is_ours(queue.status, 0o300):
+            _check_access(Path(queue.path))
+        files.append(sized_files(queue.path))
+        for file in files[-1]:
+            if not _is_ours(file.status, 0o600):
                 _check_access(file.path)
     option = "--queue-file-bytes" if kind.setting == ConsumeQueue.size_setting else "--batch-queue-file-bytes"
     kind.check(
         files,
         f"stop the broker and run keelmq repair --store {base.parent} --queues {option} {kind.file_bytes}",
     )
+
+
+def _is_ours(status: os.stat_result, mode: int) -> bool:
+    """Whether the owner's bits give this process the access; False: os.access() has to tell."""
+    return status.st_uid == os.geteuid() and status.st_mode & mode == mode
 
 
 def _small_files(root: Path) -> Iterator[Path]:

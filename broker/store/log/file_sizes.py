@@ -6,13 +6,14 @@ cut or a restore ends behind its last record. So a short file that is alone in i
 size says if it ends in bytes that nobody has written.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from broker.store.log.mapped_file import StoreError, listed_files
+from broker.store.log.mapped_file import StoreError, is_log_file_name
 
 SIZES_TRIED_MAX: Final = 8
 LOG_END_BYTES: Final = 8
@@ -24,8 +25,15 @@ LOST_FILES_MAX: Final = 10_000
 class SizedFile:
     """A file of the log or of a queue. start: the offset in its name; size: its bytes."""
 
-    def __init__(self, path: Path, size: int) -> None:
-        self.path, self.start, self.size = path, int(path.name), size
+    __slots__ = ("_path", "size", "start", "status")
+
+    def __init__(self, path: str, start: int, status: os.stat_result) -> None:
+        self._path, self.start, self.size, self.status = path, start, status.st_size, status
+
+    @property
+    def path(self) -> Path:
+        """The file's path."""
+        return Path(self._path)
 
     @property
     def end(self) -> int:
@@ -42,9 +50,20 @@ class SizedFile:
             return not any(file.read(count))
 
 
-def sized_files(directory: Path) -> list[SizedFile]:
-    """The files of the directory by ascending start offset; [] if there is none."""
-    return [SizedFile(path, path.stat().st_size) for path in listed_files(directory)]
+def sized_files(directory: Path | str) -> list[SizedFile]:
+    """The files of the directory by ascending start offset; [] if there is none. Other names are passed
+    over."""
+    try:
+        entries = os.scandir(directory)
+    except FileNotFoundError:
+        return []
+    with entries:
+        found = [
+            SizedFile(entry.path, int(entry.name), entry.stat())
+            for entry in entries
+            if is_log_file_name(entry.name)
+        ]
+    return sorted(found, key=lambda file: file.start)
 
 
 class FileKind:

@@ -46,12 +46,17 @@ def is_file_name(name: str) -> bool:
     return 0 < len(name.encode()) <= 255 and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
+def is_log_file_name(name: str) -> bool:
+    """Whether it is the name of a file of the log, or of a queue: 20 digits."""
+    return _NAME.match(name) is not None
+
+
 def listed_files(directory: Path) -> list[Path]:
     """The log's files by ascending start offset, without files of other names; [] if there is no
     directory."""
     if not directory.is_dir():
         return []
-    return sorted(path for path in directory.iterdir() if _NAME.match(path.name))
+    return sorted(path for path in directory.iterdir() if is_log_file_name(path.name))
 
 
 def lock_directory(root: Path) -> int:

@@ -6,11 +6,12 @@ since a replica may get records before their topics. Its kind never changes.
 """
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.message.delay_levels import SCHEDULED_TOPICS
 from broker.message.inner_batch import INNER_BATCH
@@ -42,13 +43,26 @@ class BatchTopics(Protocol):
         """Returns whether the topic has queue.type=BatchCQ."""
 
 
-def queue_directories(base: Path) -> Iterator[tuple[str, int]]:
-    """Returns (topic, queueId) of each queue that has a directory. Other files, such as a file manager's, are
-    passed over."""
-    for topic_path in sorted(each for each in base.iterdir() if each.is_dir()) if base.is_dir() else ():
-        for path in sorted(topic_path.iterdir()):
-            if path.name.isdecimal() and path.is_dir():
-                yield topic_path.name, int(path.name)
+class QueueDirectory(NamedTuple):
+    """The directory of a queue. status: of the directory."""
+
+    topic: str
+    queue_id: int
+    path: str
+    status: os.stat_result
+
+
+def queue_directories(base: Path) -> Iterator[QueueDirectory]:
+    """Returns the queues that have a directory, by topic. Other files, such as a file manager's, are passed
+    over. A store may have 100,000."""
+    if not base.is_dir():
+        return
+    with os.scandir(base) as topics:
+        for topic in sorted((each for each in topics if each.is_dir()), key=lambda each: each.name):
+            with os.scandir(topic) as found:
+                queues = [each for each in found if each.name.isdecimal() and each.is_dir()]
+            for queue in sorted(queues, key=lambda each: int(each.name)):
+                yield QueueDirectory(topic.name, int(queue.name), queue.path, queue.stat())
 
 
 class QueueTable:
@@ -77,9 +91,9 @@ class QueueTable:
         """Opens every queue that has a directory. log_min_offset: where the CommitLog begins. StoreError: a
         file has another size than configured."""
         self._base.mkdir(exist_ok=True)
-        for topic, queue_id in queue_directories(self._base):
+        for topic, queue_id, _, _ in queue_directories(self._base):
             self._new(topic, queue_id).load(log_min_offset=log_min_offset)
-        for topic, queue_id in queue_directories(self._batch_base):
+        for topic, queue_id, _, _ in queue_directories(self._batch_base):
             self._new_batch(topic, queue_id).load(log_min_offset=log_min_offset)
 
     def each(self) -> list[ConsumeQueue]:
