@@ -68,7 +68,7 @@ class Broker(BrokerParts):
 
     async def _start(self) -> None:
         self.disk_fault.watch()
-        await check_ports(self.config)
+        await check_ports(self.config, self.host)
         # Long after a crash: other brokers of the process go on.
         await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
         for line in (*guarantees(self.config.durability), f"data path: {report()}"):

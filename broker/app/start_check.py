@@ -17,13 +17,14 @@ from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.metadata.service import Metadata
 from broker.store.log.mapped_file import StoreError, is_locked
 from broker.store.store_check import check_directory, check_store
-from keelmq.remoting.servers.http_port import HTTP_OFF
+from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import ConfigError, why_refused
 
 
-async def check_ports(config: BrokerConfig) -> None:
-    """Raises ConfigError if a port that the configuration names cannot be listened on now."""
-    for key, host, port in _fixed_ports(config):
+async def check_ports(config: BrokerConfig, own_host: str) -> None:
+    """Raises ConfigError if a port of the configuration cannot be listened on now. own_host: what clients are
+    told."""
+    for key, host, port in _fixed_ports(config, own_host):
         try:
             server = await asyncio.get_running_loop().create_server(
                 asyncio.Protocol, host, port, start_serving=False
@@ -34,7 +35,7 @@ async def check_ports(config: BrokerConfig) -> None:
         await server.wait_closed()
 
 
-def _fixed_ports(config: BrokerConfig) -> Iterator[tuple[str, str, int]]:
+def _fixed_ports(config: BrokerConfig, own_host: str) -> Iterator[tuple[str, str, int]]:
     """Yields (key, host, port) without ports that the system chooses, or without which a broker starts."""
     host = config.bind_address
     if config.listen_port:
@@ -43,10 +44,11 @@ def _fixed_ports(config: BrokerConfig) -> Iterator[tuple[str, str, int]]:
         yield "fastListenPort", host, config.fast_listen_port
     if config.has_ha_port and config.ha_port:
         yield "haListenPort", host, config.ha_port
-    if config.http_port not in (0, HTTP_OFF):
-        yield "http", config.http_bind_address or host, config.http_port
-    if config.metrics_exporter_type == PROM and config.metrics_prom_exporter_host:
-        yield "metricsPromExporterPort", config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+    listen = config.listen_port
+    if http_port := http_listen_port(config.http_port, listen_port=listen, bound_port=listen):
+        yield "http", config.http_bind_address or host, http_port
+    if config.metrics_exporter_type == PROM and config.metrics_prom_exporter_port:
+        yield "http", config.metrics_prom_exporter_host or own_host, config.metrics_prom_exporter_port
 
 
 def load_settings(config: BrokerConfig, metadata: Metadata) -> None:

@@ -155,7 +155,10 @@ async def test_a_store_that_is_in_use(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("key", ["listen_port", "fast_listen_port", "http_port", "ha_listen_port"])
+PORTS = ["listen_port", "fast_listen_port", "http_port", "ha_listen_port", "metrics_prom_exporter_port"]
+
+
+@pytest.mark.parametrize("key", PORTS)
 async def test_a_port_that_is_taken(tmp_path: Path, key: str) -> None:
     filled(tmp_path / "store")
     with socket.socket() as taken:
@@ -163,10 +166,30 @@ async def test_a_port_that_is_taken(tmp_path: Path, key: str) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         settings: dict[str, object] = {"listen_port": free_port(), "fast_listen_port": -1, key: port}
+        if key == "metrics_prom_exporter_port":
+            settings |= {"metrics_exporter_type": "PROM", "broker_ip1": "127.0.0.1"}
         if key == "ha_listen_port":
             settings |= {"enable_controller_mode": True, "controller_addr": "127.0.0.1:1"}
             settings |= {"namesrv_addr": "127.0.0.1:1"}
         await refused(tmp_path, settings, f"cannot listen on 127.0.0.1:{port}")
+
+
+async def test_a_port_that_follows_from_another_is_taken(tmp_path: Path) -> None:
+    """httpPort is listenPort + 10000 unless it is set."""
+    filled(tmp_path / "store")
+    with socket.socket() as taken:
+        listen_port = next(port for port in range(20_000, 50_000) if _binds(taken, port + 10_000))
+        taken.listen()
+        settings: dict[str, object] = {"listen_port": listen_port, "fast_listen_port": -1, "http_port": 0}
+        await refused(tmp_path, settings, f"cannot listen on 127.0.0.1:{listen_port + 10_000}")
+
+
+def _binds(made: socket.socket, port: int) -> bool:
+    try:
+        made.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 async def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

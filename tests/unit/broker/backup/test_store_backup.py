@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -127,6 +128,17 @@ def test_nothing_is_replaced(tmp_path: Path) -> None:
         backed_up(tmp_path / "store", backup)
     with pytest.raises(BackupError, match="is not empty"):
         restored(backup, tmp_path / "store")
+
+
+def test_a_restore_without_room_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "store")
+    backup = backed_up(tmp_path / "store", tmp_path / "backup")
+    needed = read_manifest(backup).byte_count
+    disk = SimpleNamespace(free=needed)
+    monkeypatch.setattr("broker.store.store_check.shutil.disk_usage", lambda path: disk)
+    with pytest.raises(BackupError, match=f"its disk has {needed} bytes free"):
+        restored(backup, tmp_path / "new" / "store")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_full_disk_leaves_no_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

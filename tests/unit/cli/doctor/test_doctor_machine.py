@@ -154,6 +154,19 @@ def test_a_disk_that_belongs_to_somebody(meta: bytes, text: str, tmp_path: Path)
     assert [text in each.text for each in found] == ([True] if text else [])
 
 
+def test_files_that_do_not_fit_the_settings(tmp_path: Path) -> None:
+    """Doctor says what the start would say, with the right size, and touches nothing."""
+    queue = tmp_path / "store" / "consumequeue" / "t" / "0"
+    queue.mkdir(parents=True)
+    (queue / ("0" * 20)).write_bytes(b"\1" * 20 + bytes(1_980))
+    before = (queue / ("0" * 20)).stat()
+    (found,) = [each for each in machine.check_directories(broker(tmp_path)) if each.level is Level.FAILED]
+    assert found.text.endswith("the files have 2000 bytes: set mappedFileSizeConsumeQueue=2000")
+    assert (queue / ("0" * 20)).stat() == before
+    fits = broker(tmp_path, mappedFileSizeConsumeQueue="2000")
+    assert [each for each in machine.check_directories(fits) if each.level is Level.FAILED] == []
+
+
 def test_two_programs_want_the_same(tmp_path: Path) -> None:
     first, second = (
         broker(tmp_path, f"{index}.conf", listenPort="7000", haListenPort=str(8000 + index))
