@@ -47,6 +47,25 @@ CAUTION = (
     " that only this store has is lost by a cut; after --resync it is still in the folder moved aside."
 )
 
+QueueFileBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--queue-file-bytes",
+        metavar="BYTES",
+        min=ENTRY_BYTES,
+        help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
+    ),
+]
+BatchQueueFileBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-queue-file-bytes",
+        metavar="BYTES",
+        min=BATCH_ENTRY_BYTES,
+        help="mapperFileSizeBatchConsumeQueue, for --queues: rewrites queues of batches with other files",
+    ),
+]
+
 
 def repair(
     store: Annotated[
@@ -67,24 +86,8 @@ def repair(
         bool,
         typer.Option("--queues", help="Rewrite damaged or missing entries of ConsumeQueues from the log"),
     ] = False,
-    queue_file_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--queue-file-bytes",
-            metavar="BYTES",
-            min=ENTRY_BYTES,
-            help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
-        ),
-    ] = None,
-    batch_queue_file_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-queue-file-bytes",
-            metavar="BYTES",
-            min=BATCH_ENTRY_BYTES,
-            help="mapperFileSizeBatchConsumeQueue, for --queues: rewrites queues of batches with other files",
-        ),
-    ] = None,
+    queue_file_bytes: QueueFileBytesOption = None,
+    batch_queue_file_bytes: BatchQueueFileBytesOption = None,
     lost: LostOption = None,
     controllers: ControllersOption = None,
     namesrv: OptionalNamesrvAddr = None,
@@ -101,12 +104,8 @@ def repair(
     if (gone or alone) and lost is None:
         raise typer.BadParameter("--gone and --alone are for --mark-lost")
     asked = Asked(controllers, namesrv, broker_name, broker_id)
-    if queue_file_bytes is not None and (not queues or queue_file_bytes % ENTRY_BYTES):
-        raise typer.BadParameter(f"--queue-file-bytes is a multiple of {ENTRY_BYTES}, and for --queues only")
-    if batch_queue_file_bytes is not None and (not queues or batch_queue_file_bytes % BATCH_ENTRY_BYTES):
-        raise typer.BadParameter(
-            f"--batch-queue-file-bytes is a multiple of {BATCH_ENTRY_BYTES}, and for --queues only"
-        )
+    _check_size("--queue-file-bytes", queue_file_bytes, ENTRY_BYTES, queues=queues)
+    _check_size("--batch-queue-file-bytes", batch_queue_file_bytes, BATCH_ENTRY_BYTES, queues=queues)
     try:
         found = inspect_store(store.expanduser().resolve(), epoch_file)
         _show(found)
@@ -133,6 +132,11 @@ def repair(
 
 async def _whole_copy(admin: AdminClient, store: StoreReport, asked: Asked) -> str:
     return await check_whole_copy(admin, store, await group_of(admin, store, asked))
+
+
+def _check_size(option: str, size: int | None, entry_bytes: int, *, queues: bool) -> None:
+    if size is not None and (not queues or size % entry_bytes):
+        raise typer.BadParameter(f"{option} is a multiple of {entry_bytes}, and for --queues only")
 
 
 def _show(found: StoreReport) -> None:
