@@ -359,7 +359,7 @@ def test_a_whole_store_and_a_flipped_byte(tmp_path: Path) -> None:
     content[2_000] ^= 1
     path.write_bytes(content)
     found = verify("--from-dir", tmp_path / "store")
-    assert found.exit_code == 1 and "FAULT" in found.output and "next: if another replica" in found.output
+    assert found.exit_code == 1 and "FAULT" in found.output and "next: keep this store" in found.output
     assert path.read_bytes() == bytes(content), "it changes nothing"
     path.write_bytes(before)
 
@@ -421,7 +421,9 @@ def test_messages_that_no_start_brings_back(
     assert found.exit_code == 1 and fault in found.output, found.output
     assert "the next start adds them" not in found.output
     of_queue = "queue" in fault
-    assert ("repair --store DIR --queues" if of_queue else "otherwise restore a backup") in found.output
+    assert (
+        "repair --store DIR --queues" if of_queue else "restore a backup to another directory"
+    ) in found.output
     if not of_queue:
         with pytest.raises(BackupError, match=fault):
             backed_up(root, tmp_path / "backup")
