@@ -172,6 +172,8 @@ async def test_the_damaged_replica_is_named_whatever_its_role(tmp_path: Path, da
         (step,) = report.log_steps()
         assert (step.overwrites, step.source) == (damaged.address, sound.address)
         assert report.value()["next"] == [step.text]
+        (known,) = damaged.store.damage.ranges
+        assert known.start == start and not sound.store.damage, "its broker knows what it has to heal"
 
 
 @pytest.mark.slow
