@@ -261,6 +261,10 @@ async def test_the_limits_of_a_check_of_records(tmp_path: Path) -> None:
         end = broker.store.confirm_offset
         whole = await admin.check_log_records(broker.address, 300, 301)
         assert (whole.damaged, whole.records) == ([], 1)
+        flip(tmp_path, 300)
+        (part,) = (await admin.check_log_records(broker.address, 300, 301)).damaged
+        (known,) = broker.store.damage.ranges
+        assert (known.start, known.end) == (part.start_offset, part.end_offset), "so that it is healed"
         for start, stop in ((0, end + 1), (5, 5), (9, 5), (0, (1 << 20) + 1)):
             with pytest.raises(AdminError, match=r"\[\d+, \d+\)"):
                 await admin.check_log_records(broker.address, start, stop)
