@@ -43,8 +43,10 @@ from keelmq.health.findings import plural
 from keelmq.runtime.config import in_words
 
 CAUTION = (
-    "What is removed here must be on another replica: check with `mqadmin getSyncStateSet` first. A message"
-    " that only this store has is lost by a cut; after --resync it is still in the folder moved aside."
+    "What is removed here must be on another replica, and sound there: being in the SyncStateSet does not "
+    "say that, nor being master; `keelmq verify -n NAMESRV` (while this broker runs) and `keelmq verify "
+    "--from-dir DIR` do. A message that only this store has is lost by a cut; after --resync it is still in "
+    "the folder moved aside."
 )
 
 QueueFileBytesOption = Annotated[
@@ -182,7 +184,10 @@ def _when(ms: int) -> str:
 def _do(found: StoreReport, wipe: int | None) -> None:
     if wipe is None:
         aside = resync(found)
-        print(f"\nmoved aside to {aside}; delete it when the replica is in sync again. Start the broker now.")
+        print(
+            f"\nmoved aside to {aside}; keep it until the replica is in sync again and keelmq verify finds "
+            "all replicas equal. Start the broker now."
+        )
         return
     loss = loss_of(found, found.cut_after(wipe))
     backup = wipe_after(found, wipe)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from broker.message.record_search import Search, search_damage
+from broker.store.log_check import Piece
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -70,7 +71,8 @@ class StoreChecksums:
         return LogChecksums(crcs=await self._read(start, end, lambda files: _piece_crcs(files, size)))
 
     async def of_records(self, request: CheckLogRecordsRequest) -> LogRecordCheck:
-        """Returns which records of a range of confirmed bytes are damaged. Raises ChecksumError."""
+        """Returns which records of a range of confirmed bytes are damaged; the store remembers them. Raises
+        ChecksumError."""
         start, end = request.start_offset, request.end_offset
         if not 0 < end - start <= CHECKED_BYTES_MAX:
             raise ChecksumError(f"[{start}, {end}): 1 to {CHECKED_BYTES_MAX} bytes are checked at a time")
@@ -80,6 +82,9 @@ class StoreChecksums:
         while start < end:  # records do not cross files
             stop = min(end, start - start % file_bytes + file_bytes)
             found = await self._search(start, stop)
+            if found.is_anchored:
+                for part in found.damaged:  # so that it is healed from another replica
+                    self._store.log_check.found(Piece(part.start, part.end, part.reason))
             damaged += [
                 DamagedLogPart(start_offset=each.start, end_offset=each.end, reason=each.reason)
                 for each in found.damaged

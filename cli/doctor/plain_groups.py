@@ -26,8 +26,9 @@ def _of_one_group(group: str, plain: Mapping[str, BrokerConfig]) -> Iterator[Fin
     if len(masters) > 1:
         text = f"{len(masters)} masters have this brokerName: {', '.join(masters)}"
         step = (
-            "give all but one another brokerName, or make them slaves of it (brokerRole=SLAVE and a brokerId "
-            "of their own above 0): name servers would show clients now one, now the other"
+            "give all but one another brokerName: name servers would show clients now one, now the other. "
+            "One without messages can become a slave (brokerRole=SLAVE and a brokerId of its own above 0); "
+            "the log of another one would be replaced by its master's"
         )
         found.append(failed("config.group", group, text, step))
     by_id: dict[int, list[str]] = defaultdict(list)

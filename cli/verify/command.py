@@ -202,8 +202,10 @@ def _store_lines(found: StoreCheck) -> list[str]:
         lines.append("next: keelmq repair --store DIR --queues shows what it would write anew from the log")
     elif found.first_bad_offset is not None:
         lines.append(
-            "next: if another replica has these messages, keelmq repair --store DIR --resync --yes; "
-            "otherwise restore a backup"
+            "next: keep this store, the rest of it may be the only sound copy; keelmq verify -n NAMESRV, or "
+            "--from-dir at the other replicas, says whether one of them has sound copies of all it has. If "
+            "so, keelmq repair --store DIR --resync shows how to copy its log; otherwise restore a backup "
+            "to another directory"
         )
     elif found.faults:
         lines.append("next: keelmq repair --store DIR shows the possible repairs")

@@ -102,6 +102,11 @@ def clean_replica(seen: ClusterSnapshot, group: str, cluster: str, broker_id: in
     return f"mqadmin cleanBrokerMetadata {controllers(seen)} {of} -b {broker_id}"
 
 
+def verify(seen: ClusterSnapshot, group: str) -> str:
+    """Returns the command that says which copy of the log is right. It changes nothing."""
+    return f"keelmq verify {name_servers(seen) or '-n HOST:9876'} --group {shlex.quote(group)}"
+
+
 def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:
     """Returns the command that says who could be elected, and why not the others."""
     of = f"-bn {shlex.quote(group)} -c {shlex.quote(cluster or 'CLUSTER')}"
@@ -121,8 +126,3 @@ def watch_replication(master: str) -> str:
 def delete_expired(address: str) -> str:
     """Returns the command that deletes a broker's expired log files now."""
     return f"mqadmin deleteExpiredCommitLog -b {address}"
-
-
-def show_epochs(seen: ClusterSnapshot, group: str) -> str:
-    """Returns the command that shows the epoch files of a group side by side."""
-    return f"mqadmin getBrokerEpoch {name_servers(seen)} -b {shlex.quote(group)}"

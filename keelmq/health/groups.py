@@ -18,6 +18,9 @@ from keelmq.remoting.operations.controller import ReplicaIdentity, ReplicasInfo
 
 GONE_MS = 6 * 3_600_000
 """A replica that was not heard of for longer may have been removed."""
+OTHERS_SOUND = "keelmq verify finds no damage at the others"
+KEEP_FILES = f"keep its files until {OTHERS_SOUND}"
+"""Forgetting an id deletes no file; what is deleted afterwards may be the only sound copy of a record."""
 AGAIN = "run it again in some seconds: a fail-over or a start may be in progress"
 
 
@@ -155,17 +158,22 @@ def _replica(
     who = f"replica {replica.broker_id} at {replica.broker_address}"
     if not replica.alive:
         forget = commands.clean_replica(seen, name, status.cluster, replica.broker_id)
-        if (other := another_at_its_address(replica, info)) is not None:
+        if not any(each.alive for each in info.in_sync_replicas):
+            step = "start it, and keep its store: no replica in sync is alive, so it may have the only copy"
+            line = commands.start_broker(seen.brokers.get(replica.broker_address), seen, name)
+            yield warning("group.in-sync", name, f"{who} is not alive", step, line)
+        elif (other := another_at_its_address(replica, info)) is not None:
             step = (
-                "a store that is new or empty gets a new id: unless the old store will return, forget its id"
+                "a store that is new or empty gets a new id: unless the old store will return, forget its "
+                f"id; {KEEP_FILES}"
             )
             yield warning("group.in-sync", name, f"{who} is not alive: {other}", step, forget)
         elif (gone := _gone(seen, name, replica.broker_id)) is not None:
-            step = "start it, or if it was removed permanently, make the controllers forget it"
+            step = f"start it, or if it was removed permanently, make the controllers forget it; {KEEP_FILES}"
             yield warning("group.in-sync", name, f"{who} is not alive: {gone}", step, forget)
         else:
             step, answer = (
-                f"start it (if it will not return: {forget})",
+                f"start it (if it will not return, and {OTHERS_SOUND}: {forget})",
                 seen.brokers.get(replica.broker_address),
             )
             line = commands.start_broker(answer, seen, name)

@@ -21,7 +21,9 @@ def plain_routes(group: str, shown: Mapping[str, Mapping[int, str]]) -> Iterator
             if broker_id == MASTER_ID:
                 text = f"{len(those)} masters of this brokerName: {listed}"
                 step = (
-                    "stop the wrong one, and give it another brokerName, or brokerRole=SLAVE and a brokerId"
+                    "give one of them another brokerName: both may have messages that the other one lacks; "
+                    "only one without messages can become a slave (brokerRole=SLAVE and a brokerId), since "
+                    "its log is replaced by its master's"
                 )
             else:
                 text = f"{len(those)} brokers have brokerId {broker_id}: {listed}"

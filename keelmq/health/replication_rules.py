@@ -10,6 +10,10 @@ from keelmq.health.status import GroupStatus, ReplicaStatus
 LAG_MS = 5_000
 """A replica that has lacked bytes of its master for longer than this is reported. It leaves the SyncStateSet
 after haMaxTimeSlaveNotCatchup, 15 s by default."""
+WHO_IS_RIGHT = (
+    "find out whose copies are sound before you change either log: the master's may be the damaged one. If "
+    "this command says that the replica is to be replaced, keelmq repair --store DIR shows what that removes"
+)
 LAG_BYTES = 64 << 20
 """The same, where the time is not known."""
 DISPATCH_BEHIND_BYTES = 16 << 20
@@ -46,9 +50,8 @@ def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus)
         return
     who = f"replica {replica.broker_id} at {replica.address}"
     if replica.role == "slave" and replica.problem:
-        step = "stop it; this command shows what a repair would change in its store, --yes repairs it"
         text = f"{who} copies nothing: {replica.problem}"
-        yield failed("group.epochs", name, text, step, "keelmq repair --store DIR")
+        yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(seen, name))
     elif replica.role == "slave" and status.master_address and _lags(replica):
         behind = "" if replica.lag_bytes is None else f"{replica.lag_bytes:,} bytes"
         since = "" if replica.lag_ms is None else f"for {replica.lag_ms / 1000:.0f} s"
@@ -99,9 +102,8 @@ def _epochs(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
                 f"replica {replica.broker_id} at {replica.address} begins epoch {epoch} at {start}, its "
                 f"master at {ours}: their logs differ from {min(start, ours)} on"
             )
-            step = "compare the epochs; stop and repair a replica that does not truncate its log by itself"
-            line = commands.show_epochs(seen, status.broker_name)
-            yield failed("group.epochs", status.broker_name, text, step, line)
+            line = commands.verify(seen, status.broker_name)
+            yield failed("group.epochs", status.broker_name, text, WHO_IS_RIGHT, line)
 
 
 def _starts(broker: RunningBroker) -> Mapping[int, int]:

@@ -543,7 +543,7 @@ def plain(seen: ClusterSnapshot) -> None:
     "group.epochs",
     NAME,
     "begins epoch 3 at 2048, its master at 1024",
-    f"mqadmin getBrokerEpoch -n '{';'.join(NS)}' -b {NAME}",
+    f"keelmq verify -n '{';'.join(NS)}' --group {NAME}",
 )
 def epochs_diverge(seen: ClusterSnapshot) -> None:
     seen.brokers[BROKERS[1]] = broker(1, epochs={1: 0, 3: 2_048})
@@ -555,7 +555,7 @@ def epochs_diverge(seen: ClusterSnapshot) -> None:
     "group.epochs",
     NAME,
     "copies nothing: no common epoch",
-    "keelmq repair --store DIR",
+    f"keelmq verify -n '{';'.join(NS)}' --group {NAME}",
 )
 def replica_stopped(seen: ClusterSnapshot) -> None:
     stopped = HaRuntimeInfo(master=False, fault="no common epoch with the master")

@@ -55,7 +55,9 @@ def how_to_repair(directory: Path) -> str:
     """What an operator can do for a queue with lost files. directory: the queue's."""
     root, kind = directory.parents[2], directory.parents[1].name
     if kind.startswith("batch"):
-        return "copy the store of a replica, or stop the broker and run keelmq repair --resync"
+        return (
+            "stop the broker; if keelmq verify finds a replica with sound copies, run keelmq repair --resync"
+        )
     return f"stop the broker and run keelmq repair --store {root} --queues"
 
 

@@ -130,7 +130,14 @@ def log_steps(
 
 
 KEEP = "do not overwrite or delete any replica"
-RESYNC = "keelmq repair --store DIR --resync --yes"
+HEALS = "the damaged one heals itself from a sound copy, so run this again in a minute; if it does not"
+"""A KeelMQ broker whose record fails its checksum."""
+
+
+def _resync(replica: Member) -> str:
+    """Returns the repair of a stopped replica; it asks the others whether one has a sound copy."""
+    asked = "-a CONTROLLERS" if replica.is_controlled else "-n NAMESRV"
+    return f"keelmq repair --store DIR --resync {asked} --yes"
 
 
 def _why(verdicts: Iterable[Verdict]) -> str:
@@ -164,8 +171,10 @@ def _replacing(
             f"-b {source.address}, and keelmq restore store to a new directory for {address}"
         )
         return Step(text, address, source.address)
-    text = f"{right}: {first}stop {address}, {RESYNC}, and start it: it copies the log of its master"
-    return Step(text, address, source.address)
+    copies = f"stop {address}, {_resync(replica)}, and start it: it copies the log of its master"
+    is_damaged = all(address in each.place.damaged for each in verdicts if address in each.wrong)
+    waits = f"{HEALS}, " if is_damaged else ""
+    return Step(f"{right}: {waits}{first}{copies}", address, source.address)
 
 
 def _backups(members: Collection[Member]) -> str:

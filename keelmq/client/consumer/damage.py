@@ -105,6 +105,10 @@ class QueueDamage:
         self._reports.skip(self._queue, record)
         return True
 
+    def left_ms(self, now_ms: int) -> int:
+        """Returns how long the queue still waits for a damaged message before it is skipped."""
+        return max(self._since_ms + self._settings.damaged_wait_ms - now_ms, 0)
+
     def read_on(self) -> None:
         """The record was delivered, or the queue was moved."""
         self.stopped_at = self._waits_for = None

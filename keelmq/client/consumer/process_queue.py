@@ -101,7 +101,10 @@ class ProcessQueue:
                     continue
                 logger.warning("pull of %s: %s", self.queue, error)
                 failures += 1
-                await asyncio.sleep(PULL_AGAIN.pause_ms(failures, random.random()) / 1_000)
+                pause_ms = PULL_AGAIN.pause_ms(failures, random.random())
+                if error.damaged is not None and not self._parts.settings.stops_at_damaged:
+                    pause_ms = min(pause_ms, self.damage.left_ms(now_ms()))
+                await asyncio.sleep(pause_ms / 1_000)
                 continue
             if result is None:
                 continue

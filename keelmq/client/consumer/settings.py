@@ -60,7 +60,7 @@ class ConsumerSettings:
 
     on_damaged: DamagedPolicy = DamagedPolicy.SKIP
     """Every damaged message is logged at ERROR with topic, queue and offset."""
-    damaged_wait_ms: int = 60_000
+    damaged_wait_ms: int = 5_000
     """SKIP: how long a queue waits for a message that a broker may still heal from another replica."""
     damaged_listener: DamagedListener | None = None
     """Called in the event loop with (queue, record), once for each damaged message, when it is skipped or

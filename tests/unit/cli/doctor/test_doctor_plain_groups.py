@@ -45,7 +45,7 @@ def test_what_is_no_group_of_its_own() -> None:
         ({"n1": {0: "m:1", 1: "s:1"}, "n2": {0: "m:1", 1: "s:1"}}, ""),
         (
             {"n1": {0: "m:1"}, "n2": {0: "x:1"}},
-            "2 masters of this brokerName: m:1, x:1; next: stop the",
+            "2 masters of this brokerName: m:1, x:1; next: give one of them another brokerName",
         ),
         ({"n1": {0: "m:1", 1: "s:1"}, "n2": {0: "m:1", 1: "t:1"}}, "2 brokers have brokerId 1: s:1, t"),
         ({"n1": {1: "s:1"}}, "no master, only slaves without controllers: 1 at s:1"),

@@ -172,6 +172,8 @@ async def test_the_damaged_replica_is_named_whatever_its_role(tmp_path: Path, da
         (step,) = report.log_steps()
         assert (step.overwrites, step.source) == (damaged.address, sound.address)
         assert report.value()["next"] == [step.text]
+        (known,) = damaged.store.damage.ranges
+        assert known.start == start and not sound.store.damage, "its broker knows what it has to heal"
 
 
 @pytest.mark.slow
@@ -259,6 +261,10 @@ async def test_the_limits_of_a_check_of_records(tmp_path: Path) -> None:
         end = broker.store.confirm_offset
         whole = await admin.check_log_records(broker.address, 300, 301)
         assert (whole.damaged, whole.records) == ([], 1)
+        flip(tmp_path, 300)
+        (part,) = (await admin.check_log_records(broker.address, 300, 301)).damaged
+        (known,) = broker.store.damage.ranges
+        assert (known.start, known.end) == (part.start_offset, part.end_offset), "so that it is healed"
         for start, stop in ((0, end + 1), (5, 5), (9, 5), (0, (1 << 20) + 1)):
             with pytest.raises(AdminError, match=r"\[\d+, \d+\)"):
                 await admin.check_log_records(broker.address, start, stop)
@@ -359,7 +365,7 @@ def test_a_whole_store_and_a_flipped_byte(tmp_path: Path) -> None:
     content[2_000] ^= 1
     path.write_bytes(content)
     found = verify("--from-dir", tmp_path / "store")
-    assert found.exit_code == 1 and "FAULT" in found.output and "next: if another replica" in found.output
+    assert found.exit_code == 1 and "FAULT" in found.output and "next: keep this store" in found.output
     assert path.read_bytes() == bytes(content), "it changes nothing"
     path.write_bytes(before)
 
@@ -421,7 +427,9 @@ def test_messages_that_no_start_brings_back(
     assert found.exit_code == 1 and fault in found.output, found.output
     assert "the next start adds them" not in found.output
     of_queue = "queue" in fault
-    assert ("repair --store DIR --queues" if of_queue else "otherwise restore a backup") in found.output
+    assert (
+        "repair --store DIR --queues" if of_queue else "restore a backup to another directory"
+    ) in found.output
     if not of_queue:
         with pytest.raises(BackupError, match=fault):
             backed_up(root, tmp_path / "backup")

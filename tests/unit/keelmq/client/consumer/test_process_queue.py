@@ -377,6 +377,16 @@ async def test_a_message_that_the_broker_may_heal_is_waited_for(clock: Clock, no
         assert [each.queue_offset for each in mine.take(9)[1]] == [2, 7]
 
 
+async def test_the_pause_ends_when_the_wait_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "keelmq.client.consumer.process_queue.PULL_AGAIN", Backoff(first_ms=600_000, max_ms=600_000)
+    )
+    monkeypatch.setattr("keelmq.client.consumer.process_queue.random.random", lambda: 1.0)
+    reads = Reads(refused(0), refused(0), refused(0), refused(0))
+    async with reading(reads, settings=ConsumerSettings(damaged_wait_ms=20)):
+        assert await reads.pulled_again() == 1
+
+
 async def test_a_listener_that_fails_does_not_stop_the_queue(caplog: pytest.LogCaptureFixture) -> None:
     def fail(queue: MessageQueue, record: DamagedRecord) -> None:
         raise ValueError("no")

@@ -280,6 +280,17 @@ def test_a_wrong_size_or_a_cut_hides_only_what_it_covers(captured: bytes) -> Non
     assert nothing == [] and [(each.queue_offset, each.end_offset) for each in damaged] == [(4, 5)]
 
 
+def test_a_record_between_messages_that_were_filtered_out_is_one_message(captured: bytes) -> None:
+    """Its header says which one. Zeros say nothing: any of those between the good ones may be meant."""
+    starts = starts_of(captured)
+    for zeros, expected in ((False, (5, 6)), (True, (4, 9))):
+        bad = spoiled(captured, 5, zeros=zeros)[starts[5] : starts[6]]
+        body = captured[starts[3] : starts[4]] + bad + captured[starts[9] : starts[10]]
+        messages, (record,) = decode_pull(body, begin=0, end=28)
+        assert [each.queue_offset for each in messages] == [3, 9]
+        assert (record.queue_offset, record.end_offset) == expected
+
+
 def test_any_flipped_bit_costs_one_message_at_most(captured: bytes) -> None:
     starts = starts_of(captured)
     body, whole = captured[: starts[3]], decode_messages(captured[: starts[3]])
