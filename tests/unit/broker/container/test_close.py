@@ -41,10 +41,10 @@ class HeldStart:
         self._real = real
         self._begun, self._may_go = threading.Event(), threading.Event()
 
-    def __call__(self, *args: object) -> int:
+    def __call__(self, *args: object, **options: object) -> int:
         self._begun.set()
         assert self._may_go.wait(60)
-        return self._real(*args)
+        return self._real(*args, **options)
 
     async def begun(self) -> None:
         await until(self._begun.is_set, "the store is being opened")

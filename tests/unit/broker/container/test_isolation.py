@@ -313,9 +313,9 @@ async def test_a_log_is_not_read_on_the_event_loop(
     readers = set[int]()
     scan_end = message_store.scan_end
 
-    def seen(*args: Any) -> int:
+    def seen(*args: Any, **options: Any) -> int:
         readers.add(threading.get_ident())
-        return scan_end(*args)
+        return scan_end(*args, **options)
 
     monkeypatch.setattr(message_store, "scan_end", seen)
     assert isinstance(await asker.add(tmp_path / "b.conf"), Ok)
