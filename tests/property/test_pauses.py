@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from broker.core import pauses
-from broker.core.lease import Lease
+from broker.core.lease import Lease, ReplicaLeases
 from broker.core.pauses import PAUSE_MS, PauseDetector
 from broker.ha.core.master_link import MasterLink, MasterLog
 from tests.support.ha_parts import link_settings
@@ -92,7 +92,7 @@ def test_the_lease_of_a_master_that_was_stopped_is_not_renewed_by_what_waited() 
     The answers of controllers count from the sending of the heartbeat, and the last one left before."""
     stopped_ms, resumed_ms = 10_000, 15_000
     detector = PauseDetector(stopped_ms)
-    lease = Lease(timeout_ms=3_000, replica_timeout_ms=3_000)
+    lease = Lease(timeout_ms=3_000, replica_leases=ReplicaLeases(keelmq_ms=3_000, foreign_ms=3_000))
     lease.heartbeat_answered("n0", stopped_ms - 200, stopped_ms - 190)
     lease.confirmed("n0", stopped_ms - 100)
     links = {each: MasterLink(MasterLog(1 << 20), link_settings(), now_ms=stopped_ms) for each in (2, 3)}
