@@ -94,6 +94,9 @@ class Program:
 class Place:
     """Where and how programs run: all on this machine's loopback. `keelmq chaos` has another one."""
 
+    environ: Mapping[str, str] = {}
+    """Variables of the programs, in addition to those of this process without KEELMQ_..."""
+
     def host(self, name: str) -> str:
         """Returns the address that other programs connect to."""
         return HOST
@@ -176,7 +179,10 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={key: value for key, value in os.environ.items() if not key.startswith("KEELMQ_")},
+                env={
+                    **{key: value for key, value in os.environ.items() if not key.startswith("KEELMQ_")},
+                    **self._place.environ,
+                },
                 start_new_session=True,  # Ctrl-C reaches this process only, which stops them in order
                 preexec_fn=None if self._detached else _die_with_parent,
             )

@@ -13,13 +13,14 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from keelmq.runtime.config import LOOP_BUDGET
 from keelmq.runtime.histogram import Histogram
@@ -35,6 +36,20 @@ WINDOWS: Final = 6
 FRAMES_MAX: Final = 12
 SLOW_TURN: Final = "slow turn of the event loop"
 """Begins the line in the log: SLOW_TURN: cpu_ms=81 wall_ms=93 gc_ms=0 at=FUNCTION (FILE:LINE) stack=..."""
+_LINE = re.compile(SLOW_TURN + r": cpu_ms=(\d+) .*?\bat=(.*)$")
+
+
+class SlowTurn(NamedTuple):
+    """A turn of the loop above the budget. at: the function and its line, then its callers."""
+
+    cpu_ms: int
+    at: str
+
+
+def slow_turn_of(line: str) -> SlowTurn | None:
+    """Returns what a line of a log says; None: it is another line."""
+    found = _LINE.search(line)
+    return None if found is None else SlowTurn(int(found[1]), found[2])
 
 
 class LoopWatch:

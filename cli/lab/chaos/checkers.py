@@ -24,6 +24,7 @@ from cli.lab.chaos.history import (
     Fault,
     Fetch,
     Log,
+    LongTurn,
     Read,
     Role,
     Scrub,
@@ -58,6 +59,7 @@ class World:
     bursts: Bursts = field(default_factory=Bursts)
     damages: list[Damage] = field(default_factory=list)
     scrubs: list[Scrub] = field(default_factory=list)
+    long_turns: list[LongTurn] = field(default_factory=list)
     stuck: list[Stuck] = field(default_factory=list)
 
     @property
@@ -97,6 +99,8 @@ def sort(entries: Iterable[AnyEntry]) -> World:
                 world.logs.append(entry)
             case Exit():
                 world.exits.append(entry)
+            case LongTurn():
+                world.long_turns.append(entry)
             case Stuck():
                 world.stuck.append(entry)
     for read in world.final_reads:
@@ -286,6 +290,12 @@ def unhealed(world: World) -> Iterator[str]:
         yield f"{program} was damaged, and its files were not checked at the end"
 
 
+def stalled(world: World) -> Iterator[str]:
+    """A callback kept a program's event loop, and so everybody, waiting."""
+    for turn in world.long_turns:
+        yield f"{turn.program}: {turn.cpu_ms} ms of CPU time without a turn of the event loop, in {turn.at}"
+
+
 # -- recovery ----------------------------------------------------------------------------------------------
 
 
@@ -356,7 +366,7 @@ CHECKERS: dict[str, Checker] = {
     checker.__name__: checker
     for checker in (
         lost, moved, damaged, reordered, vanished, unexplained, phantom, reused, holes, rewound, masters,
-        diverged, crashed, unhealed, unrecovered,
+        diverged, crashed, stalled, unhealed, unrecovered,
     )
 }  # fmt: skip
 

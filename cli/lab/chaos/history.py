@@ -19,6 +19,8 @@ SENDER_STEP = 1_000_000_000
 DAMAGED = -1
 """Stands for a message that was read, but was not sent by the run, or is damaged."""
 
+LOOP_BUDGET_MS = 50
+
 End = Literal["ok", "fail", "info"]
 Phase = Literal["invoke", "ok", "fail", "info"]
 
@@ -181,6 +183,15 @@ class Log(Entry, tag="log", frozen=True, kw_only=True):
     begin: int = 0
 
 
+class LongTurn(Entry, tag="long_turn", frozen=True, kw_only=True):
+    """A program's event loop used more CPU time than LOOP_BUDGET_MS without a turn, by its log. `at`: the
+    callback's stack."""
+
+    program: str
+    cpu_ms: int
+    at: str
+
+
 class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
     """The cluster did not recover from faults in time."""
 
@@ -189,7 +200,7 @@ class Stuck(Entry, tag="stuck", frozen=True, kw_only=True):
 
 AnyEntry = (
     Run | Send | Read | Batch | BatchRead | Damage | Scrub | Commit | Fetch | Fault | View | Exit | Role
-    | Event | Log | Stuck
+    | Event | Log | LongTurn | Stuck
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

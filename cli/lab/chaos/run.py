@@ -320,6 +320,8 @@ def _play_at(
         finally:
             if net is not None:
                 net.give_back("*")
+        for turn in stage.long_turns():
+            recorder.put(turn)
         for entry in entries_of(telemetry_of(directory), began_wall):
             recorder.put(entry)
     return stage.broker_ids

@@ -6,18 +6,22 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from broker.backup.manifest import BackupError
 from broker.backup.offline_check import StoreCheck, check_stopped
 from cli.lab.chaos.damage import Ledger
 from cli.lab.chaos.fault_shim import FaultShim
-from cli.lab.chaos.history import Exit, Log, Scrub, View
+from cli.lab.chaos.history import LOOP_BUDGET_MS, Exit, Log, LongTurn, Scrub, View
 from cli.lab.chaos.net import Net
 from cli.lab.chaos.traffic import Recorder
 from cli.lab.cluster import Cluster, Place, Program
 from cli.lab.observer import Picture, Watcher
 from cli.lab.ports import HOST
+from keelmq.runtime.config import LOOP_BUDGET
+from keelmq.runtime.loop_watch import slow_turn_of
 
 LOOK_S = 0.25
 GUARD_S = 0.1
@@ -25,12 +29,16 @@ RESTART_AFTER_S = 1.0
 STOP_TIMEOUT_S = 20.0
 READ_BYTES = 1 << 20
 DISK_BYTES = 2 << 30
+LONG_TURNS_MAX = 1_000
 EVERYWHERE = "0.0.0.0"
 
 
 class ChaosPlace(Place):
     """Each program has its own fault shim and, with `net`, its own host. Controllers and name servers are
-    addressed by their host's name, which stays when its address changes; brokers register addresses."""
+    addressed by their host's name, which stays when its address changes; brokers register addresses. The logs
+    name the callbacks that use more than LOOP_BUDGET_MS."""
+
+    environ = MappingProxyType({LOOP_BUDGET: str(LOOP_BUDGET_MS)})
 
     def __init__(self, directory: Path, net: Net | None) -> None:
         self.net, self.directory = net, directory
@@ -186,6 +194,21 @@ class Stage:
                 crc=log_crc(directory, max(begins.values()), confirmed_bytes),
                 begin=begins[name],
             )
+
+    def long_turns(self) -> Iterator[LongTurn]:
+        """Yields the callbacks that kept an event loop waiting, of all programs, which have ended."""
+        for program in self.cluster.programs:
+            if program.log_path.exists():
+                yield from long_turns_of(program.name, program.log_path)
+
+
+def long_turns_of(program: str, log: Path) -> Iterator[LongTurn]:
+    """Yields what the log of a program says about its event loop, at most LONG_TURNS_MAX entries. `t` is 0,
+    since a log has another clock."""
+    with log.open(errors="replace") as lines:
+        turns = (turn for line in lines if (turn := slow_turn_of(line.rstrip())) is not None)
+        for turn in islice(turns, LONG_TURNS_MAX):
+            yield LongTurn(t=0, program=program, cpu_ms=turn.cpu_ms, at=turn.at)
 
 
 def _view(t: int, picture: Picture) -> View:

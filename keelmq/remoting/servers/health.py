@@ -13,11 +13,12 @@ Imports FastAPI: see http_late.py.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -111,7 +112,7 @@ def add_health(
     """Adds the four routes. `health` and the collectors are called in the event loop, so they may read the
     program's state. example: of what `health` returns. prepare: awaited before they are, where values come
     from other processes."""
-    scrapes = Scrapes(metrics_registry(health, collectors), prepare)
+    scrapes = Scrapes(all_collectors(health, collectors), prepare)
 
     @app.get(
         "/livez",
@@ -157,12 +158,12 @@ def add_health(
 
 
 class Scrapes:
-    """The answers of /metrics. Collecting blocks the event loop, half a second for 50,000 series, and
-    strangers may ask. So there is one scrape at a time, requests that come meanwhile share the next one, and
-    that begins only when the loop had some time for others."""
+    """The answers of /metrics. The event loop reads the values; threads make families and text of them. With
+    50,000 series that takes long, and strangers may ask. So there is one scrape at a time, requests that come
+    meanwhile share the next one, and that begins only when the loop had some time for others."""
 
-    def __init__(self, registry: CollectorRegistry, prepare: Prepare | None) -> None:
-        self._registry, self._prepare = registry, prepare
+    def __init__(self, collectors: Sequence[Collector], prepare: Prepare | None) -> None:
+        self._collectors, self._prepare = collectors, prepare
         self._turn = asyncio.Lock()
         self._begun = self._asking = 0
         self._not_before_s = 0.0
@@ -194,16 +195,19 @@ class Scrapes:
         if self._prepare is not None:
             await self._prepare()
         began_s = loop.time()
-        collected = CollectedFamilies(list(self._registry.collect()))
+        found = [
+            collector.collect() for collector in self._collectors
+        ]  # a ScrapeCollector reads the values here
+        families = await asyncio.to_thread(lambda: list(chain.from_iterable(found)))
         self._not_before_s = loop.time() + OTHERS_SHARE * (loop.time() - began_s)
-        return collected
+        return CollectedFamilies(families)
 
 
 def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
     """Returns the application of RocketMQ's exporter port (metricsExporterType=PROM): /, /metrics and
     /-/healthy."""
     app = new_app(title)
-    scrapes = Scrapes(metrics_registry(health, collectors), prepare)
+    scrapes = Scrapes(all_collectors(health, collectors), prepare)
 
     @app.get("/", summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
     @app.get(METRICS, summary="Prometheus metrics", response_class=Response, openapi_extra=needs(Role.READ))
@@ -217,17 +221,13 @@ def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], 
     return app
 
 
-def metrics_registry(health: GetHealth, collectors: Sequence[Collector]) -> CollectorRegistry:
-    """Returns the registry of a program: its own collectors, its readiness, its process."""
+def all_collectors(health: GetHealth, collectors: Sequence[Collector]) -> list[Collector]:
+    """Returns the collectors of a program: of its process, its readiness, and its own."""
 
     def readiness() -> list[Scrape]:
         scrape = Scrape(HEALTH_TABLE, ())
         scrape.add("rocketmq_ready", health().ready)
         return [scrape]
 
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    for collector in (ScrapeCollector(readiness), *collectors):
-        registry.register(collector)
-    return registry
+    process = ProcessCollector(registry=None), PlatformCollector(registry=None)
+    return [*process, ScrapeCollector(readiness), *collectors]

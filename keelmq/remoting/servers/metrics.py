@@ -144,9 +144,12 @@ class ScrapeCollector:
         self._scrapes, self._more_labels = scrapes, more_labels or {}
 
     def collect(self) -> "Iterator[Family]":
-        """Yields the families of all scrapes."""
+        """Reads the values, and returns the families of all scrapes, which any thread may make."""
+        return self._families(list(self._scrapes()))
+
+    def _families(self, scrapes: Sequence[Scrape]) -> "Iterator[Family]":
         more = self._more_labels
-        for scrape in self._scrapes():
+        for scrape in scrapes:
             for family in scrape:
                 if more:
                     samples = family.samples

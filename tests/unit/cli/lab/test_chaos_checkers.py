@@ -21,6 +21,7 @@ from cli.lab.chaos.history import (
     History,
     HistoryError,
     Log,
+    LongTurn,
     Phase,
     Read,
     Role,
@@ -222,6 +223,10 @@ BAD: dict[str, list[AnyEntry]] = {
     "diverged: too few bytes": [*GOOD, Log(t=0, program="broker-2", bytes=100, crc=None)],
     "diverged: not from the beginning": [*GOOD, Log(t=0, program="broker-2", bytes=100, crc=1, begin=50)],
     "crashed": [*GOOD, Exit(t=1, program="broker-0", code=-11)],
+    "stalled": [
+        *GOOD,
+        LongTurn(t=0, program="broker-0", cpu_ms=70, at="snapshot (store.py:7) stack=snapshot:7"),
+    ],
     "unrecovered": [*GOOD, fault(2, "start", 110), fault(2, "placed", 120)],
     "unrecovered: stuck": [*GOOD, Stuck(t=1, what="all replicas in sync")],
 }
@@ -256,7 +261,7 @@ def test_a_bad_history_of_messages_is_found_by_nobody_else() -> None:
         "lost", "lost: a batch", "damaged: full load", "damaged: full load, seen once and healed later",
         "reordered: batches", "vanished", "unexplained", "unexplained: a batch", "phantom",
         "phantom: a batch", "holes", "holes: full load", "unhealed", "unhealed: not checked", "rewound",
-        "masters", "crashed",
+        "masters", "crashed", "stalled",
     ):  # fmt: skip
         findings = check(sort(BAD[name]))
         assert [each for each, found in findings.items() if found] == [name.partition(":")[0]]

@@ -23,7 +23,7 @@ from cli.lab.chaos.judge import drop_strays, put_gaps, telemetry_of
 from cli.lab.chaos.nemesis import Nemesis, StuckError
 from cli.lab.chaos.plan import FAMILIES, HOLD_FULL_MS, NETWORK_FAMILIES, SINGLE, kinds_of, make_plan
 from cli.lab.chaos.run import ChaosOptions, possible, run_chaos, run_check
-from cli.lab.chaos.stage import ChaosPlace, Stage, log_begin, log_crc
+from cli.lab.chaos.stage import ChaosPlace, Stage, log_begin, log_crc, long_turns_of
 from cli.lab.chaos.traffic import Recorder, key_of, number_of
 from cli.lab.cluster import Cluster, Program
 from cli.lab.observer import Picture, Watcher
@@ -375,3 +375,49 @@ def visible() -> tuple[str, str]:
     netns = Path("/run/netns")
     names = sorted(path.name for path in netns.iterdir()) if netns.is_dir() else []
     return str([name for name in names if not name.startswith("keelmq-pods")]), mounts
+
+
+def test_a_program_whose_callback_is_long_says_so_in_its_log(tmp_path: Path) -> None:
+    """A real process, started as those of a run, whose log is read at the end."""
+    (tmp_path / "busy.py").write_text(BUSY)
+
+    class BusyPlace(ChaosPlace):
+        def command(self, program: Program) -> list[str]:
+            return [sys.executable, str(tmp_path / "busy.py")]
+
+    cluster = Cluster(tmp_path / "c", name_servers=0, brokers=1, place=BusyPlace(tmp_path, None))
+    (program,) = cluster.programs
+    with cluster:
+        cluster.start()
+        assert program.process is not None
+        assert program.process.wait(30) == 0, program.log_path.read_text()
+    (turn,) = long_turns_of("busy", program.log_path)
+    assert turn.program == "busy" and turn.cpu_ms >= 150 and turn.at.startswith("burn (")
+    quiet = tmp_path / "quiet.log"
+    quiet.write_text("2026-11-29 INFO broker: a snapshot of 81 ms\n")
+    assert not list(long_turns_of("quiet", quiet))
+
+
+BUSY = """
+import asyncio, time
+from keelmq.runtime import loop_watch, program
+
+def burn():
+    end = time.thread_time() + 0.16
+    while time.thread_time() < end:
+        sum(range(100))
+
+async def main():
+    program.say_ready("busy")
+    watch = loop_watch.running()
+    while not any(watch.lateness.counts):
+        await asyncio.sleep(0)
+    burn()
+    seen = sum(watch.lateness.counts)
+    while sum(watch.lateness.counts) < seen + 2:
+        await asyncio.sleep(0)
+
+program.log_to_stderr("INFO")
+with program.runner() as runner:
+    runner.run(main())
+"""

@@ -13,7 +13,15 @@ import uvloop
 from keelmq.remoting.servers.metrics import Scrape, Table, add_loop, loop_metrics
 from keelmq.runtime import loop_watch
 from keelmq.runtime.config import LOOP_BUDGET
-from keelmq.runtime.loop_watch import PERIOD_S, SLOW_TURN, WINDOW_S, WINDOWS, LoopWatch, budget_of
+from keelmq.runtime.loop_watch import (
+    PERIOD_S,
+    SLOW_TURN,
+    WINDOW_S,
+    WINDOWS,
+    LoopWatch,
+    budget_of,
+    slow_turn_of,
+)
 from tests.support.server_parts import until
 
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -68,6 +76,9 @@ def test_a_callback_that_works_is_named(
     (line,) = [each.getMessage() for each in caplog.records if SLOW_TURN in each.getMessage()]
     found = re.search(r"cpu_ms=(\d+) wall_ms=(\d+) gc_ms=\d+ at=burn \(.*/test_loop_watch.py:\d+\) ", line)
     assert found is not None and int(found[1]) >= 140 and int(found[2]) >= int(found[1]), line
+    turn = slow_turn_of(f"2026-11-29 02:00:00,000 ERROR keelmq.runtime.loop_watch: {line}")
+    assert turn is not None and turn.cpu_ms == int(found[1]) and turn.at.startswith("burn (")
+    assert slow_turn_of("another line, at=burn") is None
     assert re.search(r"burn:\d+ < inner:\d+ < handler:\d+$", line), "the calls of the callback, and no more"
 
 
