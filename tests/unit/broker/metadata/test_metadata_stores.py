@@ -180,7 +180,9 @@ def test_the_loop_converts_no_row_for_the_file(tmp_path: Path, monkeypatch: pyte
         offsets.commit(f"g{dice.randrange(900)}", f'T"{dice.randrange(9)}', dice.randrange(12), number)
     offsets.stage("empty@g", {})
     offsets.commit_staged()
-    expected = json.dumps(offsets.body(), indent="\t")
+    plain = json.loads(asyncio.run(offsets.body(1 << 30)))
+    plain["offsetTable"] = dict(sorted(plain["offsetTable"].items()))
+    expected = json.dumps(plain, indent="\t")
     text_of = broker.metadata.offsets.text_of_row
     monkeypatch.setattr(
         broker.metadata.offsets, "text_of_row", lambda row: converted.append(row) or text_of(row)
