@@ -4,15 +4,23 @@ from broker.handlers.pull import PullHandler
 from broker.handlers.query import QueryHandlers
 from broker.handlers.send import SendHandler
 from broker.handlers.send_back import SendBackHandler
+from broker.metadata.pages import page_of
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
-from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operation import Call, OperationTable, Reply
 from keelmq.remoting.operations.broker import (
     GET_ALL_TOPIC_CONFIG,
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
     OffsetResponse,
     QueueRequest,
+)
+from keelmq.remoting.operations.route import (
+    DataVersion,
+    TopicConfigSerializeWrapper,
+    TopicPageRequest,
+    TopicPageResponse,
 )
 
 
@@ -36,9 +44,19 @@ class OffsetAndTopicHandlers:
         """Returns the first offset of a queue that retention has not deleted (31)."""
         return OffsetResponse(offset=self._context.store.min_queue_offset(header.topic, header.queue_id))
 
-    async def get_all_topic_config(self, header: Empty, call: Call) -> Reply:
-        """Returns the whole topic table with its DataVersion (21)."""
-        return Reply(body=self._context.topics.wrapper())
+    async def get_all_topic_config(self, header: TopicPageRequest, call: Call) -> Reply:
+        """Returns the topic table with its DataVersion (21), in pages if it does not fit into a frame."""
+        topics = await self._context.topics.encoder.encoded()
+        page = page_of(
+            topics,
+            "topics",
+            seq=header.topic_seq,
+            count_max=header.max_topic_num,
+            version=header.data_version,
+        )
+        wrapper = TopicConfigSerializeWrapper(data_version=topics.version, mapping_data_version=DataVersion())
+        body = page.body(body_bytes(wrapper), b"topicConfigTable")
+        return Reply(TopicPageResponse(total_topic_num=page.total), body)
 
 
 class BrokerHandlers:

@@ -27,12 +27,17 @@ from keelmq.remoting.operations.broker_metadata import (
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     PULL_METADATA,
+    GroupPageRequest,
     MetadataUpdate,
     MetadataVersions,
     PullMetadataRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroups,
 )
 from keelmq.remoting.operations.pop import GET_ALL_MESSAGE_REQUEST_MODE
+from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper, TopicPageRequest
 from keelmq.remoting.operations.timers import GET_TIMER_CHECK_POINT
+from keelmq.remoting.paged_table import PAGE_ROWS, PagedTable
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tasks import wait_for_event
 
@@ -195,13 +200,12 @@ class SlaveSync:
         """Fetches every table as a whole. One that could not be fetched is tried again in the next round."""
         metadata, epoch = self._metadata, leader.epoch
         guesses = metadata.topics.guesses()
-        topics = await self._fetch(leader, GET_ALL_TOPIC_CONFIG)
+        topics = await self._fetch_topics(leader)
         if topics is not None:
             metadata.topics.apply_remote(topics, epoch, guesses=guesses)
         for operation, adopt in (
             (GET_ALL_CONSUMER_OFFSET, metadata.offsets.adopt),
             (GET_ALL_DELAY_OFFSET, metadata.delays.adopt),
-            (GET_ALL_SUBSCRIPTIONGROUP_CONFIG, metadata.groups.adopt),
             (GET_TIMER_CHECK_POINT, metadata.timers.adopt),
             (GET_ALL_MESSAGE_REQUEST_MODE, metadata.request_modes.adopt),
         ):
@@ -209,13 +213,60 @@ class SlaveSync:
             refusal = adopt(body, epoch) if body is not None else None
             if refusal is not None:
                 logger.warning("%s of %s ignored: %s", operation.name, leader.address, refusal)
+        groups = await self._fetch_groups(leader)
+        refusal = metadata.groups.adopt(groups, epoch) if groups is not None else None
+        if refusal is not None:
+            logger.warning("the groups of %s are ignored: %s", leader.address, refusal)
+
+    async def _fetch_topics(self, leader: Leader) -> TopicConfigSerializeWrapper | None:
+        """Returns the whole table, of one version; None: it cannot be had now."""
+        table = PagedTable[TopicConfig]()
+        while True:
+            header = TopicPageRequest(
+                topic_seq=table.seq, max_topic_num=PAGE_ROWS, data_version=table.version_text
+            )
+            outcome = await self._ask_master(leader, GET_ALL_TOPIC_CONFIG, header)
+            if outcome is None or outcome.body is None:
+                return None
+            page: TopicConfigSerializeWrapper = outcome.body
+            try:
+                if table.take(page.topic_config_table, page.data_version, outcome.header.total_topic_num):
+                    return page.model_copy(update={"topic_config_table": table.rows})
+            except ValueError as error:
+                logger.info("%s of master %s: %s", GET_ALL_TOPIC_CONFIG.name, leader.address, error)
+                return None
+
+    async def _fetch_groups(self, leader: Leader) -> SubscriptionGroups | None:
+        """As _fetch_topics()."""
+        operation, table = GET_ALL_SUBSCRIPTIONGROUP_CONFIG, PagedTable[SubscriptionGroupConfig]()
+        while True:
+            header = GroupPageRequest(
+                group_seq=table.seq, max_group_num=PAGE_ROWS, data_version=table.version_text
+            )
+            outcome = await self._ask_master(leader, operation, header)
+            if outcome is None or outcome.body is None:
+                return None
+            page: SubscriptionGroups = outcome.body
+            try:
+                total = outcome.header.total_group_num
+                if table.take(page.subscription_group_table, page.data_version, total):
+                    return page.model_copy(update={"subscription_group_table": table.rows})
+            except ValueError as error:
+                logger.info("%s of master %s: %s", operation.name, leader.address, error)
+                return None
 
     async def _fetch(self, leader: Leader, operation: Operation[Any, Resp]) -> Any:
-        outcome = await self._client.call(leader.address, operation, Empty(), timeout_ms=CALL_TIMEOUT_MS)
+        outcome = await self._ask_master(leader, operation, Empty())
+        return None if outcome is None else outcome.body
+
+    async def _ask_master(
+        self, leader: Leader, operation: Operation[Any, Resp], header: Wire
+    ) -> Ok[Resp] | None:
+        outcome = await self._client.call(leader.address, operation, header, timeout_ms=CALL_TIMEOUT_MS)
         if not isinstance(outcome, Ok):
             logger.info("%s of master %s: %s", operation.name, leader.address, outcome)
             return None
-        return outcome.body
+        return outcome
 
     # -- the HA address ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import msgspec
 from broker.admission.auto_creation import AutoCreation
 from broker.metadata.core.attributes import GROUP_ATTRIBUTES, alter, without_effect
 from broker.metadata.core.table import Update, Version
+from broker.metadata.encoded_rows import RowEncoder
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version
 from keelmq.remoting.addresses import network_of_peer
@@ -79,6 +80,12 @@ class GroupTable(FileStore[Group]):
         super().__init__(path, clock=clock)
         self.auto_create = auto_create
         self.creation = AutoCreation("group", "autoCreateSubscriptionGroupMax", "mqadmin updateSubGroup")
+        self.encoder = RowEncoder[Group](
+            self.table.rows,
+            lambda: self.data_version,
+            lambda: self.table.version,
+            lambda row, _: body_bytes(row.config),
+        )
 
     # -- JSON --------------------------------------------------------------------------------------------
 
@@ -114,9 +121,10 @@ class GroupTable(FileStore[Group]):
         """Returns RocketMQ's system groups, with default settings."""
         return {name: Group(SubscriptionGroupConfig(group_name=name)) for name in BUILT_IN}
 
-    def body(self) -> SubscriptionGroups:
-        """Returns the whole table (201)."""
-        return _body(self.table.rows, self.table.version)
+    def forbidden(self) -> dict[str, dict[str, int]]:
+        """Returns the bits of every group that has some: group -> topic -> RocketMQ's bit set."""
+        rows = self.table.rows
+        return {name: dict(row.forbidden) for name, row in sorted(rows.items()) if row.forbidden}
 
     def without_effect(self) -> dict[str, list[str]]:
         """Returns the attributes that this broker does not do, by group."""
@@ -181,14 +189,6 @@ class GroupTable(FileStore[Group]):
             return None
         rows, _ = self.read_file(_plain(body))
         return self.accept(self.to_wire(Update(version, rows)))
-
-
-def _body(rows: Mapping[str, Group], version: Version) -> SubscriptionGroups:
-    return SubscriptionGroups(
-        subscription_group_table={name: rows[name].config for name in sorted(rows)},
-        forbidden_table={name: dict(rows[name].forbidden) for name in sorted(rows) if rows[name].forbidden},
-        data_version=data_version(version),
-    )
 
 
 def _plain(model: SubscriptionGroups | SubscriptionGroupConfig) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from broker.metadata.core.attributes import parse_changes
 from broker.metadata.core.topic_names import retry_topics
 from broker.metadata.groups import BUILT_IN, POSITIONS, illegal_group
 from broker.metadata.offsets import NOT_FOUND
+from broker.metadata.pages import ANSWER_BYTES_MAX, page_of
 from broker.metadata.service import Metadata
 from broker.metadata.topics import BATCH_CQ, QUEUE_TYPE, Topic, illegal_name
 from broker.metadata.wire import encode_updates, is_large
 from broker.store.message_store import MessageStore
+from keelmq.remoting.body import body_bytes
 from keelmq.remoting.changes import change_of
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
@@ -50,11 +52,14 @@ from keelmq.remoting.operations.broker_metadata import (
     ConsumerOffsetResponse,
     CreateTopicRequest,
     DeleteGroupRequest,
+    GroupPageRequest,
+    GroupPageResponse,
     GroupRequest,
     MetadataVersions,
     PullMetadataRequest,
     PullMetadataResponse,
     SubscriptionGroupConfig,
+    SubscriptionGroups,
     UpdateConsumerOffsetRequest,
 )
 from keelmq.remoting.operations.route import TopicConfig
@@ -267,9 +272,20 @@ class MetadataHandlers:
         await self._metadata.replicated(groups, groups.table.version)
         return Reply()
 
-    async def get_all_groups(self, header: Empty, call: Call) -> Reply:
-        """Returns the whole table of subscription groups (201)."""
-        return Reply(body=self._metadata.groups.body())
+    async def get_all_groups(self, header: GroupPageRequest, call: Call) -> Reply:
+        """Returns the table of subscription groups (201), in pages if it does not fit into a frame."""
+        table = self._metadata.groups
+        groups, forbidden = await table.encoder.encoded(), table.forbidden()
+        page = page_of(
+            groups,
+            "groups",
+            seq=header.group_seq,
+            count_max=header.max_group_num,
+            version=header.data_version,
+        )
+        frame = SubscriptionGroups(forbidden_table=forbidden, data_version=groups.version)
+        body = page.body(body_bytes(frame), b"subscriptionGroupTable")
+        return Reply(GroupPageResponse(total_group_num=page.total), body)
 
     async def get_group(self, header: GroupRequest, call: Call) -> Reply:
         """Returns the settings of one group (352)."""
@@ -377,8 +393,12 @@ class MetadataHandlers:
             raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     async def get_all_consumer_offset(self, header: Empty, call: Call) -> Reply:
-        """Returns all consumer offsets (43)."""
-        return Reply(body=self._metadata.offsets.body())
+        """Returns all consumer offsets (43). Raises CommandError with the limit: RocketMQ has no pages of
+        them."""
+        try:
+            return Reply(body=await self._metadata.offsets.body(ANSWER_BYTES_MAX))
+        except ValueError as error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     async def get_all_delay_offset(self, header: Empty, call: Call) -> Reply:
         """Returns the offsets of all delay levels (45)."""

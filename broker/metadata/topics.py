@@ -28,10 +28,11 @@ from broker.metadata.core.topic_names import (
     reply_topic,
     revive_topic,
 )
-from broker.metadata.encoded_topics import TopicEncoder
+from broker.metadata.encoded_rows import READ_WRITE, RowEncoder
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version, version_of
-from keelmq.remoting.operations.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,9 @@ class TopicTable(FileStore[TopicConfig]):
         self.on_change = on_change  # register to the name servers
         self.revision = 0
         """Grows with every change of a row, also with those that have no version."""
-        self.encoder = TopicEncoder(self.table.rows, lambda: self.data_version, lambda: self.revision)
+        self.encoder = RowEncoder(
+            self.table.rows, lambda: self.data_version, lambda: self.revision, _limited_text
+        )
         self.on_batch_topic: Callable[[str], None] | None = None
         self.unwritten: set[str] = set()
         """New topics that are not on disk yet: replies to sends wait (broker/put/after_save.py)."""
@@ -255,14 +258,6 @@ class TopicTable(FileStore[TopicConfig]):
         """Returns whether the topic exists and stores a batch as one record."""
         topic = self.topics.get(name)
         return topic is not None and topic.is_batch
-
-    def wrapper(self) -> TopicConfigSerializeWrapper:
-        """Returns the whole table, as it is registered and as RocketMQ's slaves copy it (21)."""
-        return TopicConfigSerializeWrapper(
-            topic_config_table=dict(sorted(self.table.rows.items())),
-            data_version=self.data_version,
-            mapping_data_version=DataVersion(),
-        )
 
     def without_effect(self) -> dict[str, list[str]]:
         """Returns the attributes that this broker does not do, by topic."""
@@ -412,6 +407,13 @@ class TopicTable(FileStore[TopicConfig]):
         if refusal is not None:
             log.warning("topics of epoch %d ignored: %s", version.state_version, refusal)
         return refusal is None
+
+
+def _limited_text(config: TopicConfig, permission: int) -> bytes:
+    """Returns the topic without the permissions that brokerPermission takes away."""
+    if permission != READ_WRITE:
+        config = config.model_copy(update={"perm": config.perm & permission})
+    return body_bytes(config)
 
 
 def _config(name: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:

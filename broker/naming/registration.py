@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from broker.metadata.encoded_topics import EncodedTopics
+from broker.metadata.encoded_rows import EncodedRows
 from keelmq.remoting.body import body_bytes
 from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.operations.route import (
@@ -62,13 +62,11 @@ class RegistrationBodies:
     """Makes the bodies once for all name servers, until the topics change."""
 
     def __init__(self) -> None:
-        self._made_of: tuple[EncodedTopics, int, bool] | None = None
+        self._made_of: tuple[EncodedRows, int, bool] | None = None
         self._bodies: Sequence[RegistrationBody] = ()
         self._turn = asyncio.Lock()
 
-    async def of(
-        self, topics: EncodedTopics, *, part_topics: int, splits: bool
-    ) -> Sequence[RegistrationBody]:
+    async def of(self, topics: EncodedRows, *, part_topics: int, splits: bool) -> Sequence[RegistrationBody]:
         """Returns the bodies of this version of the table. part_topics: splitRegistrationSize. splits:
         enableSplitRegistration; without it, a table is split only if it does not fit into one request. Does
         not wait if the table is small, or has not changed."""
@@ -89,7 +87,7 @@ class RegistrationBodies:
             return self._bodies
 
 
-def bodies_of(topics: EncodedTopics, *, part_topics: int, splits: bool) -> Sequence[RegistrationBody]:
+def bodies_of(topics: EncodedRows, *, part_topics: int, splits: bool) -> Sequence[RegistrationBody]:
     """Returns one body, or those of the parts; see RegistrationBodies.of()."""
     if not splits and fits_one_request(topics):
         return (_body(topics.version, topics.texts, 1, 1),)
@@ -106,7 +104,7 @@ def bodies_of(topics: EncodedTopics, *, part_topics: int, splits: bool) -> Seque
     )
 
 
-def fits_one_request(topics: EncodedTopics, more_bytes: int = 0) -> bool:
+def fits_one_request(topics: EncodedRows, more_bytes: int = 0) -> bool:
     """Returns whether the table can be registered in one request. more_bytes: with so much more."""
     return topics.text_bytes + more_bytes <= ONE_REQUEST_BYTES_MAX
 

@@ -17,7 +17,14 @@ from keelmq.remoting.body import adapter_of, body_bytes
 from keelmq.remoting.codes import VERSION, LanguageCode, ResponseCode
 from keelmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MASK, LENGTH_BYTES, pack_prefix
 from keelmq.remoting.lenient_json import REWRITTEN_BYTES_MAX, is_too_dense, load_lenient, without_nulls
-from keelmq.remoting.operation import CommandError, LocalProtocolError, Operation, RemoteProtocolError, Wire
+from keelmq.remoting.operation import (
+    CommandError,
+    FrameTooLarge,
+    LocalProtocolError,
+    Operation,
+    RemoteProtocolError,
+    Wire,
+)
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -105,7 +112,7 @@ _decode_header = msgspec.json.Decoder(_ReceivedHeader, strict=False).decode
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """Returns the whole frame. LocalProtocolError: it is too large, or a ROCKETMQ header cannot hold its
+    """Returns the whole frame. FrameTooLarge: it is. LocalProtocolError: a ROCKETMQ header cannot hold its
     code."""
     if command.serialize_type is SerializeType.ROCKETMQ:
         header = _encode_binary_header(command)
@@ -126,7 +133,7 @@ def _frame(serialize_type: int, header: bytes, body: bytes) -> bytes:
         raise LocalProtocolError(f"header of {len(header)} bytes")
     length = LENGTH_BYTES + len(header) + len(body)
     if length > FRAME_BYTES_MAX - LENGTH_BYTES:
-        raise LocalProtocolError(f"frame of {length + LENGTH_BYTES} bytes; {FRAME_BYTES_MAX} is the limit")
+        raise FrameTooLarge(length + LENGTH_BYTES, FRAME_BYTES_MAX)
     return b"".join((pack_prefix(length, serialize_type << 24 | len(header)), header, body))
 
 

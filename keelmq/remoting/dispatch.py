@@ -33,6 +33,7 @@ from keelmq.remoting.operation import (
     CommandError,
     FastPath,
     FastPathHandler,
+    FrameTooLarge,
     LocalProtocolError,
     OperationTable,
     Peer,
@@ -300,6 +301,9 @@ class Dispatcher:
             return _error(command, self._bad_request_code, error.remark)
         if isinstance(error, CommandError):
             return _error(command, error.code, error.remark, error.header, error.body)
+        if isinstance(error, FrameTooLarge):  # a table has grown: nothing is wrong in the handler
+            logger.warning("%s: the answer to code %d is not sent: %s", self.name, command.code, error)
+            return _error(command, ResponseCode.SYSTEM_ERROR, f"the answer does not fit: {error}")
         logger.error(
             "%s: handler of code %d failed",
             self.name,

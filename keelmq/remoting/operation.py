@@ -122,6 +122,13 @@ class LocalProtocolError(Exception):
     """Our own code violates the protocol: a bug."""
 
 
+class FrameTooLarge(LocalProtocolError):
+    """The command does not fit into a frame."""
+
+    def __init__(self, frame_bytes: int, bytes_max: int) -> None:
+        super().__init__(f"frame of {frame_bytes} bytes; {bytes_max} is the limit")
+
+
 class Peer(Protocol):
     """The other end of a connection, as handlers see it."""
 

@@ -27,7 +27,8 @@ from keelmq.remoting.operations.broker_admin import (
 )
 from keelmq.remoting.operations.broker_metadata import UPDATE_AND_CREATE_TOPIC, CreateTopicRequest
 from keelmq.remoting.operations.clients import GET_TOPIC_STATS_INFO
-from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
+from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper, TopicPageRequest
+from keelmq.remoting.paged_table import PAGE_ROWS, PagedTable
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 TEMPLATE_TOPIC = "TBW102"
@@ -94,9 +95,18 @@ class BrokerAdmin(AdminTransport):
 
     async def topics(self, broker_addr: str) -> dict[str, TopicConfig]:
         """Returns the configuration of every topic of the broker, by name (GET_ALL_TOPIC_CONFIG, 21)."""
-        answer = await self.ask(broker_addr, GET_ALL_TOPIC_CONFIG, Empty())
-        body = body_of(answer, TopicConfigSerializeWrapper, GET_ALL_TOPIC_CONFIG, broker_addr)
-        return dict(body.topic_config_table)
+        table = PagedTable[TopicConfig]()
+        while True:
+            header = TopicPageRequest(
+                topic_seq=table.seq, max_topic_num=PAGE_ROWS, data_version=table.version_text
+            )
+            answer = await self.ask(broker_addr, GET_ALL_TOPIC_CONFIG, header)
+            body = body_of(answer, TopicConfigSerializeWrapper, GET_ALL_TOPIC_CONFIG, broker_addr)
+            try:
+                if table.take(body.topic_config_table, body.data_version, answer.header.total_topic_num):
+                    return table.rows
+            except ValueError as error:
+                raise AdminError(GET_ALL_TOPIC_CONFIG.name, broker_addr, str(error), 0) from error
 
     async def update_topic(
         self, broker_addr: str, config: TopicConfig, attributes: str | None = None

@@ -18,6 +18,7 @@ from keelmq.remoting.operations.broker_metadata import (
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     DeleteGroupRequest,
+    GroupPageRequest,
     SubscriptionGroupConfig,
     SubscriptionGroups,
 )
@@ -37,6 +38,7 @@ from keelmq.remoting.operations.clients import (
     ProducerGroupRequest,
     ResetOffsetRequest,
 )
+from keelmq.remoting.paged_table import PAGE_ROWS, PagedTable
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 
 CONSUME_STATS_TIMEOUT_MS = 50_000
@@ -155,9 +157,19 @@ class GroupAdmin(AdminTransport):
     async def groups(self, broker_addr: str) -> dict[str, SubscriptionGroupConfig]:
         """Returns the configuration of every group of the broker, by name (GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         201)."""
-        answer = await self.ask(broker_addr, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Empty())
-        body = body_of(answer, SubscriptionGroups, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, broker_addr)
-        return dict(body.subscription_group_table)
+        operation, table = GET_ALL_SUBSCRIPTIONGROUP_CONFIG, PagedTable[SubscriptionGroupConfig]()
+        while True:
+            header = GroupPageRequest(
+                group_seq=table.seq, max_group_num=PAGE_ROWS, data_version=table.version_text
+            )
+            answer = await self.ask(broker_addr, operation, header)
+            body = body_of(answer, SubscriptionGroups, operation, broker_addr)
+            try:
+                total = answer.header.total_group_num
+                if table.take(body.subscription_group_table, body.data_version, total):
+                    return table.rows
+            except ValueError as error:
+                raise AdminError(operation.name, broker_addr, str(error), 0) from error
 
     async def update_group(self, broker_addr: str, config: SubscriptionGroupConfig) -> None:
         """Creates or changes a group (UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 200). config.attributes are

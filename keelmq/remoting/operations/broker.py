@@ -7,7 +7,11 @@ broker/handlers; these models serve clients and tools.
 from pydantic import ConfigDict, Field
 
 from keelmq.remoting.operation import Empty, Operation, Wire
-from keelmq.remoting.operations.route import TopicConfigSerializeWrapper
+from keelmq.remoting.operations.route import (
+    TopicConfigSerializeWrapper,
+    TopicPageRequest,
+    TopicPageResponse,
+)
 
 
 class SendMessageRequestV2(Wire):
@@ -230,7 +234,11 @@ GET_EARLIEST_MSG_STORETIME = Operation(32, "getEarliestMsgStoreTime", QueueReque
 GET_MAX_OFFSET = Operation(30, "getMaxOffset", QueueRequest, OffsetResponse)
 GET_MIN_OFFSET = Operation(31, "getMinOffset", QueueRequest, OffsetResponse)
 GET_ALL_TOPIC_CONFIG = Operation(
-    21, "getAllTopicConfig", Empty, Empty, response_body=TopicConfigSerializeWrapper
+    21,
+    "getAllTopicConfig",
+    TopicPageRequest,
+    TopicPageResponse,
+    response_body=TopicConfigSerializeWrapper,
 )
 GET_BROKER_CONFIG = Operation(26, "getBrokerConfig", Empty, BrokerConfigResponse, response_body=bytes)
 GET_BROKER_RUNTIME_INFO = Operation(28, "getBrokerRuntimeInfo", Empty, Empty, response_body=CommitLogOffsets)

@@ -98,6 +98,22 @@ class SubscriptionGroups(Wire):
     data_version: DataVersion = DataVersion()
 
 
+class GroupPageRequest(Wire):
+    """Header of 201, whose fields are of RocketMQ 5.3.4; without them, the whole table is meant. group_seq:
+    the first group, in the order of their names. data_version: JSON of the version of earlier pages."""
+
+    group_seq: int | None = None
+    max_group_num: int | None = None
+    data_version: str | None = None
+
+
+class GroupPageResponse(Wire):
+    """Response header of 201. total_group_num: of the whole table, if the body is a page of it; None: the
+    body is the whole table."""
+
+    total_group_num: int | None = None
+
+
 class DeleteGroupRequest(Wire):
     """Header of 207. clean_offset: delete the group's consumer offsets as well."""
 
@@ -159,7 +175,11 @@ UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = Operation(
     200, "updateAndCreateSubscriptionGroup", Empty, Empty, request_body=SubscriptionGroupConfig
 )
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG = Operation(
-    201, "getAllSubscriptionGroupConfig", Empty, Empty, response_body=SubscriptionGroups
+    201,
+    "getAllSubscriptionGroupConfig",
+    GroupPageRequest,
+    GroupPageResponse,
+    response_body=SubscriptionGroups,
 )
 DELETE_SUBSCRIPTIONGROUP = Operation(207, "deleteSubscriptionGroup", DeleteGroupRequest, Empty)
 GET_TOPIC_CONFIG = Operation(351, "getTopicConfig", TopicRequest, Empty, response_body=TopicConfig)

@@ -40,6 +40,22 @@ class TopicConfigSerializeWrapper(Wire):
     topic_queue_mapping_detail_map: dict[str, Any] = Field(default_factory=dict)
 
 
+class TopicPageRequest(Wire):
+    """Header of 21, whose fields are of RocketMQ 5.3.4; without them, the whole table is meant. topic_seq:
+    the first topic, in the order of their names. data_version: JSON of the version of earlier pages."""
+
+    topic_seq: int | None = None
+    max_topic_num: int | None = None
+    data_version: str | None = None
+
+
+class TopicPageResponse(Wire):
+    """Response header of 21. total_topic_num: of the whole table, if the body is a page of it; None: the body
+    is the whole table."""
+
+    total_topic_num: int | None = None
+
+
 class RegisterBrokerBody(Wire):
     """Body of 103."""
 

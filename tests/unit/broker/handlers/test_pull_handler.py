@@ -11,6 +11,7 @@ from broker.message.record import decode
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
 from keelmq.remoting.operation import Call, Reply
+from keelmq.remoting.operations.route import TopicConfigSerializeWrapper
 from keelmq.runtime.clock import now_ms
 from tests.support.handler_parts import Broker
 from tests.support.store_parts import FakePeer, damage_unit
@@ -236,4 +237,6 @@ async def test_offsets_are_those_that_consumers_see(broker: Broker) -> None:
 
 
 async def test_the_topics(broker: Broker) -> None:
-    assert (await ask(broker, 21)).body == broker.topics.wrapper()
+    answer = TopicConfigSerializeWrapper.model_validate_json((await ask(broker, 21)).body)
+    assert answer.topic_config_table == broker.topics.table.rows
+    assert answer.data_version == broker.topics.data_version

@@ -46,7 +46,7 @@ def test_a_change_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
     assert stored["topicConfigTable"]["TopicA"]["readQueueNums"] == 4
     assert stored["dataVersion"]["counter"] == 1
     again = open_table(tmp_path)
-    assert again.wrapper() == table.wrapper()
+    assert (again.table.rows, again.data_version) == (table.table.rows, table.data_version)
 
 
 def test_a_damaged_file_falls_back_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.encoded_topics import EncodedTopics
+from broker.metadata.encoded_rows import EncodedRows
 from broker.naming import registration
 from broker.naming.registration import (
     ONE_REQUEST_BYTES_MAX,
@@ -30,10 +30,10 @@ VERSION = DataVersion(counter=7, state_version=2, timestamp=1_700_000_000_000)
 BROKER = RegisteredBroker(cluster_name="c", broker_name="b", address="h:1", ha_address="h:2", broker_id=0)
 
 
-def topics(count: int) -> EncodedTopics:
+def topics(count: int) -> EncodedRows:
     rows = {f"T{number:03}": TopicConfig(topic_name=f"T{number:03}") for number in range(count)}
     texts = [b'"%b":%b' % (name.encode(), body_bytes(row)) for name, row in rows.items()]
-    return EncodedTopics(VERSION, tuple(rows), texts, sum(len(text) + 1 for text in texts))
+    return EncodedRows(VERSION, tuple(rows), texts, sum(len(text) + 1 for text in texts))
 
 
 def wrapper_of(body: RegistrationBody) -> Any:
@@ -101,7 +101,7 @@ def test_the_largest_request_fits_into_a_frame() -> None:
     texts = [b'"%07d":%b' % (number, b"1" * 991) for number in range(ONE_REQUEST_BYTES_MAX // 1_002 + 1)]
     while sum(len(text) + 1 for text in texts) > ONE_REQUEST_BYTES_MAX:
         texts.pop()
-    table = EncodedTopics(VERSION, (), texts, sum(len(text) + 1 for text in texts))
+    table = EncodedRows(VERSION, (), texts, sum(len(text) + 1 for text in texts))
     (body,) = bodies_of(table, part_topics=800, splits=False)
     fields = header_fields(registration_of(BROKER, body)) | {"signature": "s" * 60_000}
     assert len(encode(RemotingCommand(103, ext_fields=fields, body=body.raw))) <= FRAME_BYTES_MAX

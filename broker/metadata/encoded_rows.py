@@ -1,25 +1,29 @@
-"""The topic table as JSON: the text of each topic is kept until the topic changes.
+"""A table of topics or groups as JSON: the text of each row is kept until the row changes.
 
-A registration (103) and the answer to GET_ALL_TOPIC_CONFIG (21) contain every topic. To convert 50,000 topics
-takes 120 ms, so only changed topics are converted, and a long table in slices between which other work runs.
+A registration (103) and the answers to GET_ALL_TOPIC_CONFIG (21) and GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)
+contain every row. To convert 50,000 topics takes 120 ms, so only changed rows are converted, and a long table
+in slices between which other work runs.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
-from keelmq.remoting.body import body_bytes
-from keelmq.remoting.operations.route import DataVersion, TopicConfig
+from keelmq.remoting.operations.route import DataVersion
 
 READ_WRITE = 6
-SLICE_TOPICS = 2_000
-"""Topics that one step looks at: at most 6 ms, if all of them changed."""
+SLICE_ROWS = 2_000
+"""Rows that one step looks at: at most 6 ms, if all of them changed."""
 TRIES = 3
-"""How often topics that changed meanwhile are looked for in slices; the next time, in one step."""
+"""How often rows that changed meanwhile are looked for in slices; the next time, in one step."""
 
 
-class EncodedTopics(msgspec.Struct, frozen=True):
+Row = TypeVar("Row")
+
+
+class EncodedRows(msgspec.Struct, frozen=True):
     """One version of the table. names: sorted. texts: of each, `"name":{...}`. text_bytes: length of all
     texts with a comma behind each."""
 
@@ -29,26 +33,27 @@ class EncodedTopics(msgspec.Struct, frozen=True):
     text_bytes: int
 
 
-class _Kept(msgspec.Struct):
+class _Kept(Generic[Row]):
     """What has been encoded so far. rows: what the texts were made of. names: sorted, without `added`."""
 
-    revision: int = -1
-    rows: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
-    texts: dict[str, bytes] = msgspec.field(default_factory=dict)
-    text_bytes: int = 0
-    names: list[str] = msgspec.field(default_factory=list)
-    added: list[str] = msgspec.field(default_factory=list)
-    made: EncodedTopics | None = None
+    def __init__(self) -> None:
+        self.revision: Hashable = None
+        self.rows: dict[str, Row] = {}
+        self.texts: dict[str, bytes] = {}
+        self.text_bytes = 0
+        self.names: list[str] = []
+        self.added: list[str] = []
+        self.made: EncodedRows | None = None
 
-    def put(self, name: str, row: TopicConfig, text: bytes) -> None:
+    def put(self, name: str, row: Row, text: bytes) -> None:
         before = self.texts.get(name)
         if before is None:
             self.added.append(name)
         self.text_bytes += len(text) + 1 - (0 if before is None else len(before) + 1)
         self.rows[name], self.texts[name] = row, text
 
-    def make(self, version: DataVersion, revision: int, present: Mapping[str, TopicConfig]) -> EncodedTopics:
-        """Returns the topics, without those that are no longer present."""
+    def make(self, version: DataVersion, revision: Hashable, present: Mapping[str, Row]) -> EncodedRows:
+        """Returns the rows, without those that are no longer present."""
         gone = self.rows.keys() - present.keys() if len(self.rows) != len(present) else ()
         for name in gone:
             self.text_bytes -= len(self.texts.pop(name)) + 1
@@ -61,33 +66,35 @@ class _Kept(msgspec.Struct):
             self.added = []
         self.revision = revision
         texts = [self.texts[name] for name in self.names]
-        return EncodedTopics(version, tuple(self.names), texts, self.text_bytes)
+        return EncodedRows(version, tuple(self.names), texts, self.text_bytes)
 
 
-class TopicEncoder:
+class RowEncoder(Generic[Row]):
     """Owned by the event loop's thread."""
 
     def __init__(
         self,
-        rows: Mapping[str, TopicConfig],
+        rows: Mapping[str, Row],
         version: Callable[[], DataVersion],
-        revision: Callable[[], int],
+        revision: Callable[[], Hashable],
+        text: Callable[[Row, int], bytes],
     ) -> None:
-        """rows: the table, whose rows are replaced and never changed. version: of the table. revision: grows
-        with every change of a row, also with those that have no version."""
-        self._rows, self._version, self._revision = rows, version, revision
-        self._kept: dict[int, _Kept] = {}
-        self._last: EncodedTopics | None = None
+        """rows: the table, whose rows are replaced and never changed. version: of the table. revision:
+        another one after every change of a row, also after those that have no version. text: the JSON of a
+        row, with brokerPermission."""
+        self._rows, self._version, self._revision, self._text = rows, version, revision, text
+        self._kept: dict[int, _Kept[Row]] = {}
+        self._last: EncodedRows | None = None
         self._turn = asyncio.Lock()
 
     @property
-    def last(self) -> EncodedTopics | None:
+    def last(self) -> EncodedRows | None:
         """What encoded() has returned last; None: it was not called yet."""
         return self._last
 
-    async def encoded(self, permission: int = READ_WRITE) -> EncodedTopics:
+    async def encoded(self, permission: int = READ_WRITE) -> EncodedRows:
         """Returns the present table. permission: brokerPermission, which limits that of every topic. Does not
-        wait if the table has at most SLICE_TOPICS topics, or has not changed."""
+        wait if the table has at most SLICE_ROWS rows, or has not changed."""
         kept = self._kept.get(permission)
         if kept is None:
             # those of other permissions are not asked for again soon, and each has the size of the table
@@ -107,22 +114,16 @@ class TopicEncoder:
             self._last = kept.made
             return kept.made
 
-    async def _convert_slices(self, kept: _Kept, permission: int) -> None:
+    async def _convert_slices(self, kept: _Kept[Row], permission: int) -> None:
         names = list(self._rows) if kept.rows else sorted(self._rows)
-        for start in range(0, len(names), SLICE_TOPICS):
+        for start in range(0, len(names), SLICE_ROWS):
             if start:
                 await asyncio.sleep(0)
-            self._convert(kept, names[start : start + SLICE_TOPICS], permission)
+            self._convert(kept, names[start : start + SLICE_ROWS], permission)
 
-    def _convert(
-        self, kept: _Kept, names: Sequence[str] | Mapping[str, TopicConfig], permission: int
-    ) -> None:
+    def _convert(self, kept: _Kept[Row], names: Sequence[str] | Mapping[str, Row], permission: int) -> None:
         rows, known = self._rows, kept.rows
         for name in names:
             row = rows.get(name)
-            if row is None or known.get(name) is row:
-                continue
-            limited = row
-            if permission != READ_WRITE:
-                limited = row.model_copy(update={"perm": row.perm & permission})
-            kept.put(name, row, b"%b:%b" % (msgspec.json.encode(name), body_bytes(limited)))
+            if row is not None and known.get(name) is not row:
+                kept.put(name, row, b"%b:%b" % (msgspec.json.encode(name), self._text(row, permission)))
