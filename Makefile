@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters crash power attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -39,7 +39,9 @@ hung-masters:
 # The power of all replicas fails, one of them paused; make power COUNT=2 SEED=7 (docs/testing.md)
 power:
 	./run python -m tests.crash.power $(or $(COUNT),10) $(or $(SEED),1)
-
+# Masters are cut off from controllers and slaves: 0 acknowledgements after the election (root); make lease MODE=all-ack RUNS=20
+lease:
+	./run python -m tests.cluster.lease_runs --mode $(or $(MODE),all) --runs $(or $(RUNS),200) --jobs $(or $(JOBS),2)
 # kill -9 fifty times under heavy SYNC_FLUSH writing; make crash COUNT=5 SEED=7 (docs/testing.md)
 crash:
 	./run python -m tests.crash.loop $(or $(COUNT),50) $(or $(SEED),1)

@@ -26,4 +26,5 @@ def ha_settings(config: BrokerConfig) -> HaSettings:
         catch_up_threads=config.ha_catch_up_threads,
         stay_awake=config.ha_stay_awake,
         sync_flush=config.sync_flush,
+        has_lease=config.isolation_lease_enable,
     )

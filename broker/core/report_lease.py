@@ -26,7 +26,7 @@ The wait of rule 2 is over before the election in the cases that have a promised
 process closes its links. A master that hangs or is cut off sends nothing, so the reports ended
 HEARD_MS (and a tick) after that, and PROMISE_MS later they do not count, which is T - B or less with the
 default settings. With allAckInSyncStateSet the slave does not wait: without its acks its old master
-acknowledges nothing.
+acknowledges nothing. Nor does it with isolationLeaseEnable=false, which is a setting of the whole group.
 
 A slave of RocketMQ keeps rule 1 only, and reports every 5 s (its haSendHeartbeatInterval) if it gets no
 messages: with RocketMQ's default T, 10 s, its reports count longer than that.

@@ -34,6 +34,7 @@ class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_threads: int  # haCatchUpThreads
     stay_awake: bool  # haStayAwake
     sync_flush: bool  # flushDiskType=SYNC_FLUSH: confirmOffset and acks cover only what is on disk
+    has_lease: bool = True  # isolationLeaseEnable
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:

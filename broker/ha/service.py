@@ -219,8 +219,8 @@ class HaService:
 
     async def _end_reports(self) -> None:
         """Returns when no earlier master counts a report of this broker for its isolation lease. With all-ack
-        none may acknowledge without this broker anyway."""
-        if self._settings.all_ack:
+        none may acknowledge without this broker anyway, and without leases none counts reports."""
+        if self._settings.all_ack or not self._settings.has_lease:
             return
         began_ms = self._clock()
         if self.client is not None:

@@ -19,6 +19,7 @@ from broker.ha.core.master_link import LinkSettings
 from broker.ha.dispatcher import Dispatcher
 from broker.ha.link_settings import master_link_settings
 from broker.ha.ports import HaSettings
+from broker.ha.service import HaService
 from broker.metadata.service import Metadata
 from broker.store.log.mapped_file import MappedFile
 from broker.store.message_store import MessageStore
@@ -43,6 +44,7 @@ PROVED_S, NEAR = 0.05, Conditions(delay_max_s=0.001)
 HUNG_S = HEARTBEAT_TIMEOUT_MS / 1_000 + 0.3
 FOUND_HUNG_S = 1.2
 """Below the timeout. For the controllers' grace window (HUNG_S) after their start it takes longer."""
+ROCKETMQ_REPORTS_MS = 5_000
 ASYNCHRONOUS = Conditions(settings={"allAckInSyncStateSet": False})
 
 Story = Callable[[WholeGroup], Coroutine[Any, Any, None]]
@@ -152,6 +154,33 @@ def test_s2_a_partitioned_master_acknowledges_nothing_late_with_the_lease() -> N
     assert broken(
         partitioned_master, nullcontext, Conditions(settings=settings | {"isolationLeaseEnable": False})
     )
+
+
+@contextmanager
+def three_reports() -> Iterator[None]:
+    """The rule before ADR 49: a report counts for three of haSendHeartbeatInterval, and nobody waits."""
+
+    def long(*_terms: int, is_keelmq: bool) -> int:
+        return 3 * ROCKETMQ_REPORTS_MS
+
+    async def begins(_service: HaService) -> None:
+        """The term of an elected slave begins at once."""
+
+    with (
+        mock.patch("broker.controller_mode.isolation_lease.report_lease_ms", long),
+        mock.patch.object(HaService, "_end_reports", begins),
+    ):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.promise("S2")
+def test_s2_rocketmqs_report_interval_makes_no_lease_longer() -> None:
+    """S2 with asynchronous replication and haSendHeartbeatInterval=5000. Off: ADR 49."""
+    intervals = {"haSendHeartbeatInterval": ROCKETMQ_REPORTS_MS, "haHousekeepingInterval": 20_000}
+    conditions = Conditions(settings={"allAckInSyncStateSet": False, **intervals})
+    kept(partitioned_master, conditions)
+    assert broken(partitioned_master, three_reports, conditions)
 
 
 async def woken_master(world: WholeGroup) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.report_lease import PROMISE_MS
+from broker.ha.ports import HaSettings
 from broker.ha.slave_protocol import SlaveProtocol
 from tests.unit.broker.ha.test_ha_service import FAST, Broker, group, until
 
@@ -64,9 +65,13 @@ async def test_a_master_that_may_have_the_link_is_waited_for(tmp_path: Path, dea
         assert slave.service.now_ms() - link.heard_ms >= PROMISE_MS - 50, "of loopback and rounding"
 
 
-async def test_with_all_ack_nothing_is_waited_for(tmp_path: Path, deaf_master: None) -> None:
-    """Without the acks of this broker the old master acknowledges nothing, lease or not."""
-    async with group(tmp_path, 2, FAST) as (master, slave):
+@pytest.mark.parametrize("settings", [FAST, replace(NOT_ALL_ACK, has_lease=False)], ids=["all-ack", "none"])
+async def test_without_need_nothing_is_waited_for(
+    tmp_path: Path, deaf_master: None, settings: HaSettings
+) -> None:
+    """With all-ack the old master acknowledges nothing without this broker; without leases reports do not
+    count."""
+    async with group(tmp_path, 2, settings) as (master, slave):
         await linked(master, slave)
         assert await promoted_after_ms(slave, 2) < PROMISE_MS / 2
 

@@ -103,6 +103,7 @@ EXPLAINED = {
             "tls.test.mode.enable", "statefulAuthenticationCacheExpiredSecond", "shortPollingTimeMills",
             "replicasPerDiskPartition", "brokerRole", "haFlowControlEnable", "needWaitForService",
             "waitSecondsForService", "controllerConnectionProbeEnable", "inSyncReplicas",
+            "enableSplitRegistration",
         ),
         "says where a default comes from, or which key has the value",
     ),
