@@ -123,6 +123,11 @@ def delete_expired(address: str) -> str:
     return f"mqadmin deleteExpiredCommitLog -b {address}"
 
 
+def verify(seen: ClusterSnapshot) -> str:
+    """Returns the command that compares the logs of each group."""
+    return f"keelmq verify {name_servers(seen)}"
+
+
 def show_epochs(seen: ClusterSnapshot, group: str) -> str:
     """Returns the command that shows the epoch files of a group side by side."""
     return f"mqadmin getBrokerEpoch {name_servers(seen)} -b {shlex.quote(group)}"
