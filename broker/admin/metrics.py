@@ -213,8 +213,8 @@ TABLE = Table(
         Metric(
             "rocketmq_heal_failures_total",
             "attempts to heal a damaged range that failed. reason: no_peer, no_answer, not_supported (a "
-            "RocketMQ broker), refused, damaged (there, too), checksum, epochs, contradicted, outside, cut, "
-            "disk",
+            "RocketMQ broker), refused, damaged (there, too), checksum, epochs, contradicted, outside, "
+            "busy, cut, disk",
             ("reason",),
         ),
         Metric("rocketmq_half_messages", "transactions whose producers have not decided yet; of a master"),
