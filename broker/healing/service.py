@@ -47,6 +47,8 @@ PAUSE_S: Final = 0.05
 """Between two pieces, of at most 1 MiB usually: about 20 MiB a second, so messages have the disk and the
 link."""
 AGAIN: Final = Backoff(first_ms=1_000, max_ms=60_000)
+TOLD_MAX: Final = 3
+"""Verdicts that the status of the broker shows."""
 IDLE_MS: Final = 60_000
 SETTLE_S: Final = 0.2
 """From a change of the ranges to the requests: damage is found in bursts."""
@@ -152,6 +154,7 @@ class Healer:
             if self._told.get(damaged) != text:
                 logger.error("the log at %d..%d is not healed: %s", damaged.start, damaged.end, text)
         self._told = told
+        self._store.damage.healing = "; ".join(list(dict.fromkeys(told.values()))[:TOLD_MAX])
 
     def verdict_on(self, damaged: DamagedRange) -> str:
         """Returns what the last attempt for this range said, and what an operator can do."""

@@ -61,6 +61,8 @@ class DamagedRanges:
         self.ranges: tuple[DamagedRange, ...] = ()
         self.on_change: list[Callable[[], None]] = []
         self.is_file_lost = False
+        self.healing = ""
+        """Why the last attempt to heal the ranges has left some, and what to do; empty: there was none."""
         self._path, self._clock = root / FILE_NAME, clock
         self._saved: tuple[DamagedRange, ...] = ()
         self._lock = threading.Lock()  # of save()
@@ -185,7 +187,8 @@ class DamagedRanges:
             return ""
         shown = "; ".join(f"{item.start}..{item.end}: {item.reason}" for item in found[:TOLD_MAX])
         more = f"; {len(found) - TOLD_MAX} more" if len(found) > TOLD_MAX else ""
-        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}"
+        healing = f"; not healed: {self.healing}" if self.healing else ""
+        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}{healing}"
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
         """Returns the first range that is not skipped and begins in front of `below`, or None."""

@@ -78,6 +78,7 @@ async def test_why_it_is_not_healed_is_told(tmp_path: Path) -> None:
         healer = healer_of(mine, client, peers)
         await healer.heal(mine.store.damage.ranges)
         assert hint in healer.verdict_on(damaged)
+        assert hint in mine.store.damage.describe(), "for the status"
     end(*replicas)
 
 
