@@ -105,10 +105,28 @@ def find_damage(store: StoreReport, found: list[LostRange]) -> Iterator[tuple[in
                 elif piece.fault:
                     found.append(LostRange(piece.start, piece.end, piece.fault))
                 yield piece.end - begin, end - begin
+    _add_named(store, found, begin, end)
     for queue in sorted((store.root / "consumequeue").glob("*/*")):
         if queue.is_dir() and found:
             _add_entries(queue, found)
         yield end - begin, end - begin
+
+
+def _add_named(store: StoreReport, found: list[LostRange], begin: int, end: int) -> None:
+    """Adds ranges that the broker has named, and that fail a checksum which find_damage() does not check:
+    that of a whole record."""
+    known = DamagedRanges(store.root)
+    known.load()
+    for each in known.ranges:
+        path = next((path for path in reversed(_files(store)) if int(path.name) <= each.start), None)
+        is_found = any(lost.start < each.end and each.start < lost.end for lost in found)
+        if path is None or is_found or not begin <= each.start < each.end <= end:
+            continue
+        with path.open("rb") as file:
+            data = os.pread(file.fileno(), each.end - each.start, each.start - int(path.name))
+        if sound_end(data, each.start, file_bytes=store.file_bytes) < each.start + len(data):
+            found.append(LostRange(each.start, each.end, each.reason))
+    found.sort(key=lambda lost: lost.start)
 
 
 def _files(store: StoreReport) -> list[Path]:

@@ -47,6 +47,8 @@ PAUSE_S: Final = 0.05
 """Between two pieces, of at most 1 MiB usually: about 20 MiB a second, so messages have the disk and the
 link."""
 AGAIN: Final = Backoff(first_ms=1_000, max_ms=60_000)
+TOLD_MAX: Final = 3
+"""Verdicts that the status of the broker shows."""
 IDLE_MS: Final = 60_000
 SETTLE_S: Final = 0.2
 """From a change of the ranges to the requests: damage is found in bursts."""
@@ -61,7 +63,7 @@ NO_PEER, NO_ANSWER, NOT_SUPPORTED, REFUSED, DAMAGED = (
     "refused",
     "damaged",
 )
-CUT, DISK = "cut", "disk"
+BUSY, CUT, DISK = "busy", "cut", "disk"
 
 
 class Healer:
@@ -89,6 +91,7 @@ class Healer:
         self.failures: Counter[str] = Counter()
         self.verdicts: dict[int, dict[str, str]] = {}
         """By the start of a range that is not healed: peer -> why it could not help, in the last attempt."""
+        self._told: dict[DamagedRange, str] = {}
         store.damage.on_change.append(self._changed.set)
 
     # -- the task ----------------------------------------------------------------------------------------
@@ -121,28 +124,37 @@ class Healer:
 
     async def heal(self, ranges: Sequence[DamagedRange]) -> bool:
         """Makes one attempt for each range. Returns whether anything was healed."""
-        peers, before = await self._peers(), self.healed_bytes
+        peers, before, cuts = list(await self._peers()), self.healed_bytes, self._store.cut_count
         self.verdicts = {}
         if not peers:
             self.failures[NO_PEER] += 1
+        useless: dict[str, str] = {}  # peers that need not be asked again in this attempt, and why
         for damaged in ranges:
-            missing, verdict = [(damaged.start, damaged.end)], self.verdicts.setdefault(damaged.start, {})
-            for peer in peers:
+            missing, verdict = [(damaged.start, damaged.end)], dict(useless)
+            self.verdicts[damaged.start] = verdict
+            for peer in (each for each in peers if each not in useless):
                 missing = [rest for part in missing for rest in await self._from(peer, *part, verdict)]
-                if not missing:
+                if verdict.get(peer) in (NO_ANSWER, NOT_SUPPORTED):
+                    useless[peer] = verdict[peer]
+                if not missing or self._store.cut_count != cuts:
                     break
+            if self._store.cut_count != cuts:
+                break  # the ranges are others by now
             if not missing:
                 self.healed_ranges += 1
                 del self.verdicts[damaged.start]
                 logger.warning("the log at %d..%d is healed", damaged.start, damaged.end)
-            elif verdict or not peers:
-                logger.error(
-                    "the log at %d..%d is not healed: %s",
-                    damaged.start,
-                    damaged.end,
-                    self.verdict_on(damaged),
-                )
+        self._tell(ranges)
         return self.healed_bytes > before
+
+    def _tell(self, ranges: Sequence[DamagedRange]) -> None:
+        """Logs what was not healed, once for each new verdict."""
+        told = {each: self.verdict_on(each) for each in ranges if each.start in self.verdicts}
+        for damaged, text in told.items():
+            if self._told.get(damaged) != text:
+                logger.error("the log at %d..%d is not healed: %s", damaged.start, damaged.end, text)
+        self._told = told
+        self._store.damage.healing = "; ".join(list(dict.fromkeys(told.values()))[:TOLD_MAX])
 
     def verdict_on(self, damaged: DamagedRange) -> str:
         """Returns what the last attempt for this range said, and what an operator can do."""
@@ -172,7 +184,7 @@ class Healer:
                 return [*left, (start, end)]
             if self._store.cut_count != cut_count or self._store.is_cutting:
                 self._failed(verdict, peer, CUT)
-                return []  # the ranges are others by now
+                return [*left, (start, end)]
             if piece.start > start:
                 left.append((start, min(piece.start, end)))
                 self._failed(verdict, peer, DAMAGED)
@@ -209,6 +221,8 @@ class Healer:
         if isinstance(outcome, Unknown) or outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
             return NO_ANSWER
         assert isinstance(outcome, Failed)
+        if outcome.code == ResponseCode.SYSTEM_BUSY:
+            return BUSY
         if outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return NOT_SUPPORTED
         return f"{REFUSED}: {in_short(outcome)}"

@@ -12,6 +12,7 @@ range that was found and not saved yet is found again after a crash.
 """
 
 import logging
+import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RANGES_MAX: Final = 256
 """With more, the two that are nearest to each other are merged, with what is between them."""
+TOLD_MAX: Final = 3
 FILE_NAME: Final = "damagedRanges"
 
 
@@ -59,6 +61,8 @@ class DamagedRanges:
         self.ranges: tuple[DamagedRange, ...] = ()
         self.on_change: list[Callable[[], None]] = []
         self.is_file_lost = False
+        self.healing = ""
+        """Why the last attempt to heal the ranges has left some, and what to do; empty: there was none."""
         self._path, self._clock = root / FILE_NAME, clock
         self._saved: tuple[DamagedRange, ...] = ()
         self._lock = threading.Lock()  # of save()
@@ -166,7 +170,25 @@ class DamagedRanges:
     @property
     def unhealed_bytes(self) -> int:
         """Bytes in all ranges that are not skipped."""
-        return sum(item.end - item.start for item in self.ranges if not item.is_skipped)
+        return self.unhealed_below(sys.maxsize)
+
+    def unhealed_below(self, offset: int) -> int:
+        """Returns the bytes in front of `offset` in ranges that are not skipped."""
+        return sum(
+            min(item.end, offset) - item.start
+            for item in self.ranges
+            if not item.is_skipped and item.start < offset
+        )
+
+    def describe(self) -> str:
+        """Returns the ranges that are not skipped, for people; empty: there are none."""
+        found = [item for item in self.ranges if not item.is_skipped]
+        if not found:
+            return ""
+        shown = "; ".join(f"{item.start}..{item.end}: {item.reason}" for item in found[:TOLD_MAX])
+        more = f"; {len(found) - TOLD_MAX} more" if len(found) > TOLD_MAX else ""
+        healing = f"; not healed: {self.healing}" if self.healing else ""
+        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}{healing}"
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
         """Returns the first range that is not skipped and begins in front of `below`, or None."""

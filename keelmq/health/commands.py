@@ -102,9 +102,11 @@ def clean_replica(seen: ClusterSnapshot, group: str, cluster: str, broker_id: in
     return f"mqadmin cleanBrokerMetadata {controllers(seen)} {of} -b {broker_id}"
 
 
-def verify(seen: ClusterSnapshot, group: str) -> str:
-    """Returns the command that says which copy of the log is right. It changes nothing."""
-    return f"keelmq verify {name_servers(seen) or '-n HOST:9876'} --group {shlex.quote(group)}"
+def verify(seen: ClusterSnapshot, group: str = "") -> str:
+    """Returns the command that says which copy of a log is right. It changes nothing. group: the only one to
+    look at."""
+    only = f" --group {shlex.quote(group)}" if group else ""
+    return f"keelmq verify {name_servers(seen) or '-n HOST:9876'}{only}"
 
 
 def explain_election(seen: ClusterSnapshot, group: str, cluster: str) -> str:

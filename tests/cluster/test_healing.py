@@ -94,10 +94,10 @@ async def test_a_flipped_byte_is_healed(tmp_path: Path) -> None:
         for damaged, other in ((slave, master), (master, slave)):
             if damaged is master:  # while it runs
                 assert flip(master, 7) == at
-            assert log_of(damaged).read_bytes()[at] != log_of(other).read_bytes()[at]
             await find(admin, cluster, damaged)
             await until_whole(admin, cluster, damaged)
             assert log_of(damaged).read_bytes() == log_of(other).read_bytes()
+            assert "is healed" in damaged.log_path.read_text()
         code, told = await asyncio.to_thread(keelmq, "verify", "-n", cluster.namesrv_addr, "--rate", "0")
         assert code == 0 and "are equal" in told, told
         assert await read(cluster) == list(range(COUNT))

@@ -218,3 +218,17 @@ async def test_a_crash_at_every_step(tmp_path: Path) -> None:
             break
         steps += 1
     assert states == {"marked", "as before"}
+
+
+def test_a_range_that_fails_the_checksum_of_whole_records(tmp_path: Path) -> None:
+    """enabledAppendPropCRC: the broker has named it, and BODYCRC does not see it. One that is sound is not
+    taken."""
+    (replica,) = group_of(tmp_path, 1, append_prop_crc=True)
+    start, end = replica.places[6]
+    flip(replica.store, end - 30, 1)
+    replica.store.damage.add(start, end, "its own checksum")
+    replica.store.damage.add(*replica.places[9], "a mistake")
+    replica.store.close()
+    EpochFile(tmp_path / "0" / "epochFileCheckpoint").save(replica.epochs)
+    _, found = damage_of(tmp_path / "0")
+    assert [(each.start, each.end, each.message_count) for each in found] == [(start, end, 1)]

@@ -54,6 +54,7 @@ class Scene:
         self.peers = {broker_id: Peer(broker_id) for broker_id in (1, 2, 3, 4)}
         self.in_sync: list[ReplicaIdentity] = []
         self.not_in_sync: list[ReplicaIdentity] = []
+        self.master_address: str | None = None
         self.asked = 0
         table = OperationTable()
         table.bind(GET_METADATA_INFO, self._metadata)
@@ -68,7 +69,11 @@ class Scene:
 
     async def _sync_state_data(self, request: Empty, call: Call) -> Reply:
         self.asked += 1
-        group = ReplicasInfo(in_sync_replicas=self.in_sync, not_in_sync_replicas=self.not_in_sync)
+        group = ReplicasInfo(
+            master_address=self.master_address,
+            in_sync_replicas=self.in_sync,
+            not_in_sync_replicas=self.not_in_sync,
+        )
         assert call.body == ["b"]
         return Reply(None, BrokerReplicasInfo(replicas_info_table={"b": group}))
 
@@ -165,3 +170,15 @@ async def comes_true(condition: Callable[[], bool], within_s: float) -> bool:
             return True
         await asyncio.sleep(0.002)
     return False
+
+
+async def test_whom_a_damaged_log_is_healed_from(scene: Scene) -> None:
+    """The master first, then the SyncStateSet, then the others; only those that are alive."""
+    two, three, four = (scene.peers[each] for each in (2, 3, 4))
+    scene.in_sync = [scene.peers[1].identity(), two.identity(), three.identity()]
+    scene.not_in_sync = [four.identity()]
+    scene.master_address = three.address
+    found = scene.run()
+    assert await found.replicas() == [three.address, two.address, four.address]
+    scene.in_sync[1] = two.identity(alive=False)
+    assert await found.replicas() == [three.address, four.address]

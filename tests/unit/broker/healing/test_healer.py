@@ -78,6 +78,7 @@ async def test_why_it_is_not_healed_is_told(tmp_path: Path) -> None:
         healer = healer_of(mine, client, peers)
         await healer.heal(mine.store.damage.ranges)
         assert hint in healer.verdict_on(damaged)
+        assert hint in mine.store.damage.describe(), "for the status"
     end(*replicas)
 
 
@@ -161,6 +162,7 @@ async def test_a_cut_while_the_peer_answers(tmp_path: Path) -> None:
     healer = healer_of(mine, client, ["1"])
     await healer.heal(mine.store.damage.ranges)
     assert healer.failures == {"cut": 1}
+    assert not healer.healed_ranges
     assert mine.store.commit_log.max_offset == mine.places[4][0]
     end(*replicas)
 
@@ -179,6 +181,25 @@ async def test_retention_deletes_the_file_meanwhile(tmp_path: Path) -> None:
     after = log_of(mine.store)[FILE_BYTES:]
     await healer_of(mine, client, ["1"]).heal(mine.store.damage.ranges)
     assert log_of(mine.store) == after and not mine.store.damage
+    end(*replicas)
+
+
+async def test_a_silent_peer_is_asked_once_in_an_attempt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There may be hundreds of ranges, and each request waits for its timeout."""
+    mine, *_ = replicas = group_of(tmp_path, 3)
+    for number in (3, 8, 12):
+        hurt(mine, number, number)
+    client = DirectClient(replicas)
+    client.silent, client.foreign = {"1"}, {"2"}
+    healer = healer_of(mine, client, ["1", "2"])
+    for _ in range(2):
+        await healer.heal(mine.store.damage.ranges)
+    assert [peer for peer, _, _ in client.asked] == ["1", "2"] * 2
+    told = [record.message for record in caplog.records if "is not healed" in record.message]
+    assert len(told) == 3, "the same verdict is logged once"
+    assert all("1: no_answer; 2: not_supported" in text for text in told)
     end(*replicas)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.message.lost_record import LOST_BYTES_MAX, LOST_BYTES_MIN, is_lost_record, lost_records
-from broker.message.record import MAGIC_BLANK, decode, parse
+from broker.message.record import BLANK_BYTES, MAGIC_BLANK, decode, parse
 
 FILE = 8 << 20
 
@@ -41,6 +41,7 @@ def test_a_chain_of_records_fills_the_range(start: int, end: int) -> None:
             assert start + at + parsed[0] == file_end, "a blank record ends the file"
         else:
             assert is_lost_record(raw, at)
+            assert start + at + parsed[0] + BLANK_BYTES <= file_end, "a file ends with a blank record"
             record = decode(raw, at)
             assert record.store_timestamp == 77 and record.offset == start + at
             assert parsed[0] <= LOST_BYTES_MAX

@@ -13,9 +13,13 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.namesrv_admin import GET_NAMESRV_CONFIG
 from keelmq.remoting.operations.route import (
+    GET_BROKER_MEMBER_GROUP,
     QUERY_DATA_VERSION,
     REGISTER_BROKER,
     UNREGISTER_BROKER,
+    BrokerMemberGroup,
+    BrokerMemberGroupBody,
+    BrokerMemberGroupRequest,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
@@ -41,6 +45,7 @@ class FakeNameServer:
         table.bind(UNREGISTER_BROKER, self._unregister)
         table.bind(QUERY_DATA_VERSION, self._version)
         table.bind(GET_NAMESRV_CONFIG, self._settings)
+        table.bind(GET_BROKER_MEMBER_GROUP, self._members)
         self.listener = TcpServer(table, host="127.0.0.1", port=port, name="name server")
 
     async def start(self) -> str:
@@ -62,6 +67,11 @@ class FakeNameServer:
         if self.settings is None:
             raise CommandError(ResponseCode.NO_PERMISSION, "not for brokers")
         return Reply(body=self.settings)
+
+    async def _members(self, request: BrokerMemberGroupRequest, call: Call) -> Reply:
+        found = {0: "m:1", 1: "s:1"} if request.broker_name == "b" else {}
+        group = BrokerMemberGroup(cluster="C", broker_name=request.broker_name, broker_addrs=found)
+        return Reply(body=BrokerMemberGroupBody(broker_member_group=group))
 
     async def _unregister(self, request: UnregisterBrokerRequest, call: Call) -> Empty:
         self.seen.put_nowait((-1, b""))
@@ -345,3 +355,16 @@ async def test_why_this_broker_is_not_registered() -> None:
     await tasks.stop()
     await client.close()
     await refuses.listener.close()
+
+
+async def test_the_members_of_a_group() -> None:
+    """From a name server that is registered with; a damaged log without controllers is healed from them."""
+    server = FakeNameServer()
+
+    async def registration() -> Registrations:
+        return split(b"1")
+
+    async with registering(registration, server) as routes:
+        await until(lambda: routes.registered != ())
+        assert await routes.members("C", "b") == {0: "m:1", 1: "s:1"}
+        assert await routes.members("C", "other") == {}
