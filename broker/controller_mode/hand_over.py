@@ -46,6 +46,10 @@ class HandOverError(Exception):
     """The mastership was not handed over, and this broker stays master. The text says why."""
 
 
+class HandOverRefused(HandOverError):
+    """The controllers refuse this target: its log is damaged, or it is not alive."""
+
+
 class HandOver:
     """Hands the mastership over; one hand-over at a time."""
 
@@ -69,14 +73,26 @@ class HandOver:
         self._running = asyncio.Lock()
 
     async def give(self, wanted: int | None = None, *, leaves: bool = False) -> int:
-        """Hands over to `wanted`, or to the best member if None. Returns the id of the new master. leaves:
-        this broker stops afterwards, and stays in the SyncStateSet only if minInSyncReplicas needs it. Raises
-        HandOverError."""
+        """Hands over to `wanted`, or to the best member if None that the controllers do not refuse. Returns
+        the id of the new master. leaves: this broker stops afterwards, and stays in the SyncStateSet only if
+        minInSyncReplicas needs it. Raises HandOverError."""
+        refused: set[int] = set()
+        while True:
+            links = [link for link in self._links() if link.broker_id not in refused]
+            target = choose_transfer_target(links, wanted)
+            try:
+                return await self._give(target, leaves=leaves)
+            except HandOverRefused:
+                assert target is not None
+                refused.add(target)
+                if wanted is not None or all(link.broker_id in refused for link in self._links()):
+                    raise
+
+    async def _give(self, transfer_target: int | None, *, leaves: bool) -> int:
         async with self._running:
             role = self._manager.role
             if not role.is_master or self._ha.mastership is None:
                 raise HandOverError("this broker is not master")
-            transfer_target = choose_transfer_target(self._links(), wanted)
             if transfer_target is None:
                 raise HandOverError("no other member of the SyncStateSet is connected")
             began_ms = now_ms()
@@ -159,7 +175,7 @@ class HandOver:
         )
         outcome = await self._controller.call(ELECT_MASTER, request, timeout_ms=ELECT_MS)
         if isinstance(outcome, Failed):
-            raise HandOverError(f"the controllers refuse: {outcome.code} {outcome.remark}")
+            raise HandOverRefused(f"the controllers refuse: {outcome.code} {outcome.remark}")
         self._learn(outcome)
         if not isinstance(outcome, Ok) and not leaves:
             await self._manager.read_sync_state_set(agreed.epoch)

@@ -17,6 +17,7 @@ from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controlled_parts import ControlledParts
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
+from broker.controller_mode.damage_watch import DamageWatch
 from broker.controller_mode.ha_requests import HaRequests
 from broker.controller_mode.ha_security import ha_security
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
@@ -190,6 +191,13 @@ class ControllerMode:
             manager=self._manager,
             controller=self._controller,
         )
+        self._damage_watch = DamageWatch(
+            parts.store,
+            is_master=lambda: self.role.is_master,
+            has_target=lambda: bool(self.ha.transfer_targets),
+            give=self._hand_over.give,
+        )
+        parts.store.damage.on_change.append(self._damage_changed)
         self._planned_stop = PlannedStop(
             self._hand_over,
             self.forwarder,
@@ -226,6 +234,7 @@ class ControllerMode:
         self._heartbeats.start(tasks)
         self._manager.start(tasks)
         tasks.start("connections to the SyncStateSet", self._peers.run)
+        tasks.start("damage of the log", self._damage_watch.run)
         tasks.start("isolation lease", lambda: self._lease.watch(lambda: self.is_isolated))
         tasks.start("metadata of the master", self.slave_sync.run)
         tasks.start("HA address of the master", self.slave_sync.refresh_forever)
@@ -369,6 +378,10 @@ class ControllerMode:
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
 
+    def _damage_changed(self) -> None:
+        if self._tasks is not None:  # not during the start
+            self._heartbeats.beat_now()
+
     def _announce(self) -> None:
         self._parts.announce()
         self._heartbeats.beat_now()
@@ -392,4 +405,5 @@ class ControllerMode:
             send_time_millis=wall_ms(),
             all_ack_in_sync_state_set=self.role.is_master and config.all_ack_in_sync_state_set,
             silent_master_epoch=self.role.epoch if self.ha.watch.is_silent else None,
+            damaged_bytes=store.damage.unhealed_below(store.confirm_offset) or None,
         )

@@ -12,6 +12,7 @@ range that was found and not saved yet is found again after a crash.
 """
 
 import logging
+import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -166,7 +167,15 @@ class DamagedRanges:
     @property
     def unhealed_bytes(self) -> int:
         """Bytes in all ranges that are not skipped."""
-        return sum(item.end - item.start for item in self.ranges if not item.is_skipped)
+        return self.unhealed_below(sys.maxsize)
+
+    def unhealed_below(self, offset: int) -> int:
+        """Returns the bytes in front of `offset` in ranges that are not skipped."""
+        return sum(
+            min(item.end, offset) - item.start
+            for item in self.ranges
+            if not item.is_skipped and item.start < offset
+        )
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
         """Returns the first range that is not skipped and begins in front of `below`, or None."""

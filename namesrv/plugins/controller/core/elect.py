@@ -15,7 +15,7 @@ from namesrv.plugins.controller.core.state import BrokerSet
 
 class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     """Last heartbeat of a live broker. election_priority: smaller is better. connection_id: it arrived over
-    this one; 0: over HTTP."""
+    this one; 0: over HTTP. damaged_bytes: of its confirmed log, which failed their checksum."""
 
     broker_address: str
     epoch: int = -1
@@ -23,6 +23,7 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     confirm_offset: int = -1
     election_priority: int = 2**31 - 1
     connection_id: int = 0
+    damaged_bytes: int = 0
 
 
 class LossReason(Enum):
@@ -100,6 +101,9 @@ def elect(
 ) -> Election:
     """Elects a master. `preferred`: the only replica that may win (designated, or the first to register).
 
+    A replica whose log is damaged wins only if no sound one has everything that is confirmed; it is not
+    designated while the master is alive.
+
     The winner becomes the whole SyncStateSet. If it were dead, no other replica could be elected until it
     returned, so an election waits for a doubtful winner. It also waits for members from which a new active
     controller has received no heartbeat yet: the others may have restarted and lost data not yet on disk.
@@ -109,6 +113,8 @@ def elect(
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
+    if preferred is not None and winner == preferred and _is_passed_over(preferred, members, master, view):
+        return Election(Verdict.NONE, f"broker {preferred} is not elected: {damage_of(view.live[preferred])}")
     is_known = winner == preferred or not (winner in view.doubtful or _unheard(broker_set, members, view))
     if winner is not None and is_known:
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
@@ -124,12 +130,14 @@ def elect(
 def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
     """Elects the successor of a master that has restarted.
 
-    NONE: no other member is alive, or one has sent no heartbeat yet; then elect() decides, and may elect the
-    restarted master.
+    NONE: no other member is alive and sound, or one has sent no heartbeat yet; then elect() decides, and may
+    elect the restarted master.
     """
     master = broker_set.master_broker_id
     others = sorted(broker_set.sync_state_set - {master})
     winner = None if _unheard(broker_set, others, view) else _best(others, view, None)
+    if winner is not None and view.live[winner].damaged_bytes:
+        winner = None
     verdict = Verdict.NONE if winner is None else Verdict.ELECTED
     return Election(verdict, f"master {master} has restarted", winner)
 
@@ -144,11 +152,40 @@ def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
     return max(candidates, key=lambda each: rank(each, view), default=None)
 
 
-def rank(broker_id: int, view: LiveView) -> tuple[int, int, bool, int, int]:
-    """Returns the sort key of a live replica; the greatest wins: epoch, maxOffset, not doubtful, smaller
-    electionPriority, smaller id."""
+def rank(broker_id: int, view: LiveView) -> tuple[bool, int, int, bool, int, int]:
+    """Returns the sort key of a live replica; the greatest wins: sound and with all that is confirmed, epoch,
+    maxOffset, not doubtful, smaller electionPriority, smaller id.
+
+    A master that has restarted may lack confirmed messages, which is worse than a damaged range: so a sound
+    replica counts as one only if it has the newest epoch and every confirmOffset. Among replicas without
+    damage the first criterion changes nothing.
+    """
     live = view.live[broker_id]
-    return (live.epoch, live.max_offset, broker_id not in view.doubtful, -live.election_priority, -broker_id)
+    is_sound = not live.damaged_bytes and _has_all_confirmed(live, view)
+    return (
+        is_sound, live.epoch, live.max_offset, broker_id not in view.doubtful, -live.election_priority,
+        -broker_id,
+    )  # fmt: skip
+
+
+def _has_all_confirmed(live: LiveInfo, view: LiveView) -> bool:
+    others = view.live.values()
+    newest = max((each.epoch for each in others), default=live.epoch)
+    return live.epoch >= newest and live.max_offset >= max(each.confirm_offset for each in others)
+
+
+def _is_passed_over(preferred: int, members: list[int], master: int | None, view: LiveView) -> bool:
+    """Whether a designated replica is refused because its log is damaged."""
+    if not view.live[preferred].damaged_bytes or preferred == master:
+        return False
+    if master is not None and view.is_alive(master):
+        return True
+    return any(each != preferred and each in view.live and rank(each, view)[0] for each in members)
+
+
+def damage_of(live: LiveInfo) -> str:
+    """Returns why a replica with damage is passed over."""
+    return f"{live.damaged_bytes} confirmed bytes of its log are damaged"
 
 
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:

@@ -4,7 +4,7 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
-from namesrv.plugins.controller.core.elect import Election, LiveView, rank
+from namesrv.plugins.controller.core.elect import Election, LiveView, damage_of, rank
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -98,6 +98,8 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if not broker_set.is_new and broker_id not in broker_set.sync_state_set:
         return "not in the SyncStateSet: it may lack acknowledged messages"
     if election.winner is None:
+        if view.live[broker_id].damaged_bytes:
+            return damage_of(view.live[broker_id])
         return DOUBTFUL if broker_id in view.doubtful else "electable"
     return _compared(broker_id, election.winner, view)
 
@@ -107,6 +109,8 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
     mine, best = view.live[broker_id], view.live[winner]
     if rank(broker_id, view) > rank(winner, view):
         return "electable, but another replica was designated"
+    if mine.damaged_bytes and rank(winner, view)[0]:
+        return damage_of(mine)
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:

@@ -56,6 +56,7 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     send_time_millis: Int64 | None = None
     all_ack_in_sync_state_set: bool = False
     silent_master_epoch: Int64 | None = None
+    damaged_bytes: Int64 | None = None
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -116,6 +117,7 @@ class HeartbeatHandler:
             ext.confirm_offset,
             ext.election_priority,
             peer.connection_id,
+            max(ext.damaged_bytes or 0, 0),
         )
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         if was_sure:

@@ -496,6 +496,25 @@ async def test_a_hand_over_that_fails_changes_nothing(
     assert scene.manager.readings == isinstance(outcome, Unknown), "a late request is made void"
 
 
+async def test_a_target_that_the_controllers_refuse_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    """Its log is damaged: the controllers know it by its heartbeats."""
+    scene = Scene(tmp_path, elected(), {2: Link(1 << 40), 3: Link(1 << 40)})
+    damaged = Failed(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "8 bytes are damaged")
+    answers: list[Outcome[Any]] = [damaged, elected(3)]
+    with patch.object(scene.controller, "call", side_effect=answers) as call:
+        assert await scene.hand_over.give() == 3
+    assert [each.args[1].broker_id for each in call.call_args_list] == [2, 3]
+
+
+async def test_if_all_targets_are_refused_it_stays_master(tmp_path: Path) -> None:
+    damaged = Failed(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "8 bytes are damaged")
+    scene = Scene(tmp_path, damaged, {2: Link(1 << 40), 3: Link(1 << 40)})
+    with pytest.raises(HandOverError, match="8 bytes are damaged"):
+        await scene.hand_over.give()
+    assert [each.broker_id for each in scene.controller.asked] == [2, 3]
+    assert scene.broker.gate.writable
+
+
 async def test_metadata_that_cannot_be_committed_does_not_leave_the_gate_shut(tmp_path: Path) -> None:
     scene = Scene(tmp_path, elected())
     with (
