@@ -96,4 +96,5 @@ def health_of(
         writable=not unwritable,
         not_writable=unwritable,
         registered_with=list(readiness.registered),
+        log_damage=readiness.log_damage,
     )

@@ -44,6 +44,7 @@ from broker.stats.messages_in import SIZE_BOUNDS
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
+from broker.store.scrub import Scrub
 from broker.timers.service import TimerService
 from broker.transactions.core.state import End
 from broker.transactions.service import TransactionService
@@ -117,6 +118,17 @@ TABLE = Table(
             "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", STORAGE_LABELS
         ),
         Metric("rocketmq_storage_fault", "1 while the store cannot write (a full disk), else 0"),
+        Metric(
+            "rocketmq_log_damaged_bytes",
+            "bytes of the log that failed their checksum, and are neither healed nor marked to be passed",
+        ),
+        Metric(
+            "rocketmq_scrub_position_offset", "offset of the log up to which this round of the scrub has read"
+        ),
+        Metric("rocketmq_scrub_checked_bytes_total", "bytes that the scrub has read and checked"),
+        Metric(
+            "rocketmq_scrub_rounds_total", "how often the scrub has read the whole log, also before the start"
+        ),
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
@@ -240,6 +252,7 @@ class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     config: BrokerConfig
     store: MessageStore
     quota: DiskQuota
+    scrub: Scrub
     pending: PendingReplies
     metadata: Metadata
     stats: BrokerStats
@@ -287,7 +300,7 @@ def scrape(sources: MetricSources) -> Scrape:
     _add_transactions(made, sources.store, sources.transactions, sources.metadata)
     add_timers(made, sources.timers, sources.timer_times, sources.metadata)
     add_pops(made, sources.pop, sources.metadata)
-    _add_storage(made, sources.store, readiness)
+    _add_storage(made, sources.store, sources.scrub, readiness)
     made.add("rocketmq_healed_ranges_total", sources.healer.healed_ranges)
     made.add("rocketmq_healed_bytes_total", sources.healer.healed_bytes)
     for reason, count in sorted(sources.healer.failures.items()):
@@ -348,7 +361,7 @@ def _add_transactions(made: Scrape, store: MessageStore, ended: TransactionServi
             made.add_histogram("rocketmq_finish_message_latency_milliseconds", histogram, topic)
 
 
-def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) -> None:
+def _add_storage(made: Scrape, store: MessageStore, scrub: Scrub, readiness: BrokerReadiness) -> None:
     log = store.commit_log
     made.add("rocketmq_storage_size_bytes", disk_room(store.root).used, *STORAGE)
     made.add("rocketmq_storage_flush_behind_bytes", max(log.max_offset - log.flushed_offset, 0), *STORAGE)
@@ -358,6 +371,10 @@ def _add_storage(made: Scrape, store: MessageStore, readiness: BrokerReadiness) 
         age_ms = max(wall_ms() - oldest_ms, 0)
         made.add("rocketmq_storage_message_reserve_time_milliseconds", age_ms, *STORAGE)
     made.add("rocketmq_storage_fault", bool(readiness.disk_fault))
+    made.add("rocketmq_log_damaged_bytes", store.damage.unhealed_bytes)
+    made.add("rocketmq_scrub_position_offset", scrub.position)
+    made.add("rocketmq_scrub_checked_bytes_total", scrub.checked_bytes)
+    made.add("rocketmq_scrub_rounds_total", scrub.rounds)
     made.add("rocketmq_confirm_offset", store.confirm_offset)
     made.add("rocketmq_max_offset", log.max_offset)
     made.add("rocketmq_min_offset", log.min_offset)

@@ -38,6 +38,7 @@ from broker.put.message_writer import MessageWriter
 from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
+from broker.store.scrub import Scrub
 from broker.timers.service import TimerService
 from broker.transactions.service import TransactionService
 from keelmq.remoting.config_store import Given
@@ -70,6 +71,7 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     clients: Clients
     stats: BrokerStats
     retention: RetentionService
+    scrub: Scrub
     backups: StoreBackups
     epochs: Callable[[], Epochs]
     identity: Callable[[], tuple[int, bool]]
@@ -145,7 +147,7 @@ def _handler_context(
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
-        runtime_info=lambda: _runtime_info(metadata, replication),
+        runtime_info=lambda: {**parts.scrub.runtime_info(), **_runtime_info(metadata, replication)},
         readable=bool(config.broker_permission & PERM_READ),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,

@@ -220,4 +220,5 @@ class BrokerStatus:
             ha_fault=(replication.ha.fault or "") if replication is not None else "",
             refusal=self._refusal(),
             permits_write=bool(self._config.broker_permission & PERM_WRITE),
+            log_damage=store.damage.describe(),
         )

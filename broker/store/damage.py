@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RANGES_MAX: Final = 256
 """With more, the two that are nearest to each other are merged, with what is between them."""
+TOLD_MAX: Final = 3
 FILE_NAME: Final = "damagedRanges"
 
 
@@ -176,6 +177,15 @@ class DamagedRanges:
             for item in self.ranges
             if not item.is_skipped and item.start < offset
         )
+
+    def describe(self) -> str:
+        """Returns the ranges that are not skipped, for people; empty: there are none."""
+        found = [item for item in self.ranges if not item.is_skipped]
+        if not found:
+            return ""
+        shown = "; ".join(f"{item.start}..{item.end}: {item.reason}" for item in found[:TOLD_MAX])
+        more = f"; {len(found) - TOLD_MAX} more" if len(found) > TOLD_MAX else ""
+        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}"
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
         """Returns the first range that is not skipped and begins in front of `below`, or None."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.store.log_check import Piece, check_file
@@ -49,6 +49,16 @@ class Scrub:
         self._boundary_of = -1  # the cut_count as of which the position is a record boundary
         self._saved_ms = now_ms()
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+
+    def runtime_info(self) -> Mapping[str, str]:
+        """Returns the keys of the runtime information (28) that tell the progress."""
+        return {
+            "scrubPosition": str(self.position),
+            "scrubEndOffset": str(self.round_end),
+            "scrubRounds": str(self.rounds),
+            "scrubRoundTimestamp": str(self.round_ms),
+            "scrubFault": self.fault,
+        }
 
     async def run(self) -> None:
         """Runs for ever."""

@@ -317,6 +317,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
         role = "writable" if broker.info.get("brokerActive") == "true" else "not writable (a slave)"
         version = broker.info.get("brokerVersionDesc", "")
         yield ok("broker.reachable", address, f"broker of {name}, {role}, {version}")
+        yield from _damage(seen, address, broker.info)
         used = _number(broker.info.get("commitLogDiskRatio", ""))
         if used is None:
             continue
@@ -329,6 +330,24 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
             yield warning("broker.disk", address, text, step, commands.delete_expired(address))
         else:
             yield ok("broker.disk", address, text)
+
+
+def _damage(seen: ClusterSnapshot, address: str, info: Mapping[str, str]) -> Iterator[Finding]:
+    """Brokers of RocketMQ check nothing, and say nothing."""
+    damage, fault = info.get("logDamage"), info.get("scrubFault")
+    step = "another replica may have it: keep its store, check this disk, and compare the logs"
+    if damage:
+        yield failed("broker.damage", address, damage, step, commands.verify(seen))
+    elif fault:
+        step = "its disk has errors: check it, and compare the logs of the group"
+        yield failed("broker.damage", address, fault, step, commands.verify(seen))
+    elif damage is not None:
+        rounds, position, end = (
+            info.get(key, "0") for key in ("scrubRounds", "scrubPosition", "scrubEndOffset")
+        )
+        progress = "" if end == "0" else f", now {position} of {end}"
+        text = f"no damage is known; rounds over the whole log: {rounds}{progress}"
+        yield ok("broker.damage", address, text)
 
 
 def _silent_broker(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:

@@ -79,6 +79,7 @@ def broker(
         "commitLogMaxOffset": str(END),
         "confirmOffset": str(END),
         "dispatchBehindBytes": "0",
+        "logDamage": "",
         "notWritable": "",
         "putTps": "5.0 5.0 5.0",
     }

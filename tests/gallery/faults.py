@@ -231,6 +231,19 @@ def disk_nearly_full(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "records of a broker's log are damaged",
+    "failed",
+    "broker.damage",
+    BROKERS[1],
+    "209 bytes of the log are damaged",
+    f"keelmq verify -n '{';'.join(NS)}'",
+)
+def log_damaged(seen: ClusterSnapshot) -> None:
+    text = "209 bytes of the log are damaged: 1806..2015: the checksum of the record does not match"
+    seen.brokers[BROKERS[1]] = broker(1, logDamage=text)
+
+
+@fault(
     "name servers show different masters",
     "failed",
     "namesrv.agree",

@@ -43,6 +43,9 @@ class BrokerHealth(Health):
     writable: bool = Field(description="whether producers should send here")
     not_writable: str = Field(description="why not; empty: they may")
     registered_with: list[str] = Field(description="name servers that list this broker")
+    log_damage: str = Field(
+        default="", description="records that failed their checksum and are not served; empty: there are none"
+    )
 
 
 class RouteCounts(Wire):

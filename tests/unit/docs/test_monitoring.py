@@ -83,6 +83,7 @@ CASES: dict[str, dict[str, str]] = {
     "KeelmqSlaveDisconnected": {"rocketmq_ha_connected": gauge(0, 1)},
     "KeelmqReplicationStopped": {"rocketmq_ha_fault": gauge(1, 0)},
     "KeelmqLogNotHealed": {'rocketmq_heal_failures_total{reason="damaged"}': counter()},
+    "KeelmqLogDamaged": {"rocketmq_log_damaged_bytes": gauge(209, 0)},
     "KeelmqDiskFull": {"rocketmq_storage_fault": gauge(1, 0)},
     "KeelmqFlushBehind": {"rocketmq_storage_flush_behind_bytes": gauge(1e8, 0)},
     "KeelmqBackgroundTaskDied": {"rocketmq_background_task_deaths_total": counter()},

@@ -36,7 +36,7 @@ def test_a_command_of_a_runbook_parses(line: str) -> None:
 def test_a_key_of_a_runbook_is_one_of_the_programs() -> None:
     """Programs refuse an unknown key, and whoever reads a runbook has no time to look for the right one."""
     known = (PAGES[0].parents[1] / "configuration.md").read_text()
-    answers = {"dispatchBehindBytes", "getElections", "notWritable"}  # of mqadmin
+    answers = {"dispatchBehindBytes", "getElections", "logDamage", "notWritable"}  # of mqadmin
     answers.add("retryMaxTimes")  # a setting of groups
     for page in PAGES:
         keys = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=\w+)?`", page.read_text())) - answers
