@@ -32,6 +32,8 @@ _WIDER: Final = 12
 """Bytes by which an IPv6 host is wider."""
 _I16_SIGN: Final = 0x8000
 _SIZE = struct.Struct(">i")
+_UNIT = struct.Struct(">qi8x")
+_UNIT_BYTES: Final = _UNIT.size
 
 
 def good_end(view: memoryview, pos: int, end: int, offset: int) -> int:
@@ -49,6 +51,18 @@ def good_end(view: memoryview, pos: int, end: int, offset: int) -> int:
             return pos
         pos += parsed[0]
     return pos
+
+
+def all_good(view: memoryview, offset: int, units: bytes) -> bool:
+    """Whether each of these units of a ConsumeQueue names whole good records in the view, which has the
+    CommitLog offset `offset`."""
+    if _IS_COMPILED:
+        return _all_good(view, view, offset, units)
+    for start, size in _UNIT.iter_unpack(units):
+        at, end = start - offset, start - offset + size
+        if not 0 <= at < end <= len(view) or good_end(view, at, end, start) != end:
+            return False
+    return True
 
 
 def next_good(view: memoryview, pos: int, end: int, offset: int, file_left: int) -> int:
@@ -127,6 +141,26 @@ def _good_end(view: memoryview, raw: memoryview, begin: int, end: int, offset: i
     return pos
 
 
+def _all_good(view: memoryview, raw: memoryview, offset: int, units: bytes) -> bool:
+    place, at, units_end, count = units, 0, len(units), len(raw)
+    while at < units_end:
+        start = _place_number(place, at, 8) - offset
+        size = _place_number(place, at + 8, 4)
+        if start < 0 or size <= 0 or size > count - start:
+            return False
+        if _good_end(view, raw, start, start + size, offset + start) != start + size:
+            return False
+        at += _UNIT_BYTES
+    return True
+
+
+def _place_number(raw: bytes, at: int, width: int) -> int:
+    value = 0
+    for index in range(width):
+        value = value << 8 | raw[at + index]
+    return value
+
+
 def _has_zero(raw: memoryview, at: int, end: int) -> bool:
     for index in range(at, end):  # noqa: SIM110 - a loop in C
         if raw[index] == 0:
@@ -142,4 +176,4 @@ def _number(raw: memoryview, at: int, width: int) -> int:
     return value
 
 
-prefer_twin(__name__, globals(), "good_end")
+prefer_twin(__name__, globals(), "good_end", "all_good")

@@ -142,6 +142,10 @@ class LogCheck:
         """Whether these bytes are known to be whole."""
         return self.is_all_whole or self.known_end(start) >= end
 
+    def is_damaged(self, start: int, end: int) -> bool:
+        """Whether a byte in between is known to be damaged."""
+        return self._damage.overlaps(start, end) is not None
+
     def first_bad(self, start: int, end: int) -> DamagedRange | None:
         """Checks the adjacent whole records from start to end, which are in one file, if that is needed.
         Returns the first damaged range that has a byte of them; it is in `damage` now. ValueError: they are

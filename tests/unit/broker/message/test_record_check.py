@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from broker.message.record import BLANK, MAGIC_BLANK, Record, encode, parse
-from broker.message.record_check import good_end, next_good
+from broker.message.record_check import all_good, good_end, next_good
 
 BASE = 1 << 20
 
@@ -53,6 +53,30 @@ def test_good_end_is_what_parse_says(seed: int) -> None:
         if pos <= end:
             view = memoryview(damaged)
             assert good_end(view, pos, end, BASE + pos) == by_parsing(view, pos, end, BASE + pos)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_good_is_good_end_of_each_unit(seed: int) -> None:
+    rng = random.Random(seed)
+    log, starts = some_log(rng)
+    for _ in range(100):
+        damaged = bytearray(log)
+        if rng.random() < 0.5:
+            damaged[rng.randrange(len(log))] ^= 1 << rng.randrange(8)
+        places = [(at, end - at) for at, end in zip(starts, [*starts[1:], len(log)], strict=True)]
+        chosen = [each for each in places if rng.random() < 0.7]
+        if chosen and rng.random() < 0.3:
+            at, size = chosen.pop()
+            chosen.append((at + rng.choice((-1, 0, 1)), size + rng.choice((-1, 0, 1, 2**30))))
+        units = b"".join([struct.pack(">qiq", BASE + at, size, 0) for at, size in chosen])
+        view = memoryview(damaged)
+        expected = all(
+            at >= 0 and at + size <= len(log) and by_parsing(view, at, at + size, BASE + at) == at + size
+            for at, size in chosen
+        )
+        assert all_good(view, BASE, units) is expected
+    assert not all_good(memoryview(log), BASE, struct.pack(">qiq", BASE, 0, 0))
+    assert not all_good(memoryview(log), BASE, struct.pack(">qiq", -(2**63), 50, 0))
 
 
 def test_a_range_outside_of_the_view_is_refused() -> None:
