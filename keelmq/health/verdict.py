@@ -317,7 +317,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
         role = "writable" if broker.info.get("brokerActive") == "true" else "not writable (a slave)"
         version = broker.info.get("brokerVersionDesc", "")
         yield ok("broker.reachable", address, f"broker of {name}, {role}, {version}")
-        yield from _damage(seen, address, broker.info)
+        yield from _damage(commands.verify(seen, broker.settings.get("brokerName", "")), address, broker.info)
         used = _number(broker.info.get("commitLogDiskRatio", ""))
         if used is None:
             continue
@@ -332,15 +332,15 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
             yield ok("broker.disk", address, text)
 
 
-def _damage(seen: ClusterSnapshot, address: str, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Brokers of RocketMQ check nothing, and say nothing."""
+def _damage(command: str, address: str, info: Mapping[str, str]) -> Iterator[Finding]:
+    """command: to compare the logs. Brokers of RocketMQ check nothing, and say nothing."""
     damage, fault = info.get("logDamage"), info.get("scrubFault")
     step = "another replica may have it: keep its store, check this disk, and compare the logs"
     if damage:
-        yield failed("broker.damage", address, damage, step, commands.verify(seen))
+        yield failed("broker.damage", address, damage, step, command)
     elif fault:
         step = "its disk has errors: check it, and compare the logs of the group"
-        yield failed("broker.damage", address, fault, step, commands.verify(seen))
+        yield failed("broker.damage", address, fault, step, command)
     elif damage is not None:
         rounds, position, end = (
             info.get(key, "0") for key in ("scrubRounds", "scrubPosition", "scrubEndOffset")

@@ -236,7 +236,7 @@ def disk_nearly_full(seen: ClusterSnapshot) -> None:
     "broker.damage",
     BROKERS[1],
     "209 bytes of the log are damaged",
-    f"keelmq verify -n '{';'.join(NS)}'",
+    f"keelmq verify -n '{';'.join(NS)}' --group {NAME}",
 )
 def log_damaged(seen: ClusterSnapshot) -> None:
     text = "209 bytes of the log are damaged: 1806..2015: the checksum of the record does not match"
