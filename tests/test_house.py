@@ -53,7 +53,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 """The other packages that a package may import."""
 CLI_READS = {
     "broker.admin.repair", "broker.app.start_check", "broker.backup.manifest", "broker.backup.mark_lost",
-    "broker.backup.offline",
+    "broker.backup.log_records", "broker.backup.offline",
     "broker.backup.offline_check", "broker.backup.queue_repair", "broker.backup.restore",
     "broker.config.broker_config", "broker.container.config",
     "broker.container.core.identity", "broker.container.core.members", "broker.container.core.placement",
