@@ -28,7 +28,8 @@ from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
     "codec", "send", "send_tls", "send_acl", "pull", "flush", "replication", "replica_behind", "failover",
-    "telemetry", "controller", "start", "idle", "memory", "container", "analytics", "analytics_stream", "all",
+    "telemetry", "controller", "start", "idle", "memory", "container", "scale",
+    "analytics", "analytics_stream", "all",
 )  # fmt: skip
 
 SecureOption = Annotated[

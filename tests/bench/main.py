@@ -24,6 +24,7 @@ SUITES = (
     "idle",
     "memory",
     "container",
+    "scale",
     "analytics",
     "analytics_stream",
 )
@@ -44,7 +45,8 @@ OPTIONS = {
 
 def run(suite: str, as_json: bool = False, **options: Any) -> int:
     """The exit code. The JSON object is the last line of stdout. options: of OPTIONS; None and False: not
-    given. A suite may have faults(results), the figures that break a promise: they end it with 1."""
+    given. A suite may have show(results), which prints its table, and faults(results), the figures that break
+    a promise: they end it with 1."""
     if suite not in (*SUITES, ALL):
         print(f"keelmq bench: no suite {suite!r}; there are {', '.join(SUITES)}, and {ALL}", file=sys.stderr)
         return 2
@@ -62,7 +64,8 @@ def run(suite: str, as_json: bool = False, **options: Any) -> int:
     except BenchError as error:
         print(f"keelmq bench {suite}: {error}", file=sys.stderr)
         return 1
-    print_table(results)
+    show = getattr(module, "show", print_table)
+    show(results)
     faults = module.faults(results) if hasattr(module, "faults") else []
     for fault in faults:
         print(f"keelmq bench {suite}: {fault}", file=sys.stderr)

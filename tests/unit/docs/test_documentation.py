@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from broker.app.broker import Broker
 from broker.config.broker_config import AT_RUN_TIME as BROKER_AT_RUN_TIME
 from keelmq.remoting.codes import RequestCode
@@ -111,19 +113,45 @@ async def test_the_requests_of_the_broker_are_those_of_its_tables(tmp_path: Path
     assert re.findall(r"`(\w+)`", part.split("Keys that 25 changes")[1]) == sorted(BROKER_AT_RUN_TIME)
 
 
-def test_the_tests_that_the_pitfalls_name_exist() -> None:
-    """`folder/file.py::test` (or a class of tests), or `::test` for another one of the file before it."""
-    missing = []
-    for line in (ROOT / "docs" / "pitfalls.md").read_text().splitlines():
-        path = None
-        for folder_path, test in re.findall(
-            r"((?:unit|property|scenarios|cluster|sim|fuzz|deploy|interop)/[\w/]+\.py)?::(\w+)", line
-        ):
-            path = ROOT / "tests" / folder_path if folder_path else path
-            named = re.compile(rf"^\s*(async )?(def|class) {test}\b", re.MULTILINE)
-            if path is None or not path.exists() or not named.search(path.read_text()):
-                missing.append(f"{folder_path or path}::{test}")
-    assert missing == []
+def missing_tests(line: str) -> tuple[int, list[str]]:
+    """How many tests a line names, and which do not exist. `folder/file.py::test` (or a class of tests),
+    `::test` for another one of the file before it, `sim/seeds.txt: KIND SEED` for a seed that ./test runs."""
+    missing, path = [], None
+    named = re.findall(
+        r"((?:unit|property|scenarios|cluster|sim|fuzz|deploy|interop)/[\w/]+\.py)?::(\w+)", line
+    )
+    for folder_path, test in named:
+        path = ROOT / "tests" / folder_path if folder_path else path
+        pattern = re.compile(rf"^\s*(async )?(def|class) {test}\b", re.MULTILINE)
+        if path is None or not path.exists() or not pattern.search(path.read_text()):
+            missing.append(f"{folder_path or path}::{test}")
+    seeds = re.findall(r"sim/seeds\.txt: (\w+ \d+)", line)
+    kept = {" ".join(each.split()[:2]) for each in (ROOT / "tests/sim/seeds.txt").read_text().splitlines()}
+    return len(named) + len(seeds), missing + [f"sim/seeds.txt: {seed}" for seed in seeds if seed not in kept]
+
+
+@pytest.mark.parametrize("page", ["pitfalls.md", "track-record.md"])
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    assert [name for line in lines for name in missing_tests(line)[1]] == []
+
+
+def test_a_test_that_is_gone_is_named() -> None:
+    line = "| x | unit/docs/test_documentation.py::test_nothing, ::missing_tests; sim/seeds.txt: whole 0 |"
+    assert missing_tests(line) == (
+        3,
+        ["unit/docs/test_documentation.py::test_nothing", "sim/seeds.txt: whole 0"],
+    )
+
+
+def test_every_mended_fault_of_the_track_record_has_a_test() -> None:
+    mended = section("track-record.md", "Mended")
+    rows = [line for line in mended.splitlines() if line.startswith("| ") and "| held by |" not in line]
+    assert len(rows) > 20
+    assert [row for row in rows if not missing_tests(row.rpartition(" | ")[2])[0]] == []
+    dated = re.compile(r"\| (2026-\d\d-\d\d) \| (2026-\d\d-\d\d), [\w (`),]+, [0-9a-f]{8}[ |]")
+    found = [(row, dated.search(row)) for row in rows]
+    assert [row for row, dates in found if dates is None or dates[1] > dates[2]] == []
 
 
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -1,0 +1,62 @@
+"""The verdicts of `keelmq bench scale`, on work of known growth; every subject works, with small tables."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.bench import main, scale
+from tests.bench.scale import FACTORS, SUBJECTS, Kind, Subject, Work, cost_us, faults, scaled
+
+
+def test_a_request_may_not_grow_and_a_period_may_grow_in_proportion() -> None:
+    results = {
+        "constant": scaled("request", "topics", (5.0, 5.5, 6.0)),
+        "scan": scaled("request", "topics", (5.0, 40.0, 400.0)),
+        "late": scaled("request", "topics", (5.0, 5.0, 30.0)),
+        "linear": scaled("period", "topics", (5.0, 50.0, 700.0)),
+        "square": scaled("period", "topics", (5.0, 500.0, 50_000.0)),
+    }
+    assert {name: each.is_well for name, each in results.items()} == {
+        "constant": True, "scan": False, "late": False, "linear": True, "square": False,
+    }  # fmt: skip
+    found = faults(dict(results))
+    assert len(found) == 3 and found[2] == "square (period) grows with topics by the power 2.00, limit 1.5"
+    assert (results["scan"].value, results["scan"].yardstick) == (400.0, 5.0)
+    assert results["late"].ratio == pytest.approx(0.78, abs=0.01)
+
+
+def works(cost: Callable[[int], int], kind: Kind) -> Subject:
+    @contextmanager
+    def make(size: int) -> Iterator[Work]:
+        turns = range(cost(size))
+        yield lambda: sum(turns)
+
+    return Subject(kind, "rows", 20, make)
+
+
+def test_the_growth_of_real_work_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scale, "SAMPLE_NS", 300_000)
+    subjects = {
+        "same": works(lambda size: 100, "request"),
+        "scan": works(lambda size: size, "request"),
+        "square": works(lambda size: size * size // 10, "period"),
+    }
+    monkeypatch.setattr(scale, "SUBJECTS", subjects)
+    assert main.run("scale", as_json=True) == 1
+    printed = capsys.readouterr()
+    rows = {line.split()[0]: line.split() for line in printed.out.splitlines()[1:4]}
+    assert (
+        rows["same"][-1] == "good" and rows["scan"][-2:] == ["above", "0.3"] and rows["square"][-2] == "above"
+    )
+    assert '"costs_us"' in printed.out.splitlines()[-1] and "square (period) grows" in printed.err
+    monkeypatch.setattr(scale, "SUBJECTS", {"same": subjects["same"]})
+    assert main.run("scale") == 0
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_every_subject_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SAMPLE_NS", 1)
+    assert cost_us(SUBJECTS[name], 20) > 0 and len(FACTORS) == 3
