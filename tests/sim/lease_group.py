@@ -29,9 +29,11 @@ from namesrv.plugins.controller.core.state import BrokerSet
 from tests.sim import brokers as sim
 from tests.sim.brokers import CLUSTER, FILE_BYTES, GROUP, MasterSide, SimBroker
 from tests.sim.checkers import Checker, Violation
+from tests.sim.controllers import SimController
 from tests.sim.group import Group
 from tests.sim.wire import End
 from tests.sim.world import World
+from tests.support.ha_parts import slave_settings
 
 RESEND_MS = 200
 GIVE_UP_MS = 20_000
@@ -201,7 +203,7 @@ class LeaseChecker(Checker):
         )
 
     def _has(self, name: str, record: bytes, offset: int) -> bool:
-        """With all-ack nobody waits: an ack of the elected broker may be on its way, and it has the record."""
+        """With all-ack nobody waits: the elected broker's ack may be on its way."""
         log = self.group.brokers[name].disk.log
         return self.group.all_ack and bytes(log[offset : offset + len(record)]) == record
 
@@ -250,7 +252,7 @@ class LeasedBroker(SimBroker):
         for member in self.controllers.members:
             self._beat_one(member, info, self.world.now_ms)
 
-    def _beat_one(self, member: sim.SimController, info: LiveInfo, sent_ms: int) -> None:
+    def _beat_one(self, member: SimController, info: LiveInfo, sent_ms: int) -> None:
         connection = self._connections[member.name]
 
         def answered() -> None:
@@ -285,7 +287,7 @@ class LeasedBroker(SimBroker):
 
         self.ask(lambda _c: sim._read_group, answered)
 
-    def reset_connection(self, member: sim.SimController) -> None:
+    def reset_connection(self, member: SimController) -> None:
         """Both ends see it."""
         member.table.connection_closed(self._connections[member.name], member.world.now_ms)
         self.lease.connection_lost(member.name)
@@ -320,7 +322,7 @@ class LeasedBroker(SimBroker):
             return
         settings = slave_link_settings(ha_settings(self.config), file_bytes=FILE_BYTES)
         if not self.rules.first:
-            settings = sim.slave_settings(FILE_BYTES)
+            settings = slave_settings(FILE_BYTES)
         link = slave_link.SlaveLink(
             self.broker_id, settings, epochs=self.disk.epochs, min_offset=0,
             max_offset=len(self.disk.log), now_ms=self.world.now_ms,
