@@ -6,6 +6,7 @@ of both decades the steeper one. A request may not depend on a table, a periodic
 The tolerances are for caches of the processor, which larger tables miss more often.
 """
 
+import asyncio
 import gc
 import math
 import tempfile
@@ -22,7 +23,7 @@ from broker.metadata.groups import GroupTable
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
 from broker.metadata.wire import encode_update
-from broker.naming.registration import RegisteredBroker, registration_of
+from broker.naming.registration import RegisteredBroker, bodies_of, registration_of
 from broker.store.message_store import MessageStore
 from broker.store.offline import offline_store
 from broker.store.settings import NamedTopic, StoreConfig
@@ -42,6 +43,7 @@ LIMITS: Final = {"request": 0.3, "period": 1.5}
 """Greatest slope: with ten times the rows a request may cost twice as much, and a period 30 times."""
 SAMPLE_NS: Final = 3_000_000
 ROUNDS: Final = 5
+PART_TOPICS: Final = 800
 HOST: Final = b"\x7f\0\0\1\0\0\x2a\x9f"
 LOG_FILE_BYTES: Final = 64 << 20
 
@@ -202,7 +204,13 @@ def _registration(topics: int) -> Iterator[Work]:
         cluster_name="c", broker_name="b", address="1.2.3.4:1", ha_address="", broker_id=0
     )
     with _topics(topics) as table:
-        yield lambda: registration_of(broker, table.wrapper(), permission=6)
+        topics_now = asyncio.run(table.encoder.encoded())
+
+        def register() -> None:
+            for body in bodies_of(topics_now, part_topics=PART_TOPICS, splits=False):
+                registration_of(broker, body)
+
+        yield register
 
 
 @contextmanager
