@@ -69,26 +69,6 @@ BatchQueueFileBytesOption = Annotated[
 ]
 
 
-QueueFileBytesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--queue-file-bytes",
-        metavar="BYTES",
-        min=ENTRY_BYTES,
-        help="mappedFileSizeConsumeQueue, for --queues, if the files do not show it",
-    ),
-]
-BatchQueueFileBytesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-queue-file-bytes",
-        metavar="BYTES",
-        min=BATCH_ENTRY_BYTES,
-        help="mapperFileSizeBatchConsumeQueue, for --queues: rewrites queues of batches with other files",
-    ),
-]
-
-
 def repair(
     store: Annotated[
         Path, typer.Option("--store", metavar="DIR", help="storePathRootDir of a stopped broker")

@@ -7,7 +7,7 @@ import pytest
 
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
-from keelmq.client import Message, Producer
+from keelmq.client import Message, Producer, SendError
 from tests.bench import failover, main, switch
 from tests.bench.failover_full import Found, Kill, longest_wait, results_of
 from tests.bench.large_tables import topic_names, write_tables
@@ -72,18 +72,20 @@ async def test_sends_that_are_not_answered_do_not_pile_up(monkeypatch: pytest.Mo
     """Seen on a busy machine: with a long timeout the load took 3.7 GB, and nothing was measured any more."""
     monkeypatch.setattr(switch, "IN_FLIGHT_MAX", 20)
     begun = 0
-    full = asyncio.Event()
+    full, over = asyncio.Event(), asyncio.Event()
 
-    async def never(self: Producer, message: Message, *, timeout_ms: int) -> None:
+    async def late(self: Producer, message: Message, *, timeout_ms: int) -> None:
         nonlocal begun
         begun += 1
         if begun >= 20:
             full.set()
-        await asyncio.Event().wait()
+        await over.wait()
+        raise SendError("over")
 
-    monkeypatch.setattr(Producer, "send", never)
+    monkeypatch.setattr(Producer, "send", late)
     async with Load("127.0.0.1:1", rate=100_000):
         await asyncio.wait_for(full.wait(), 60)
         for _ in range(20):
             await asyncio.sleep(0)
-    assert begun == 20
+        assert begun == 20
+        over.set()

@@ -40,7 +40,7 @@ GOOD = BrokerReadiness(
         ({}, []),
         ({"role": "master"}, []),
         ({"role": "none"}, ["no role yet"]),
-        ({"registered": ()}, ["not registered with any name server: none of a:1;b:1 lists it"]),
+        ({"registered": ()}, ["not registered with any name server: it is in no route; a:1: "]),
         ({"name_servers": (), "registered": ()}, ["namesrvAddr is empty"]),
         ({"disk_fault": "No space left on device"}, ["the store cannot write: No space left"]),
         ({"role": "none", "ha_fault": "no common epoch"}, ["replication is stopped: no common epoch"]),

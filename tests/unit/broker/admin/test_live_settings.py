@@ -105,9 +105,10 @@ async def test_permissions_reach_consumers_and_name_servers(client: RemotingClie
     refused = await client.call(broker.address, PULL_MESSAGE, pull)
     assert isinstance(refused, Failed) and refused.code == ResponseCode.NO_PERMISSION
     assert broker.topics.table.version > version, "name servers look at new versions only"
-    registration = broker.status.registration()
-    assert registration is not None
-    topics = json.loads(registration[1])["topicConfigSerializeWrapper"]["topicConfigTable"]
+    registrations = await broker.status.registrations()
+    assert registrations is not None
+    ((_, body),) = registrations.requests
+    topics = json.loads(body)["topicConfigSerializeWrapper"]["topicConfigTable"]
     assert (topics["T"]["perm"], topics["TBW102"]["perm"], broker.topics.topics["T"].perm) == (2, 2, 6)
     assert topics["R"]["perm"] == 0, "nobody may write there, whatever the broker permits"
 
