@@ -15,20 +15,29 @@ from keelmq.runtime.clock import now_us
 
 SLICE_US: Final = 2_000
 """One turn of the loop; more than it takes to receive what one turn receives."""
+COPYING_SLICE_US: Final = 250
+"""The same of a replica that is far behind: bytes that exist twice come first."""
 SLICE_RECORDS: Final = 256
 """Between two looks at the clock: a millisecond, interpreted."""
 SLICES_MAX: Final = 32
 """In one turn, however fast they are."""
 BACKLOG_BYTES_MAX: Final = 32 << 20
 """Confirmed bytes that a replica has not dispatched: 100,000 small messages, less than 0.2 s of work."""
+COPYING_BACKLOG_BYTES_MAX: Final = 512 << 20
+"""The same of a replica that is far behind, which cannot be elected: less than 2 s of work, which it does
+before it copies the last FAR_BYTES."""
+FAR_BYTES: Final = 64 << 20
+"""A replica that lacks more of its master's log is far behind."""
 
 
 class Dispatcher:
     """Owned by the event loop's thread. Dispatches nothing before start() and nothing after stop()."""
 
-    def __init__(self, store: ReplicatedStore, on_turn: Callable[[], None]) -> None:
-        """on_turn: called after each turn."""
-        self._store, self._on_turn = store, on_turn
+    def __init__(
+        self, store: ReplicatedStore, on_turn: Callable[[], None], *, is_far_behind: Callable[[], bool]
+    ) -> None:
+        """on_turn: called after each turn. is_far_behind: whether this is a replica that is."""
+        self._store, self._on_turn, self._is_far_behind = store, on_turn, is_far_behind
         self._is_scheduled = False
         self._is_running = False
 
@@ -54,7 +63,8 @@ class Dispatcher:
         self._is_scheduled = False
         if not self._is_running:
             return
-        end_us, left, is_behind = now_us() + SLICE_US, SLICES_MAX, True
+        slice_us = COPYING_SLICE_US if self._is_far_behind() else SLICE_US
+        end_us, left, is_behind = now_us() + slice_us, SLICES_MAX, True
         while is_behind and left and now_us() < end_us:
             is_behind = self._store.scan(SLICE_RECORDS)
             is_behind |= self._store.dispatch(SLICE_RECORDS)

@@ -95,7 +95,7 @@ class HaService:
         self._tasks, self._role_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
-        self._dispatcher = Dispatcher(store, self._dispatched)
+        self._dispatcher = Dispatcher(store, self._dispatched, is_far_behind=self._is_far_behind)
         self.log_epochs = LogEpochs(epoch_path, self._use_epochs)
 
     # -- start and stop ----------------------------------------------------------------------------------
@@ -348,6 +348,10 @@ class HaService:
         if offset > self.store.confirm_offset:
             self.store.set_confirm_offset(offset)
             self._confirm_offset_moved(offset)
+
+    def _is_far_behind(self) -> bool:
+        protocol = self.client.protocol if self.client is not None else None
+        return protocol is not None and protocol.is_far_behind
 
     def _dispatched(self) -> None:
         if self.client is not None and self.client.protocol is not None:

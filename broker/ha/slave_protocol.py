@@ -23,7 +23,7 @@ from broker.ha.core.slave_link import (
     SlaveSettings,
     Truncate,
 )
-from broker.ha.dispatcher import BACKLOG_BYTES_MAX
+from broker.ha.dispatcher import BACKLOG_BYTES_MAX, COPYING_BACKLOG_BYTES_MAX, FAR_BYTES
 from broker.ha.log_epochs import LogEpochs
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
@@ -205,17 +205,26 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         if transport is not None and self._close is None and not is_busy and not transport.is_reading():
             transport.resume_reading()
 
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether much of the master's log is not here yet."""
+        return self.link.master_max_offset - self.link.max_offset > FAR_BYTES
+
+    @property
+    def _backlog_bytes_max(self) -> int:
+        return COPYING_BACKLOG_BYTES_MAX if self.is_far_behind else BACKLOG_BYTES_MAX
+
     def _hold(self) -> None:
         """Reads nothing while too much waits for its dispatch: the acks tell the master that this slave lags,
         and a promotion finds little to do."""
-        if self._store.dispatch_backlog > BACKLOG_BYTES_MAX and self._transport is not None:
+        if self._store.dispatch_backlog > self._backlog_bytes_max and self._transport is not None:
             self._is_held = True
             if self._transport.is_reading():
                 self._transport.pause_reading()
 
     def dispatched(self) -> None:
         """Some records were dispatched: reads on if this was awaited."""
-        if self._is_held and self._store.dispatch_backlog <= BACKLOG_BYTES_MAX // 2:
+        if self._is_held and self._store.dispatch_backlog <= self._backlog_bytes_max // 2:
             self._is_held = False
             if not self._turn_bytes:  # else the next turn does
                 self._read_on()

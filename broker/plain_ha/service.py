@@ -79,7 +79,7 @@ class PlainHaService:
         self._tasks, self._link_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
-        self._dispatcher = Dispatcher(store, self._dispatched)
+        self._dispatcher = Dispatcher(store, self._dispatched, is_far_behind=self._is_far_behind)
         self._counted = CountedLinks()
         self._replicated, self._in_sync = 0, 1
         self._is_serving = False
@@ -237,6 +237,10 @@ class PlainHaService:
         """Lets consumers read what has arrived, up to `offset`."""
         self.store.set_confirm_offset(offset)
         self._dispatcher.wake()
+
+    def _is_far_behind(self) -> bool:
+        protocol = self.client.protocol if self.client is not None else None
+        return protocol is not None and protocol.is_far_behind
 
     def _dispatched(self) -> None:
         if self.client is not None and self.client.protocol is not None:

@@ -37,7 +37,7 @@ async def test_no_turn_takes_much_longer_than_its_slice(tmp_path: Path, slow_rec
     slave = replica(tmp_path, 5 * SLICE_RECORDS)
     slave.set_confirm_offset(slave.commit_log.max_offset)
     offsets = list[int]()
-    runner = Dispatcher(slave, lambda: offsets.append(slave.dispatch_offset))
+    runner = Dispatcher(slave, lambda: offsets.append(slave.dispatch_offset), is_far_behind=lambda: False)
     runner.start()
     await until(lambda: not slave.dispatch_behind, "everything is dispatched")
     runner.stop()
@@ -47,7 +47,7 @@ async def test_no_turn_takes_much_longer_than_its_slice(tmp_path: Path, slow_rec
 
 async def test_records_that_are_not_confirmed_are_scanned(tmp_path: Path) -> None:
     slave = replica(tmp_path, 10)
-    runner = Dispatcher(slave, lambda: None)
+    runner = Dispatcher(slave, lambda: None, is_far_behind=lambda: False)
     runner.start()
     await until(lambda: not slave.scan_behind, "everything is scanned")
     runner.wake()
@@ -60,7 +60,7 @@ async def test_records_that_are_not_confirmed_are_scanned(tmp_path: Path) -> Non
 async def test_after_stop_nothing_is_dispatched(tmp_path: Path) -> None:
     slave = replica(tmp_path, 10)
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    runner = Dispatcher(slave, lambda: None)
+    runner = Dispatcher(slave, lambda: None, is_far_behind=lambda: False)
     runner.start()
     runner.stop()
     await asyncio.sleep(0)

@@ -196,6 +196,33 @@ async def test_a_slave_with_much_to_dispatch_reads_nothing(
     slave.store.close()
 
 
+async def test_a_slave_that_is_far_behind_copies_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be elected; what it has not dispatched counts from its last bytes on."""
+    packet = FILE_BYTES // 2
+    monkeypatch.setattr(slave_protocol, "BACKLOG_BYTES_MAX", packet)
+    monkeypatch.setattr(slave_protocol, "FAR_BYTES", 2 * packet)
+    stream, log = make_stream([packet] * 8)
+    slave = Slave(tmp_path)
+    slave.owner.confirm_offset_received = slave.store.set_confirm_offset  # type: ignore[method-assign]
+    await slave.receive(stream[:100], 1 << 20)
+    slave.protocol.link.master_max_offset = len(log)
+    receiving = asyncio.ensure_future(slave.receive(stream[100:], 1 << 20))
+    await until(lambda: not slave.transport.is_reading(), "it is near, and too much waits")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not slave.transport.is_reading()
+    assert 0 < len(log) - slave.store.commit_log.max_offset <= 2 * packet < slave.store.dispatch_backlog
+    slave.store.dispatch_offset = slave.store.confirm_offset
+    while not receiving.done():
+        slave.store.dispatch_offset = slave.store.confirm_offset
+        slave.protocol.dispatched()
+        await asyncio.sleep(0)
+    assert slave.log_bytes() == log
+    slave.store.close()
+
+
 async def test_nothing_reaches_the_log_after_the_role_has_changed(tmp_path: Path) -> None:
     slave = Slave(tmp_path)
     stream, _ = make_stream([400, 400, 9_000])
