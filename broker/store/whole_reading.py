@@ -66,7 +66,9 @@ def whole_part(
     if damage.is_skipped:
         status, low, high = GetStatus.NO_MATCHED_MESSAGE, result.min_offset, result.max_offset
         return GetResult(status, named[0].next_offset, low, high, [])
-    what = f"message {named[0].queue_offset} of topic {queue.topic}, queue {queue.queue_id},"
+    first, last = named[0].queue_offset, named[0].next_offset - 1
+    messages = f"message {first}" if first == last else f"messages {first} to {last}"
+    what = f"{messages} of topic {queue.topic}, queue {queue.queue_id},"
     raise DamagedRecordError(what, damage)
 
 

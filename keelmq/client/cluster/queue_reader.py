@@ -10,7 +10,7 @@ A record that is damaged at one replica is asked for at the others, before the p
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
@@ -51,9 +51,12 @@ COPY_TIMEOUT_MS = 3_000
 """Of the question for a damaged record at another replica."""
 COPIES_ASKED_MAX = 8
 """Damaged parts of one pull that are asked for at other replicas."""
-_DAMAGED_AT_BROKER = re.compile(r"message (\d+) of topic .+ is damaged: CommitLog (\d+)\.\.\d+: ([^;]*)")
+_DAMAGED_AT_BROKER = re.compile(
+    r"messages? (\d+)(?: to (\d+))? of topic .+ is damaged: CommitLog (\d+)\.\.\d+: ([^;]*)"
+)
 """A KeelMQ broker's refusal (SYSTEM_ERROR) of a pull whose first record it knows to be damaged, as long as it
-can be healed from a replica. If an operator marks it as lost, the broker passes it."""
+can be healed from a replica. If an operator marks it as lost, the broker passes it. Several messages: a
+batch, which may begin in front of the offset that was asked for."""
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -157,7 +160,10 @@ class QueueReader:
                 may_wait=suspend_ms > 0,
             )
         except PullError as error:
-            if error.damaged is None or not (copy := await self._copy(queue, header, error.damaged)):
+            if error.damaged is None:
+                raise
+            error.damaged = _from_offset(error.damaged, offset)
+            if not (copy := await self._copy(queue, header, error.damaged)):
                 raise
             answer = copy
         else:
@@ -363,8 +369,8 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     told = _DAMAGED_AT_BROKER.search(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
     damaged = None
     if told is not None:
-        queue_offset, physical_offset = int(told[1]), int(told[2])
-        damaged = DamagedRecord(queue_offset, queue_offset + 1, physical_offset, told[3].strip())
+        first, last = int(told[1]), int(told[2] or told[1])
+        damaged = DamagedRecord(first, last + 1, int(told[3]), told[4].strip())
     return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
 
 
@@ -373,6 +379,12 @@ def _decoded(
 ) -> tuple[list[MessageExt], list[DamagedRecord]]:
     end = answer.header.next_begin_offset
     return decode_pull(bytes(answer.body or b""), queue.broker_name, begin=offset, end=end)
+
+
+def _from_offset(damaged: DamagedRecord, offset: int) -> DamagedRecord:
+    """Returns the part from the offset on, at least one message: who goes on behind it gets on."""
+    begin = max(damaged.queue_offset, offset)
+    return replace(damaged, queue_offset=begin, end_offset=max(damaged.end_offset, begin + 1))
 
 
 def _only(header: PullMessageRequest, damaged: DamagedRecord) -> PullMessageRequest:

@@ -258,7 +258,7 @@ def test_a_batch_is_one_record(tmp_path: Path) -> None:
     store = open_batches(tmp_path)
     result = store.get(topic, 0, 0, 32, 1 << 20, None)
     assert (result.message_count, result.next_begin_offset) == (6, 6)
-    with pytest.raises(DamagedRecordError, match="message 6 of"):
+    with pytest.raises(DamagedRecordError, match="messages 6 to 8 of"):
         store.get(topic, 0, 7, 32, 1 << 20, None)
     assert store.get(topic, 0, 9, 32, 1 << 20, None).message_count == 3
     store.damage.skip(hurt.offset, hurt.offset + hurt.size)

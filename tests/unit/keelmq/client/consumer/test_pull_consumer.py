@@ -370,3 +370,15 @@ async def test_a_message_that_the_master_refuses_as_damaged_is_read_at_a_slave(
         slave.pull_replies = [pull_reply(0, next_begin_offset=6, body=captured[starts[5] : starts[6]])]
         result = await consumer.pull(QUEUE, 5)
         assert [each.queue_offset for each in result.messages] == [5] and result.next_begin_offset == 6
+
+
+@pytest.mark.parametrize(("asked", "end"), [(5, 8), (6, 8), (9, 10)])
+async def test_a_damaged_batch_is_known_with_all_its_messages(
+    consumer: PullConsumer, broker: FakeBroker, asked: int, end: int
+) -> None:
+    """So a consumer that goes on behind it does not ask for the same batch again; nor one in front of it."""
+    remark = REMARK.replace("message 5", "messages 5 to 7")
+    broker.pull_replies = [CommandError(ResponseCode.SYSTEM_ERROR, remark)] * 2
+    with pytest.raises(PullError, match="is damaged") as caught:
+        await consumer.pull(QUEUE, asked)
+    assert caught.value.damaged == DamagedRecord(asked, end, 1470, "its checksum is wrong")
