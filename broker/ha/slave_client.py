@@ -207,10 +207,12 @@ class SlaveClient:
     def _new_protocol(self) -> SlaveProtocol:
         link = self._new_link()
         # kept at once: a round of the group commit may end before create_connection() returns
-        self.protocol = SlaveProtocol(
+        self.protocol = protocol = SlaveProtocol(
             link, self._store, self._owner, self._clock, self._commit, self._hello_factory()
         )
-        return self.protocol
+        if self._stopped:  # during the TLS handshake
+            protocol.close("the client stops")
+        return protocol
 
     def _hello_factory(self) -> HelloFactory | None:
         group = self._security.group

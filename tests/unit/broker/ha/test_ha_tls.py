@@ -2,8 +2,9 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -15,6 +16,7 @@ from broker.ha import master_server
 from broker.ha.catch_up import SendfileBatch
 from broker.ha.core import hello, master_link
 from broker.ha.security import HaSecurity
+from broker.ha.slave_protocol import SlaveProtocol
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.core.address_patterns import parse_pattern
@@ -106,6 +108,33 @@ async def test_a_far_replica_catches_up_without_sendfile(
 
 
 # -- the port ----------------------------------------------------------------------------------------------
+
+
+async def test_a_handshake_that_ends_after_the_reports_have_sends_nothing(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave was elected meanwhile: its old master would count what it gets."""
+    begun, goes_on, transport = asyncio.Event(), asyncio.Event(), Mock(asyncio.Transport)
+
+    async def held(tls: ClientTls, make_protocol: Callable[[], SlaveProtocol], *_: object) -> Mock:
+        begun.set()
+        await goes_on.wait()
+        protocol = make_protocol()
+        protocol.connection_made(transport)
+        protocol.connection_lost(None)
+        return Mock(protocol=protocol)
+
+    monkeypatch.setattr("broker.ha.slave_client.open_tls", held)
+    secure = over_tls(authority)
+    async with members(tmp_path, secure, secure) as (one, two):
+        await two.follow(one, 1)
+        await begun.wait()
+        assert two.service.client is not None
+        await two.service.client.end_reports()
+        goes_on.set()
+        await until(lambda: bool(transport.method_calls), "connected")
+        transport.write.assert_not_called()
+        transport.abort.assert_called_once()
 
 
 async def test_enforcing_refuses_plain_peers(tmp_path: Path, authority: Authority) -> None:
