@@ -6,10 +6,11 @@ remove nothing before the last one: they say so in the response to QUERY_DATA_VE
 asked for the setting (319).
 """
 
-from typing import Final
+from typing import Any, Final
 
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Empty, Ok
+from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.operation import Empty, Ok, Outcome, Unknown, in_short
 from keelmq.remoting.operations.namesrv_admin import GET_NAMESRV_CONFIG
 from keelmq.remoting.operations.route import (
     QUERY_DATA_VERSION,
@@ -19,6 +20,7 @@ from keelmq.remoting.operations.route import (
 )
 
 DELETES: Final = "deleteTopicWithBrokerRegistration"
+_NOT_CARRIED_OUT: Final = (ResponseCode.RPC_SEND_TO_CHANNEL_FAILED, ResponseCode.SYSTEM_BUSY)
 
 
 class SplitCheck:
@@ -38,8 +40,8 @@ class SplitCheck:
         self._refusals.pop(address, None)
 
     async def refusal(self, address: str, broker: RegisterBrokerRequest, *, timeout_ms: int) -> str:
-        """Returns why the broker must not register in parts; empty: it may. A name server that does not tell
-        its setting has the default, which allows it."""
+        """Returns why the broker must not register in parts; empty: it may. A name server that refuses to
+        tell its setting has the default, which allows it. One that does not answer is asked again."""
         known = self._refusals.get(address)
         if known is not None:
             return known
@@ -53,12 +55,14 @@ class SplitCheck:
         outcome = await self._client.call(
             address, QUERY_DATA_VERSION, request, DataVersion(), timeout_ms=timeout_ms
         )
-        if not isinstance(outcome, Ok):
-            return ""  # nor does it answer the registration, which says why
-        if outcome.header.takes_parts:
+        if silence := _no_answer(address, outcome):
+            return silence
+        if isinstance(outcome, Ok) and outcome.header.takes_parts:
             self._refusals[address] = ""
             return ""
         settings = await self._client.call(address, GET_NAMESRV_CONFIG, Empty(), timeout_ms=timeout_ms)
+        if silence := _no_answer(address, settings):
+            return silence
         lines = bytes(settings.body or b"").splitlines() if isinstance(settings, Ok) else []
         deletes = f"{DELETES}=true".encode() in lines
         self._refusals[address] = (
@@ -67,3 +71,11 @@ class SplitCheck:
             else ""
         )
         return self._refusals[address]
+
+
+def _no_answer(address: str, outcome: Outcome[Any]) -> str:
+    """Returns why nothing is known: the name server was not reached, is slow or is busy; empty: it answered.
+    What it answers to the registration itself decides nothing: it may be quick again by then."""
+    if isinstance(outcome, Ok) or not (isinstance(outcome, Unknown) or outcome.code in _NOT_CARRIED_OUT):
+        return ""
+    return f"name server {address} does not tell whether it takes topics in parts: {in_short(outcome)}"

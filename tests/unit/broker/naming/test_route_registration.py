@@ -40,6 +40,8 @@ class FakeNameServer:
         self.settings: bytes | None = None
         """The answer to 319; None: it is refused."""
         self.asked: list[int] = []
+        self.silent: set[int] = set()
+        """Requests that get no answer."""
         table = OperationTable()
         table.bind(REGISTER_BROKER, self._register)
         table.bind(UNREGISTER_BROKER, self._unregister)
@@ -60,10 +62,16 @@ class FakeNameServer:
 
     async def _version(self, request: QueryDataVersionRequest, call: Call) -> QueryDataVersionResponse:
         self.asked.append(322)
+        await self._answer(322)
         return QueryDataVersionResponse(changed=True)
+
+    async def _answer(self, code: int) -> None:
+        if code in self.silent:
+            await asyncio.Event().wait()
 
     async def _settings(self, request: Empty, call: Call) -> Reply:
         self.asked.append(319)
+        await self._answer(319)
         if self.settings is None:
             raise CommandError(ResponseCode.NO_PERMISSION, "not for brokers")
         return Reply(body=self.settings)
@@ -229,14 +237,16 @@ def split(*bodies: bytes, broker_id: int = 0, is_current: Callable[[], bool] = l
 
 @asynccontextmanager
 async def registering(
-    registration: Callable[[], Awaitable[Registrations | None]], *servers: FakeNameServer
+    registration: Callable[[], Awaitable[Registrations | None]],
+    *servers: FakeNameServer,
+    timeout_ms: int = 1_000,
 ) -> AsyncIterator[RouteRegistration]:
     client, tasks = RemotingClient(on_closed=lambda lost: routes.connection_lost(lost)), TaskSet()
     routes = RouteRegistration(
         client,
         [await server.start() for server in servers],
         period_ms=60_000,
-        timeout_ms=1_000,
+        timeout_ms=timeout_ms,
         registration=registration,
         on_answer=lambda answer: None,
     )
@@ -311,6 +321,26 @@ async def test_a_name_server_that_would_delete_gets_no_part() -> None:
         await deletes.listener.start()
         await until(lambda: len(routes.registered) == 3)
         assert routes.no_split == ""
+
+
+@pytest.mark.parametrize("silent", [322, 319])
+async def test_a_name_server_that_does_not_tell_its_setting_in_time_gets_no_part(
+    monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """It may be one that would delete. It is asked again."""
+    monkeypatch.setattr("broker.naming.route_registration.UNREGISTERED_PERIOD_MS", 20)
+    slow = FakeNameServer()
+    slow.silent, slow.settings = {silent}, b"deleteTopicWithBrokerRegistration=true\n"
+
+    async def registration() -> Registrations:
+        return split(b"1", b"2")
+
+    async with registering(registration, slow, timeout_ms=50) as routes:
+        await until(lambda: slow.asked.count(silent) > 1)
+        assert slow.seen.empty() and "does not tell" in "".join(routes.problems.values())
+        slow.silent.clear()
+        await until(lambda: bool(routes.no_split))
+        assert slow.seen.empty()
 
 
 async def test_the_setting_is_known_before_the_topics_do_not_fit() -> None:
