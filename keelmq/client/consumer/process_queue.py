@@ -83,6 +83,7 @@ class ProcessQueue:
         """Pulls until cancelled; repeats pulls that are refused or get no response."""
         failures = 0
         while True:
+            window: Window | None = None
             try:
                 if self._needs_lock:
                     await self.until_locked()
@@ -97,7 +98,7 @@ class ProcessQueue:
                 started = time.monotonic()
                 result = await self._pull(window)
             except PullError as error:
-                if error.damaged is not None and self._passes(error.damaged):
+                if error.damaged is not None and self._passes(window, error.damaged):
                     continue
                 logger.warning("pull of %s: %s", self.queue, error)
                 failures += 1
@@ -210,11 +211,11 @@ class ProcessQueue:
                 return each.queue_offset
         return None
 
-    def _passes(self, damaged: DamagedRecord) -> bool:
-        """Goes on behind a message that the broker refuses, if the settings say so."""
-        window = self.window
-        if window is None or damaged.end_offset <= window.next_offset:
-            return False  # the queue was moved meanwhile
+    def _passes(self, window: Window | None, damaged: DamagedRecord) -> bool:
+        """Goes on behind a message that the broker refuses, if the settings say so. Returns whether to pull
+        again at once. window: that of the pull."""
+        if window is None or self.window is not window:
+            return True  # the queue was moved meanwhile
         if self.damage.passes(damaged, now_ms(), may_heal=True):
             window.add((), damaged.end_offset)
             return True

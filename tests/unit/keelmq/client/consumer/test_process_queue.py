@@ -377,6 +377,22 @@ async def test_a_message_that_the_broker_may_heal_is_waited_for(clock: Clock, no
         assert [each.queue_offset for each in mine.take(9)[1]] == [2, 7]
 
 
+async def test_a_queue_that_was_moved_back_skips_nothing_in_front_of_a_damaged_message() -> None:
+    """The refusal came in the turn of the loop in which an operator has reset the offset."""
+    reads = Reads(refused(100), found(0, 1), start=100)
+    async with reading(reads, settings=ConsumerSettings(damaged_wait_ms=0)) as (mine, _):
+        pull = reads.pull
+
+        async def moved(*asked: Any, **options: Any) -> PullResult:
+            if not reads.pulls:
+                mine.seek(0)
+            return await pull(*asked, **options)
+
+        reads.pull = moved  # type: ignore[method-assign]
+        assert await reads.pulled_again() == 2
+        assert mine.commit_offset == 0 and reads.reports.skipped == 0
+
+
 async def test_the_pause_ends_when_the_wait_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "keelmq.client.consumer.process_queue.PULL_AGAIN", Backoff(first_ms=600_000, max_ms=600_000)
