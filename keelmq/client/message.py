@@ -348,7 +348,8 @@ def _unwrapped(batch: MessageExt) -> list[MessageExt]:
             body_at, end = at + _ITEM.size, at + size
             (properties_bytes,) = _SHORT.unpack_from(data, body_at + body_bytes)
             properties_at = body_at + body_bytes + _SHORT.size
-            if body_bytes < 0 or properties_at + properties_bytes != end or end > len(data):
+            lengths_fit = body_bytes >= 0 and properties_bytes >= 0
+            if not lengths_fit or properties_at + properties_bytes != end or end > len(data):
                 return [batch]
             found.append(
                 replace(

@@ -147,6 +147,14 @@ def test_text_that_is_not_utf_8_comes_with_replacement_characters() -> None:
     assert (second.body, second.properties, third.body) == (b"2", {"k": "caf\ufffd"}, b"3")
 
 
+def test_a_batch_with_a_negative_length_is_one_message() -> None:
+    """RocketMQ's brokers store it without a check. Such an item ends where it begins: it was read for
+    ever."""
+    backwards = struct.pack(">iiiiih", 0, 0, 0, 0, 0, -22)
+    (found,) = decode_messages(record(backwards, sys_flag=INNER_BATCH_FLAGS, topic="T", v2=True))
+    assert found.body == backwards
+
+
 def test_properties_are_read_leniently() -> None:
     assert decode_properties("a\x01b\x02c\x01\x02\x01d\x02e\x02f\x01g\x01h") == {"a": "b", "f": "g\x01h"}
 
