@@ -81,25 +81,6 @@ class LogCheck:
         damaged = self._damage.overlaps(offset, end) if self._damage and end > offset else None
         return end if damaged is None else max(damaged.start, offset)
 
-    def sendable_end(self, offset: int) -> int:
-        """Returns how far a replica may be sent the log from `offset` on: what is known to be whole, and
-        damage that an operator has marked."""
-        log = self._log
-        while offset < log.max_offset:
-            known = self.whole.end_of(offset)
-            if known >= self._fresh_offset:
-                known = log.max_offset
-            damaged = self._damage.overlaps(offset, max(known, offset + 1)) if self._damage else None
-            if damaged is not None and damaged.is_skipped:
-                offset = damaged.end
-            elif damaged is not None:
-                return max(damaged.start, offset)
-            elif known == offset:
-                return offset
-            else:
-                offset = known
-        return offset
-
     def check_some(self, offset: int) -> None:
         """Checks some records from `offset` on, which was not checked yet, or the one that `offset` is in;
         PIECE_BYTES at most, or one record."""
