@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cli.lab.chaos.history import DAMAGED, Batch, BatchRead
-from cli.lab.chaos.traffic import Recorder
+from cli.lab.chaos.traffic import Recorder, final_pulls
 from cli.lab.full_load import BatchProducer
 from cli.lab.numbered_batches import BatchTemplate, read_numbered
 from keelmq.client import (
@@ -19,7 +19,6 @@ from keelmq.client import (
     MessageQueue,
     PullConsumer,
     PullError,
-    PullStatus,
     SendError,
 )
 
@@ -199,23 +198,14 @@ async def read_bursts(
     namesrv_addr: str, queues: Sequence[MessageQueue], recorder: Recorder
 ) -> list[BatchRead]:
     """Returns the final reads: every queue from its first message to its end. PullError: a read failed."""
-    entries = []
-    async with PullConsumer(namesrv_addr, "keelmq-chaos-final") as consumer:
-        for queue in queues:
-            position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-            while position < end:
-                result = await consumer.pull(queue, position, FINAL_NUMS)
-                entries.append(
-                    BatchRead(
-                        t=recorder.clock(),
-                        by="final",
-                        queue=queue.queue_id,
-                        read=len(result.messages),
-                        runs=tuple(runs_of(result.messages)),
-                        final=True,
-                    )
-                )
-                if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
-                    break  # it ends earlier than its master said: what is missing counts as lost
-                position = result.next_begin_offset
-    return entries
+    return [
+        BatchRead(
+            t=recorder.clock(),
+            by="final",
+            queue=queue.queue_id,
+            read=len(result.messages),
+            runs=tuple(runs_of(result.messages)),
+            final=True,
+        )
+        async for queue, _, result in final_pulls(namesrv_addr, queues, FINAL_NUMS)
+    ]

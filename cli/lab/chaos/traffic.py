@@ -7,7 +7,7 @@ been restarted: it queries its committed offsets and reads from there.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -368,14 +368,23 @@ def read_entry(
 
 async def read_all(namesrv_addr: str, queues: list[MessageQueue], recorder: Recorder) -> list[Read]:
     """Returns the final reads: every queue from its first message to its end. PullError: a read failed."""
-    entries = []
+    return [
+        read_entry(recorder.clock(), "final", position, queue, result, final=True)
+        async for queue, position, result in final_pulls(namesrv_addr, queues, FINAL_NUMS)
+    ]
+
+
+async def final_pulls(
+    namesrv_addr: str, queues: Sequence[MessageQueue], max_nums: int
+) -> AsyncIterator[tuple[MessageQueue, int, PullResult]]:
+    """Yields (queue, start offset, result) of pulls from the first message of each queue to its end.
+    PullError: a pull failed."""
     async with PullConsumer(namesrv_addr, "keelmq-chaos-final") as consumer:
         for queue in queues:
             position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
             while position < end:
-                result = await consumer.pull(queue, position, FINAL_NUMS)
-                entries.append(read_entry(recorder.clock(), "final", position, queue, result, final=True))
+                result = await consumer.pull(queue, position, max_nums)
+                yield queue, position, result
                 if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
                     break  # it ends earlier than its master said: what is missing counts as lost
                 position = result.next_begin_offset
-    return entries
