@@ -12,8 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from broker.message.record_search import Search, search_damage
-from broker.store.log_check import Piece
+import msgspec
+
+from broker.healing.evidence import records_of
+from broker.message.record_check import last_good, next_good
+from broker.store.log_check import Piece, why_bad
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -51,6 +54,15 @@ class ChecksumError(Exception):
     """The range cannot be read. The text says why."""
 
 
+class Search(msgspec.Struct, frozen=True):
+    """is_anchored: False if no record boundary was found in front of the range; then `damaged` is all of it.
+    records: whole ones that overlap the range."""
+
+    damaged: tuple[Piece, ...]
+    records: int
+    is_anchored: bool
+
+
 class StoreChecksums:
     """Owned by the event loop's thread. One request is served at a time: the disk is for the messages."""
 
@@ -83,10 +95,10 @@ class StoreChecksums:
             stop = min(end, start - start % file_bytes + file_bytes)
             found = await self._search(start, stop)
             if found.is_anchored:
-                for part in found.damaged:  # so that it is healed from another replica
-                    self._store.log_check.found(Piece(part.start, part.end, part.reason))
+                for piece in found.damaged:  # so that it is healed from another replica
+                    self._store.log_check.found(piece)
             damaged += [
-                DamagedLogPart(start_offset=each.start, end_offset=each.end, reason=each.reason)
+                DamagedLogPart(start_offset=each.start, end_offset=each.end, reason=each.fault)
                 for each in found.damaged
             ]
             start, records = stop, records + found.records
@@ -103,7 +115,12 @@ class StoreChecksums:
                 low,
                 high,
                 lambda files, low=low: search_damage(  # type: ignore[misc]
-                    b"".join(_pieces(files)), low, start, end, is_boundary=low == first
+                    b"".join(_pieces(files)),
+                    low,
+                    start,
+                    end,
+                    file_bytes=log.file_bytes,
+                    is_boundary=low == first,
                 ),
             )
             if found.is_anchored and (high == last or all(each.end < high for each in found.damaged)):
@@ -199,6 +216,34 @@ def _first_at(queue: ConsumeQueue, log_offset: int) -> int:
         offset, size, _ = queue.unit(middle)
         low, high = (middle + 1, high) if size == FILLER_SIZE or offset < log_offset else (low, middle)
     return low
+
+
+def search_damage(
+    data: bytes, base: int, start: int, end: int, *, file_bytes: int, is_boundary: bool
+) -> Search:
+    """Returns the damaged parts that overlap the log's [start, end), whose record boundaries are not known.
+
+    data: the log from offset `base` on, within one file; it should go on behind `end` for the longest record.
+    is_boundary: a record begins at `base`."""
+    # Boundaries are found by BODYCRC, which is enough for that; records_of() says which records are sound.
+    assert base <= start < end <= base + len(data)
+    view = memoryview(data)
+    at = last_good(view, start - base, base)
+    if at < 0 and not is_boundary:
+        return Search((Piece(start, end, "no whole record is in front of it"),), 0, is_anchored=False)
+    at, damaged, records = max(at, 0), list[Piece](), 0
+    while base + at < end:
+        for record in records_of(view[at:], base + at, file_bytes=file_bytes):
+            if record.offset >= end:
+                break
+            at = record.offset + record.parsed[0] - base
+            records += base + at > start
+        if base + at < end:
+            bad, file_left = base + at, file_bytes - (base + at) % file_bytes
+            found = next_good(view, at, len(view), bad, file_left)
+            at = len(view) if found < 0 else found
+            damaged.append(Piece(bad, base + at, why_bad(view[bad - base :], bad)))
+    return Search(tuple(damaged), records, is_anchored=True)
 
 
 def _piece_crcs(files: Iterable[tuple[int, int, int]], size: int) -> list[int]:

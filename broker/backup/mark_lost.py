@@ -29,6 +29,7 @@ from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import StoreError, listed_files, lock_directory, sync_directory
 from broker.store.log_check import check_file
 from broker.store.queue.consume_queue import FILLER_SIZE, GAP_FILLER, UNIT, UNIT_BYTES
+from keelmq.runtime.durable_file import replace_file
 
 KEPT_PREFIX = "lost-"
 UNITS_AT_ONCE = 16_384
@@ -188,7 +189,7 @@ def _mark(store: StoreReport, lost: LostRange, kept: Path) -> None:
     base, size = int(file.name), lost.end - lost.start
     with file.open("r+b") as opened, closing(_Damage(store.root)) as damage:
         old = os.pread(opened.fileno(), size, lost.start - base)
-        _keep(kept / f"{lost.start}-{lost.end}", old)
+        replace_file(kept / f"{lost.start}-{lost.end}", old, keep_backup=False)
         try:
             data = lost_records(
                 lost.start,
@@ -218,14 +219,6 @@ class _Damage:
 
     def close(self) -> None:
         self.ranges.save()
-
-
-def _keep(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(path.parent)
 
 
 def _time_beside(file: int, base: int, lost: LostRange) -> int:

@@ -175,10 +175,10 @@ class MasterProtocol(asyncio.Protocol):
         check, position = self._server.check, link.position
         if position < 0:
             return False
-        link.sendable_end = end = check.sendable_end(position)
+        link.sendable_end = end = check.known_end(position)
         if end == position < self._server.log.max_offset and check.needs_check(position):
             check.check_some(position)
-            link.sendable_end = end = check.sendable_end(position)
+            link.sendable_end = end = check.known_end(position)
         ahead = link.is_far_behind and end - position < SENDFILE_BYTES and check.needs_check(end)
         if not ahead or self._fd < 0 or self._server.catch_up.is_full:
             return False

@@ -105,8 +105,8 @@ class SendCheck(Protocol):
 
     is_all_whole: bool
 
-    def sendable_end(self, offset: int) -> int:
-        """Returns how far the log may be sent from `offset` on."""
+    def known_end(self, offset: int) -> int:
+        """Returns how far the log is known to be whole from `offset` on, and may be sent."""
         ...
 
     def needs_check(self, offset: int) -> bool:

@@ -119,7 +119,7 @@ class Healer:
         return [
             each
             for each in store.damage.ranges
-            if not each.is_skipped and each.end <= end and each.start >= store.commit_log.min_offset
+            if each.end <= end and each.start >= store.commit_log.min_offset
         ]
 
     async def heal(self, ranges: Sequence[DamagedRange]) -> bool:

@@ -1,8 +1,8 @@
 """Checks runs of records of a log: sizes, own offsets and BODYCRC, as record.parse() with check_crc. Pure; a
 compiled leaf.
 
-A record carries its own CommitLog offset, so the next good record behind a damaged one is found by search: a
-copy of a record in the body of another one has another offset.
+A record carries its own CommitLog offset, so the next good record behind a damaged one, and the last one in
+front of any byte, are found by search: a copy of a record in the body of another one has another offset.
 """
 
 import struct
@@ -71,6 +71,20 @@ def next_good(view: memoryview, pos: int, end: int, offset: int, file_left: int)
     must end there."""
     found = [_first(view, pos, end, offset, magic, file_left) for magic in (*RECORD_MAGICS, _BLANK_MAGIC)]
     return min([at for at in found if at >= 0], default=-1)
+
+
+def last_good(view: memoryview, pos: int, offset: int) -> int:
+    """Returns the position of the last good record that begins at or in front of `pos`; -1: there is none.
+    Blank records do not count. offset: CommitLog offset of the view."""
+    raw, last = bytes(view[: pos + BLANK_BYTES]), -1  # the magic code behind `pos` as well
+    for magic in RECORD_MAGICS:
+        at = raw.rfind(magic)
+        while at >= _MAGIC_AT + max(last, 0):
+            start = at - _MAGIC_AT
+            if parse(view, start, len(view), offset=offset + start, check_crc=True) is not None:
+                last = start
+            at = raw.rfind(magic, 0, at)
+    return last
 
 
 def _first(view: memoryview, pos: int, end: int, offset: int, magic: bytes, file_left: int) -> int:

@@ -18,7 +18,7 @@ from broker.metadata.service import Metadata
 from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
-from broker.store.whole_reading import DamagedRecordError, is_served
+from broker.store.whole_reading import DamagedRecordError, check_record
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 
@@ -165,10 +165,11 @@ class TermService(ABC):
 
     def _record(self, log_offset: int, size: int) -> Record | None:
         """Returns the record of `size` bytes at log_offset. None: retention has deleted it, or its unit is
-        lost, which has no size, or it is damaged and marked to be passed. Raises DamagedRecordError."""
+        lost, which has no size. Raises DamagedRecordError."""
         view = self._store.commit_log.view(log_offset, size)
-        if len(view) != size or size <= 0 or not is_served(self._store.log_check, log_offset, size):
+        if len(view) != size or size <= 0:
             return None
+        check_record(self._store.log_check, log_offset, size)
         return decode(view)
 
     def _record_at(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:

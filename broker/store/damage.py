@@ -5,7 +5,7 @@ around it are. Ranges are found by reads, by the scrub and at a start. They end 
 another replica, cut off, or deleted by retention.
 
 Owned by the event loop's thread; save() may run in any thread. Invariant: `ranges` ascends, and no two of
-them overlap, or touch with the same is_skipped.
+them overlap or touch.
 
 The file, damagedRanges in the store's directory, is one line of JSON behind its CRC-32 in hex and a blank. A
 range that was found and not saved yet is found again after a crash.
@@ -34,14 +34,12 @@ FILE_NAME: Final = "damagedRanges"
 
 
 class DamagedRange(msgspec.Struct, frozen=True):
-    """CommitLog offsets from start to end, exclusive. found_ms: wall clock. is_skipped: an operator has
-    decided that consumers pass this range, for no replica has it."""
+    """CommitLog offsets from start to end, exclusive. found_ms: wall clock."""
 
     start: int
     end: int
     reason: str
     found_ms: int
-    is_skipped: bool = False
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -96,8 +94,7 @@ class DamagedRanges:
     # -- changes -----------------------------------------------------------------------------------------
 
     def add(self, start: int, end: int, reason: str) -> bool:
-        """Adds a range that was found to be damaged. Returns False if it was known already. Skipped ranges
-        stay skipped."""
+        """Adds a range that was found to be damaged. Returns False if it was known already."""
         assert 0 <= start < end
         free = [(start, end)]
         for known in self.ranges:
@@ -117,19 +114,6 @@ class DamagedRanges:
                 kept.append(msgspec.structs.replace(known, start=low, end=high))
         self._set(kept)
 
-    def skip(self, start: int, end: int) -> None:
-        """Marks what is damaged between start and end as skipped."""
-        kept: list[DamagedRange] = []
-        for known in self.ranges:
-            low, high = max(known.start, start), min(known.end, end)
-            if low >= high:
-                kept.append(known)
-                continue
-            rest = _without((known.start, known.end), low, high)
-            kept += [msgspec.structs.replace(known, start=at, end=to) for at, to in rest]
-            kept.append(msgspec.structs.replace(known, start=low, end=high, is_skipped=True))
-        self._set(kept)
-
     def remove_below(self, min_offset: int) -> None:
         """Forgets what retention has deleted."""
         if self.ranges and self.ranges[0].start < min_offset:
@@ -144,7 +128,7 @@ class DamagedRanges:
         ranges.sort(key=lambda item: item.start)
         merged: list[DamagedRange] = []
         for item in ranges:
-            if merged and merged[-1].end == item.start and merged[-1].is_skipped == item.is_skipped:
+            if merged and merged[-1].end == item.start:
                 merged[-1] = _joined(merged[-1], item)
             else:
                 merged.append(item)
@@ -169,20 +153,16 @@ class DamagedRanges:
 
     @property
     def unhealed_bytes(self) -> int:
-        """Bytes in all ranges that are not skipped."""
+        """Bytes in all ranges."""
         return self.unhealed_below(sys.maxsize)
 
     def unhealed_below(self, offset: int) -> int:
-        """Returns the bytes in front of `offset` in ranges that are not skipped."""
-        return sum(
-            min(item.end, offset) - item.start
-            for item in self.ranges
-            if not item.is_skipped and item.start < offset
-        )
+        """Returns how many bytes in front of `offset` are damaged."""
+        return sum(min(item.end, offset) - item.start for item in self.ranges if item.start < offset)
 
     def describe(self) -> str:
-        """Returns the ranges that are not skipped, for people; empty: there are none."""
-        found = [item for item in self.ranges if not item.is_skipped]
+        """Returns the ranges, for people; empty: there are none."""
+        found = self.ranges
         if not found:
             return ""
         shown = "; ".join(f"{item.start}..{item.end}: {item.reason}" for item in found[:TOLD_MAX])
@@ -191,11 +171,8 @@ class DamagedRanges:
         return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}{healing}"
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
-        """Returns the first range that is not skipped and begins in front of `below`, or None."""
-        for known in self.ranges:
-            if not known.is_skipped:
-                return known if known.start < below else None
-        return None
+        """Returns the first range if it begins in front of `below`, or None."""
+        return self.ranges[0] if self.ranges and self.ranges[0].start < below else None
 
 
 def _without(piece: tuple[int, int], start: int, end: int) -> list[tuple[int, int]]:
@@ -207,9 +184,7 @@ def _without(piece: tuple[int, int], start: int, end: int) -> list[tuple[int, in
 
 
 def _joined(left: DamagedRange, right: DamagedRange) -> DamagedRange:
-    return DamagedRange(
-        left.start, right.end, left.reason, left.found_ms, left.is_skipped and right.is_skipped
-    )
+    return DamagedRange(left.start, right.end, left.reason, left.found_ms)
 
 
 def encode_ranges(ranges: tuple[DamagedRange, ...]) -> bytes:

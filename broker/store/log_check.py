@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from broker.message.record import BLANK_BYTES, HEADER_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Parsed, parse
-from broker.message.record_check import RECORD_MAGICS, good_end, next_good
+from broker.message.record_check import good_end, last_good, next_good
 from broker.store.damage import DamagedRange, DamagedRanges
 from broker.store.log.commit_log import CommitLog
 from broker.store.whole_ranges import WholeRanges
@@ -21,7 +21,6 @@ PIECE_BYTES: Final = 256 << 10
 SEARCH_BYTES: Final = 8 << 20
 """Twice the largest record: a good one that begins in the first half ends in it."""
 _HEAD = struct.Struct(">iI")
-_MAGIC_AT: Final = 4
 
 
 class Piece(NamedTuple):
@@ -81,25 +80,6 @@ class LogCheck:
         damaged = self._damage.overlaps(offset, end) if self._damage and end > offset else None
         return end if damaged is None else max(damaged.start, offset)
 
-    def sendable_end(self, offset: int) -> int:
-        """Returns how far a replica may be sent the log from `offset` on: what is known to be whole, and
-        damage that an operator has marked."""
-        log = self._log
-        while offset < log.max_offset:
-            known = self.whole.end_of(offset)
-            if known >= self._fresh_offset:
-                known = log.max_offset
-            damaged = self._damage.overlaps(offset, max(known, offset + 1)) if self._damage else None
-            if damaged is not None and damaged.is_skipped:
-                offset = damaged.end
-            elif damaged is not None:
-                return max(damaged.start, offset)
-            elif known == offset:
-                return offset
-            else:
-                offset = known
-        return offset
-
     def check_some(self, offset: int) -> None:
         """Checks some records from `offset` on, which was not checked yet, or the one that `offset` is in;
         PIECE_BYTES at most, or one record."""
@@ -127,16 +107,9 @@ class LogCheck:
         file_start = offset - offset % log.file_bytes
         begin = max(file_start, offset - SEARCH_BYTES // 2, log.min_offset)
         view = log.view(begin, log.file_bytes)
-        raw = bytes(view[: offset - begin + BLANK_BYTES])  # the magic code may be cut
-        for magic in RECORD_MAGICS:
-            at = raw.rfind(magic)
-            while at >= _MAGIC_AT:
-                start = at - _MAGIC_AT
-                parsed = parse(view, start, len(view), offset=begin + start, check_crc=True)
-                if parsed is not None and begin + start + parsed[0] > offset:
-                    return Piece(begin + start, begin + start + parsed[0])
-                at = -1 if parsed is not None else raw.rfind(magic, 0, at)
-        return None
+        at = last_good(view, offset - begin, begin)
+        end = 0 if at < 0 else begin + at + _HEAD.unpack_from(view, at)[0]
+        return Piece(begin + at, end) if end > offset else None
 
     def is_whole(self, start: int, end: int) -> bool:
         """Whether these bytes are known to be whole."""
@@ -182,7 +155,9 @@ def why_bad(view: memoryview, offset: int) -> str:
         return f"no record is at {offset}: size {size}, magic code {magic:#x}"
     if parse(view, 0, len(view), offset=offset) is None:
         return f"the header of the record at {offset} is damaged, or its lengths are"
-    return f"the checksum of the record at {offset} does not match its body"
+    if parse(view, 0, len(view), offset=offset, check_crc=True) is None:
+        return f"the checksum of the record at {offset} does not match its body"
+    return f"the checksum of the whole record at {offset} does not match"
 
 
 def past_damage(log: CommitLog, view: memoryview, pos: int, end: int, offset: int) -> Parsed | None:

@@ -1,7 +1,7 @@
 """Takes damaged records out of what a pull or pop has read: those in front of the first one are delivered.
 
-The first damaged record that a consumer asks for is an error, as long as it can be healed. If an operator has
-set a mark, the consumer passes it.
+The first damaged record that a consumer asks for is an error until it is healed, or replaced by a record that
+stands for a lost one.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,8 @@ from broker.store.log_check import LogCheck
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import is_wanted
 from broker.store.queue.consume_queue import FILLER_SIZE, UNIT_BYTES, ConsumeQueue
-from broker.store.queue.reading import DamagedQueueError, GetResult, GetStatus
+from broker.store.queue.reading import DamagedQueueError, GetResult
+from keelmq.remoting.damage_remarks import DamagedMessage, message_remark, record_remark
 
 UNITS_AT_ONCE = 1_024
 
@@ -23,12 +24,8 @@ UNITS_AT_ONCE = 1_024
 class DamagedRecordError(DamagedQueueError):
     """A record failed its checksum. range: what is damaged of the log."""
 
-    def __init__(self, what: str, damage: DamagedRange) -> None:
-        super().__init__(
-            f"{what} is damaged: CommitLog {damage.start}..{damage.end}: {damage.reason}; it is served again"
-            " when it was fetched from a replica that has it, and keelmq repair can set a mark that consumers"
-            " pass"
-        )
+    def __init__(self, text: str, damage: DamagedRange) -> None:
+        super().__init__(text)
         self.range = damage
 
 
@@ -63,22 +60,20 @@ def whole_part(
     number, damage = found
     if number:
         return read(sum([each.next_offset - each.queue_offset for each in named[:number]]))
-    if damage.is_skipped:
-        status, low, high = GetStatus.NO_MATCHED_MESSAGE, result.min_offset, result.max_offset
-        return GetResult(status, named[0].next_offset, low, high, [])
-    first, last = named[0].queue_offset, named[0].next_offset - 1
-    messages = f"message {first}" if first == last else f"messages {first} to {last}"
-    what = f"{messages} of topic {queue.topic}, queue {queue.queue_id},"
-    raise DamagedRecordError(what, damage)
+    first, behind = named[0].queue_offset, named[0].next_offset
+    message = DamagedMessage(
+        queue.topic, queue.queue_id, first, behind, damage.start, damage.end, damage.reason
+    )
+    raise DamagedRecordError(message_remark(message), damage)
 
 
-def is_served(check: LogCheck, start: int, size: int) -> bool:
-    """Whether the record of `size` bytes at `start` may be read. False: it is damaged, and an operator has
-    set a mark that readers pass. Raises DamagedRecordError, or ValueError if it has another size."""
+def check_record(check: LogCheck, start: int, size: int) -> None:
+    """Raises DamagedRecordError if the record of `size` bytes at `start` is damaged, and ValueError if it has
+    another size."""
     damage = check.first_bad(start, start + size)
-    if damage is not None and not damage.is_skipped:
-        raise DamagedRecordError(f"the record at {start}", damage)
-    return damage is None
+    if damage is not None:
+        text = record_remark(f"the record at {start}", damage.start, damage.end, damage.reason)
+        raise DamagedRecordError(text, damage)
 
 
 def _are_whole(check: LogCheck, log: CommitLog, queue: ConsumeQueue, begin: int, end: int) -> bool:

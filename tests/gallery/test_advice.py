@@ -164,7 +164,7 @@ REGISTER = {
     "broker/store/log/commit_log.py": "keelmq repair --resync --yes asks the others for a sound copy first",
     "broker/store/queue/opening.py": "after keelmq verify, or ConsumeQueues from the log beside them",
     "broker/store/store_check.py": "ConsumeQueues, from the log beside them",
-    "broker/store/whole_reading.py": "a mark that the command refuses while a replica may have a sound copy",
+    "keelmq/remoting/damage_remarks.py": "a mark: the command refuses while a replica may have a sound copy",
     "cli/doctor/files.py": "a warning of unclean elections",
     "cli/doctor/plain_groups.py": "only a broker without messages becomes a slave",
     "cli/doctor/rules.py": "a warning of unclean elections",

@@ -10,10 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from cli.lab.chaos.history import DAMAGED, Batch, BatchRead, End
-from cli.lab.chaos.traffic import Recorder
+from cli.lab.chaos.history import DAMAGED, Batch, BatchRead
+from cli.lab.chaos.traffic import Recorder, final_pulls
 from cli.lab.full_load import BatchProducer
 from cli.lab.numbered_batches import BatchTemplate, read_numbered
 from keelmq.client import (
@@ -21,9 +19,7 @@ from keelmq.client import (
     MessageQueue,
     PullConsumer,
     PullError,
-    PullStatus,
     SendError,
-    SendErrorKind,
 )
 
 TOPIC: Final = "KeelChaosBursts"
@@ -40,7 +36,27 @@ FINAL_NUMS: Final = 1_000
 Run = tuple[int, int, int, int, int]
 
 
-class BurstSenders:
+class _Running:
+    """A task that runs until it is stopped."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Raises the exception that has ended it, if there is one."""
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def _ended(self) -> None:
+        if self._task is not None:
+            await self._task
+
+    async def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class BurstSenders(_Running):
     """`messages`: of all bursts together. Bursts are spread over `minutes`."""
 
     def __init__(
@@ -52,29 +68,20 @@ class BurstSenders:
         self._share = max(BATCH_MESSAGES, int(messages / bursts))
         self._dice = random.Random(f"{seed} bursts")
         self._batches: dict[int, int] = {}
-        self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
     def start(self, queues: Sequence[MessageQueue]) -> None:
         """Begins with a calm phase."""
         self._task = asyncio.create_task(self._run(queues))
 
-    def check(self) -> None:
-        """Raises the exception that ended the bursts, if there is one."""
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            self._task.result()
-
     async def stop(self) -> None:
         """Sends no new batch; returns when those in flight have ended."""
         self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._ended()
 
     async def cancel(self) -> None:
         """Ends the bursts at once; batches in flight are not waited for."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._cancel()
         await self._producer.close()
 
     async def _run(self, queues: Sequence[MessageQueue]) -> None:
@@ -120,53 +127,32 @@ class BurstSenders:
                 TOPIC, body, key, queue=queue, timeout_ms=SEND_TIMEOUT_MS
             )
         except SendError as error:
-            end: End = "info" if error.kind is SendErrorKind.UNKNOWN else "fail"
-            recorder.put(
-                replace(invoked, t=recorder.clock(), type=end, attempts=error.attempts, remark=str(error))
-            )
+            recorder.send_failed(invoked, error)
             return False
-        recorder.put(
-            replace(
-                invoked,
-                t=recorder.clock(),
-                type="ok",
-                offset=result.queue_offset,
-                attempts=result.attempts,
-                uncertain=result.uncertain_attempts,
-            )
-        )
+        recorder.send_ended(invoked, result)
         return True
 
 
-class BurstReader:
+class BurstReader(_Running):
     """Reads at random places of the bursts' queues, and records what is damaged, as long as it runs."""
 
     def __init__(self, namesrv_addr: str, recorder: Recorder, *, seed: int) -> None:
         self._pull = PullConsumer(namesrv_addr, "keelmq-chaos-burst-reader")
         self._recorder, self._dice = recorder, random.Random(f"{seed} burst reader")
-        self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
     def start(self, queues: Sequence[MessageQueue]) -> None:
         """Begins to read."""
         self._task = asyncio.create_task(self._run(queues))
 
-    def check(self) -> None:
-        """Raises the exception that ended the reading, if there is one."""
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            self._task.result()
-
     async def stop(self) -> None:
         """Returns when the read in progress has ended."""
         self._stopping = True
-        if self._task is not None:
-            await self._task
+        await self._ended()
 
     async def close(self) -> None:
         """Cancels the reading and closes the connections."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._cancel()
         await self._pull.close()
 
     async def _run(self, queues: Sequence[MessageQueue]) -> None:
@@ -212,23 +198,14 @@ async def read_bursts(
     namesrv_addr: str, queues: Sequence[MessageQueue], recorder: Recorder
 ) -> list[BatchRead]:
     """Returns the final reads: every queue from its first message to its end. PullError: a read failed."""
-    entries = []
-    async with PullConsumer(namesrv_addr, "keelmq-chaos-final") as consumer:
-        for queue in queues:
-            position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-            while position < end:
-                result = await consumer.pull(queue, position, FINAL_NUMS)
-                entries.append(
-                    BatchRead(
-                        t=recorder.clock(),
-                        by="final",
-                        queue=queue.queue_id,
-                        read=len(result.messages),
-                        runs=tuple(runs_of(result.messages)),
-                        final=True,
-                    )
-                )
-                if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
-                    break  # it ends earlier than its master said: what is missing counts as lost
-                position = result.next_begin_offset
-    return entries
+    return [
+        BatchRead(
+            t=recorder.clock(),
+            by="final",
+            queue=queue.queue_id,
+            read=len(result.messages),
+            runs=tuple(runs_of(result.messages)),
+            final=True,
+        )
+        async for queue, _, result in final_pulls(namesrv_addr, queues, FINAL_NUMS)
+    ]

@@ -7,14 +7,25 @@ been restarted: it queries its committed offsets and reads from there.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from cli.lab.ack_log import make_body, read_body
-from cli.lab.chaos.history import DAMAGED, AnyEntry, Commit, End, Fetch, Read, Send, make_number, sender_of
+from cli.lab.chaos.history import (
+    DAMAGED,
+    AnyEntry,
+    Batch,
+    Commit,
+    End,
+    Fetch,
+    Read,
+    Send,
+    make_number,
+    sender_of,
+)
 from keelmq.client import (
     Message,
     MessageExt,
@@ -26,6 +37,7 @@ from keelmq.client import (
     PullStatus,
     SendError,
     SendErrorKind,
+    SendResult,
 )
 from keelmq.client.cluster.routes import RouteCache, RouteError
 from keelmq.remoting.client import RemotingClient
@@ -74,6 +86,25 @@ class Recorder:
     clock: Callable[[], int]
     put: Callable[[AnyEntry], None]
     counts: Counts = field(default_factory=Counts)
+
+    def send_failed(self, invoked: Send | Batch, error: SendError) -> None:
+        """Records the end of a send that was not acknowledged."""
+        end: End = "info" if error.kind is SendErrorKind.UNKNOWN else "fail"
+        self.put(replace(invoked, t=self.clock(), type=end, attempts=error.attempts, remark=str(error)))
+
+    def send_ended(self, invoked: Send | Batch, result: SendResult) -> None:
+        """Records the end of a send that was acknowledged."""
+        self.put(
+            replace(
+                invoked,
+                t=self.clock(),
+                type="ok",
+                queue=result.queue_id,
+                offset=result.queue_offset,
+                attempts=result.attempts,
+                uncertain=result.uncertain_attempts,
+            )
+        )
 
 
 class Senders:
@@ -138,25 +169,12 @@ class Senders:
             result = await self._producer.send(message, queue=queue, timeout_ms=timeout_ms)
         except SendError as error:
             counts.errors += 1
-            end: End = "info" if error.kind is SendErrorKind.UNKNOWN else "fail"
-            recorder.put(
-                replace(invoked, t=recorder.clock(), type=end, attempts=error.attempts, remark=str(error))
-            )
+            recorder.send_failed(invoked, error)
             return False
         counts.acked += 1
         counts.retried += result.attempts > 1
         counts.last_ok_begun = max(counts.last_ok_begun, begun)
-        recorder.put(
-            replace(
-                invoked,
-                t=recorder.clock(),
-                type="ok",
-                queue=result.queue_id,
-                offset=result.queue_offset,
-                attempts=result.attempts,
-                uncertain=result.uncertain_attempts,
-            )
-        )
+        recorder.send_ended(invoked, result)
         return True
 
 
@@ -350,14 +368,23 @@ def read_entry(
 
 async def read_all(namesrv_addr: str, queues: list[MessageQueue], recorder: Recorder) -> list[Read]:
     """Returns the final reads: every queue from its first message to its end. PullError: a read failed."""
-    entries = []
+    return [
+        read_entry(recorder.clock(), "final", position, queue, result, final=True)
+        async for queue, position, result in final_pulls(namesrv_addr, queues, FINAL_NUMS)
+    ]
+
+
+async def final_pulls(
+    namesrv_addr: str, queues: Sequence[MessageQueue], max_nums: int
+) -> AsyncIterator[tuple[MessageQueue, int, PullResult]]:
+    """Yields (queue, start offset, result) of pulls from the first message of each queue to its end.
+    PullError: a pull failed."""
     async with PullConsumer(namesrv_addr, "keelmq-chaos-final") as consumer:
         for queue in queues:
             position, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
             while position < end:
-                result = await consumer.pull(queue, position, FINAL_NUMS)
-                entries.append(read_entry(recorder.clock(), "final", position, queue, result, final=True))
+                result = await consumer.pull(queue, position, max_nums)
+                yield queue, position, result
                 if result.next_begin_offset <= position or result.status is PullStatus.NO_NEW_MSG:
                     break  # it ends earlier than its master said: what is missing counts as lost
                 position = result.next_begin_offset
-    return entries

@@ -8,7 +8,6 @@ change offsets go to the master only.
 A record that is damaged at one replica is asked for at the others, before the pull reports it.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
@@ -21,6 +20,7 @@ from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import DamagedRecord, MessageExt, decode_pull
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
+from keelmq.remoting.damage_remarks import damaged_message
 from keelmq.remoting.operation import Failed, Ok, Operation, Outcome, Unknown, Wire
 from keelmq.remoting.operations.broker import (
     GET_MAX_OFFSET,
@@ -51,12 +51,6 @@ COPY_TIMEOUT_MS = 3_000
 """Of the question for a damaged record at another replica."""
 COPIES_ASKED_MAX = 8
 """Damaged parts of one pull that are asked for at other replicas."""
-_DAMAGED_AT_BROKER = re.compile(
-    r"messages? (\d+)(?: to (\d+))? of topic .+ is damaged: CommitLog (\d+)\.\.\d+: ([^;]*)"
-)
-"""A KeelMQ broker's refusal (SYSTEM_ERROR) of a pull whose first record it knows to be damaged, as long as it
-can be healed from a replica. If an operator marks it as lost, the broker passes it. Several messages: a
-batch, which may begin in front of the offset that was asked for."""
 
 Resp = TypeVar("Resp", bound=Wire)
 
@@ -366,11 +360,10 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     if outcome.code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
         return PullError(PullErrorKind.UNREACHABLE, outcome.remark)
     remark = f"{address} answered {outcome.code} {outcome.remark}".rstrip()
-    told = _DAMAGED_AT_BROKER.search(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
+    told = damaged_message(outcome.remark) if outcome.code == ResponseCode.SYSTEM_ERROR else None
     damaged = None
-    if told is not None:
-        first, last = int(told[1]), int(told[2] or told[1])
-        damaged = DamagedRecord(first, last + 1, int(told[3]), told[4].strip())
+    if told is not None:  # as long as it can be healed; if an operator marks it as lost, the broker passes it
+        damaged = DamagedRecord(told.queue_offset, told.next_offset, told.start, told.reason)
     return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
 
 

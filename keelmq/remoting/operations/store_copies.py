@@ -149,7 +149,11 @@ class ReadLogResponse(Wire):
 
 class CheckLogRecordsRequest(Wire):
     """Header of 29049: checks the records that overlap the log's [start_offset, end_offset), which are
-    confirmed bytes, CHECKED_BYTES_MAX at most."""
+    confirmed bytes, CHECKED_BYTES_MAX at most.
+
+    29047 with only_checks cannot replace it, nor the other way round: keelmq verify asks for a range whose
+    bounds are no record boundaries, and needs all damage in it; 29047 is for somebody who knows the
+    boundaries, names the epochs, ends at the first damage, and refuses a range that other records cross."""
 
     start_offset: int = Field(ge=0)
     end_offset: int = Field(ge=0)

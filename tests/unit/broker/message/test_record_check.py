@@ -2,11 +2,12 @@
 
 import random
 import struct
+from itertools import pairwise
 
 import pytest
 
 from broker.message.record import BLANK, MAGIC_BLANK, Record, encode, parse
-from broker.message.record_check import all_good, good_end, next_good
+from broker.message.record_check import all_good, good_end, last_good, next_good
 
 BASE = 1 << 20
 
@@ -115,3 +116,19 @@ def test_a_blank_record_is_the_next_good_one_if_it_ends_the_file() -> None:
     at = len(log) - 30
     assert next_good(memoryview(log), 0, len(log), BASE, len(log)) == at
     assert next_good(memoryview(log), 0, len(log), BASE, len(log) + 1) == -1
+
+
+def test_the_last_good_record_in_front_of_a_byte_is_found() -> None:
+    first = record(BASE, b"one")
+    inner = record(BASE + 4096, b"a copy of a record in a body has another offset")
+    second = record(BASE + len(first), inner)
+    third = record(BASE + len(first) + len(second), b"three")
+    log = bytearray(first + second + third)
+    starts = [0, len(first), len(first) + len(second), len(log)]
+    view = memoryview(log)
+    for at, following in pairwise(starts):
+        assert {last_good(view, pos, BASE) for pos in range(at, following)} == {at}
+    log[starts[1] + 100] ^= 1
+    assert last_good(view, starts[1] + 50, BASE) == 0
+    log[starts[0] + 8] ^= 1
+    assert last_good(view, starts[1] + 50, BASE) == -1

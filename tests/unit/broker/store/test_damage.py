@@ -1,6 +1,7 @@
 """DamagedRanges: which parts of the log are damaged, over restarts."""
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -54,20 +55,20 @@ def test_what_is_healed_cut_or_deleted_is_removed(damage: DamagedRanges) -> None
     assert not damage
 
 
-def test_a_skipped_part_stays_skipped_and_is_not_unhealed(damage: DamagedRanges) -> None:
+def test_what_begins_in_front_of_an_offset(damage: DamagedRanges) -> None:
+    assert damage.first_unhealed(1000) is None and damage.unhealed_below(1000) == 0
     damage.add(100, 200, "a")
-    damage.skip(150, 300)
-    assert [(item.start, item.end, item.is_skipped) for item in damage.ranges] == [
-        (100, 150, False),
-        (150, 200, True),
-    ]
-    assert not damage.add(150, 200, "the scrub finds it again")
-    assert damage.unhealed_bytes == 50
-    first = damage.first_unhealed(1000)
+    damage.add(300, 400, "b")
+    assert damage.first_unhealed(100) is None and damage.unhealed_below(100) == 0
+    first = damage.first_unhealed(101)
     assert first is not None and first.start == 100
-    assert damage.first_unhealed(100) is None
-    damage.healed(100, 150)
-    assert damage.first_unhealed(1000) is None and pairs(damage) == [(150, 200)]
+    assert (damage.unhealed_below(150), damage.unhealed_below(350)) == (50, 150)
+
+
+def test_fields_of_other_versions_are_passed_over() -> None:
+    """A version of one day wrote is_skipped, and nothing ever set it."""
+    body = b'{"ranges":[{"start":1,"end":2,"reason":"x","found_ms":7,"is_skipped":false}]}'
+    assert decode_ranges(b"%08x " % zlib.crc32(body) + body + b"\n") == (DamagedRange(1, 2, "x", 7),)
 
 
 def test_listeners_hear_of_each_change_only(damage: DamagedRanges) -> None:
@@ -126,15 +127,13 @@ def test_against_a_set_of_bytes(tmp_path: Path) -> None:
         for _ in range(30):
             start = rng.randrange(200)
             end = start + rng.randrange(1, 40)
-            change = rng.choice(("add", "healed", "skip"))
+            change = rng.choice(("add", "healed"))
             if change == "add":
                 assert damage.add(start, end, "x") == (not set(range(start, end)) <= model)
                 model |= set(range(start, end))
-            elif change == "healed":
+            else:
                 damage.healed(start, end)
                 model -= set(range(start, end))
-            else:
-                damage.skip(start, end)
             assert {at for low, high in pairs(damage) for at in range(low, high)} == model, seed
             assert pairs(damage) == sorted(pairs(damage))
             assert decode_ranges(encode_ranges(damage.ranges)) == damage.ranges

@@ -8,8 +8,7 @@ import pytest
 from broker.message.record import Record, decode, parse
 from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
-from broker.store.queue.reading import GetStatus
-from broker.store.whole_reading import DamagedRecordError, is_served
+from broker.store.whole_reading import DamagedRecordError, check_record
 from tests.support.store_parts import (
     FILE_BYTES,
     bodies,
@@ -138,19 +137,6 @@ def test_with_filters_only_wanted_records_matter(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_marked_record_is_passed(root: Path) -> None:
-    hurt = of_queue(root)[17]
-    zero(root, hurt)
-    store = open_store(root)
-    assert what_a_consumer_gets(store)[1] == [17]
-    store.damage.skip(hurt.offset, hurt.offset + hurt.size)
-    got, errors = what_a_consumer_gets(store)
-    assert errors == [] and got == [offset for offset in range(COUNT) if offset != 17]
-    result = store.get("TopicA", 0, 17, 32, 1 << 20, None)
-    assert result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_begin_offset == 18
-    store.close()
-
-
 def test_a_healed_record_is_served_again(root: Path) -> None:
     hurt = of_queue(root)[17]
     good = read(root, hurt.offset, hurt.size)
@@ -261,9 +247,6 @@ def test_a_batch_is_one_record(tmp_path: Path) -> None:
     with pytest.raises(DamagedRecordError, match="messages 6 to 8 of"):
         store.get(topic, 0, 7, 32, 1 << 20, None)
     assert store.get(topic, 0, 9, 32, 1 << 20, None).message_count == 3
-    store.damage.skip(hurt.offset, hurt.offset + hurt.size)
-    result = store.get(topic, 0, 7, 32, 1 << 20, None)
-    assert result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_begin_offset == 9
     store.close()
 
 
@@ -272,11 +255,9 @@ def test_single_records_are_checked(root: Path) -> None:
     flip(root, hurt)
     store = open_store(root)
     assert record_at(store, hurt.offset) is None and record_at(store, good.offset) is not None
-    assert is_served(store.log_check, good.offset, good.size)
+    check_record(store.log_check, good.offset, good.size)
     with pytest.raises(DamagedRecordError, match=f"the record at {hurt.offset} is damaged"):
-        is_served(store.log_check, hurt.offset, hurt.size)
-    store.damage.skip(hurt.offset, hurt.offset + hurt.size)
-    assert not is_served(store.log_check, hurt.offset, hurt.size)
+        check_record(store.log_check, hurt.offset, hurt.size)
     store.close()
 
 

@@ -9,14 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from broker.admin.repair import log_files
 from broker.app.broker import Broker
+from broker.backup.checksums import Search, search_damage
 from broker.backup.manifest import BackupError
-from broker.message.record_search import Search, search_damage
 from broker.store.queue.consume_queue import UNIT_BYTES
 from cli.keelmq import app
 from cli.verify.command import lines_of
@@ -168,7 +169,7 @@ async def test_the_damaged_replica_is_named_whatever_its_role(tmp_path: Path, da
         (difference,) = of_log(report)
         assert difference.brokers == (damaged.address,) and difference.is_decided
         start = bodies[7][0] - 88
-        assert difference.offset == start and f"damaged at {damaged.address}: its checksum" in difference.text
+        assert difference.offset == start and f"damaged at {damaged.address}: the checksum" in difference.text
         (step,) = report.log_steps()
         assert (step.overwrites, step.source) == (damaged.address, sound.address)
         assert report.value()["next"] == [step.text]
@@ -229,9 +230,9 @@ async def test_a_record_that_is_longer_than_the_first_reach(
     flip(tmp_path, at)
     asked = []
 
-    def search(data: bytes, base: int, low: int, high: int, *, is_boundary: bool) -> Search:
+    def search(data: bytes, *asked_for: int, **options: Any) -> Search:
         asked.append(len(data))
-        return search_damage(data, base, low, high, is_boundary=is_boundary)
+        return search_damage(data, *asked_for, **options)
 
     monkeypatch.setattr("broker.backup.checksums.search_damage", search)
     monkeypatch.setattr("broker.backup.checksums.REACHES", (32, 17 << 20))

@@ -18,6 +18,7 @@ from keelmq.client.message import (
 )
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode
+from keelmq.remoting.damage_remarks import DamagedMessage, message_remark
 from keelmq.remoting.operation import CommandError, RemoteProtocolError
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from tests.support.fake_cluster import FakeBroker, FakeNameServer, pull_reply
@@ -348,11 +349,7 @@ async def test_what_no_replica_can_deliver_is_reported(
     assert "topic TopicX, broker broker-a, queue 0, offset 5" in line.getMessage()
 
 
-REMARK = (
-    "message 5 of topic TopicX, queue 0, is damaged: CommitLog 1470..1764: its checksum is wrong; it is"
-    " served again when it was fetched from a replica that has it, and keelmq repair can set a mark that"
-    " consumers pass"
-)
+REMARK = message_remark(DamagedMessage("TopicX", 0, 5, 6, 1470, 1764, "its checksum is wrong"))
 
 
 async def test_a_broker_that_knows_of_the_damage_is_not_asked_until_the_timeout(
