@@ -1,0 +1,42 @@
+"""Damaged files of a controller: it starts with everything that it acknowledged, or it is refused, names the
+file, and changes nothing. It never forgets a vote."""
+
+from pathlib import Path
+
+import pytest
+
+from keelmq.runtime.config import ConfigError
+from tests.support.file_damage import DAMAGE, content_of, put_back, times_of, tries
+from tests.support.raft_group import Group
+
+FILES = ["raft.journal", "raft.vote", "raft.snapshot", "raft.standing", "raft.lock"]
+FLIPS = 12
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("name", FILES)
+async def test_a_damaged_file_of_a_controller(tmp_path: Path, name: str, kind: str) -> None:
+    async with Group(tmp_path, size=1, snapshot_bytes=2_000) as group:
+        active = await group.active()
+        for number in range(60):
+            await active.append(b"event %d" % number)
+        events = list(group.machines["n0"].events)
+        await group.stop("n0")
+        root = tmp_path / "n0"
+        files, times = content_of(root), times_of(root)
+        if name not in files:
+            pytest.skip(f"{sorted(files)}")
+        for dice in tries(kind, FLIPS):
+            DAMAGE[kind](root / name, dice)
+            damaged = content_of(root)
+            try:
+                await group.start("n0")
+            except ConfigError as error:
+                assert name in str(error) or str(root) in str(error)
+                assert content_of(root) == damaged
+            else:
+                await group.active()
+                await group.converged(len(events))
+                assert group.machines["n0"].events == events
+                await group.stop("n0")
+            put_back(root, files, times)
