@@ -122,8 +122,8 @@ class Identity:
         if self.now.broker_id is None and (epoch := self._last_epoch()):
             logger.error(
                 "%s is missing, although the log has epochs up to %d: this broker applies for a new id. If "
-                "the file is lost and not left out of a restore, stop the broker, restore the file, and start "
-                "again; the old id stays a replica of the group until cleanBrokerMetadata",
+                "the file is lost and not left out of a restore, stop the broker, restore the file, and "
+                "start again; the old id stays a replica of the group until cleanBrokerMetadata",
                 self._files.meta_path, epoch,
             )  # fmt: skip
         failures = 0
