@@ -15,6 +15,7 @@ FILES, UNITS = f"{STORE}test_damaged_files.py::", f"{STORE}test_lost_units.py::"
 LOG = f"{STORE}test_damaged_log.py::"
 ENTRY = f"{FILES}test_a_damaged_entry_is_an_error_and_never_another_message"
 BATCH = f"{FILES}test_a_damaged_entry_of_a_batch_queue"
+ENDS = f"{FILES}test_lost_entries_at_the_end_are_made_again"
 SIGBUS = f"{FILES}test_a_mapped_file_that_a_program_truncates_ends_the_broker"
 INDEX = f"{FILES}test_a_damaged_index_finds_fewer_messages_and_none_that_is_wrong"
 CHECKPOINT = (
@@ -33,6 +34,7 @@ TABLE = (
     f"{META}test_damage_while_the_broker_runs_is_overwritten",
 )
 CONTROLLER = f"{RAFT}test_raft_damage.py::test_a_damaged_file_of_a_controller"
+ALIVE = f"{RAFT}test_raft_damage.py::test_a_file_that_is_damaged_while_the_controller_runs"
 STANDING = f"{RAFT}test_raft_vote_eligibility.py::"
 
 
@@ -62,9 +64,10 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             ENTRY,
             f"{UNITS}test_lost_entries_end_no_queue",
             f"{UNITS}test_a_lost_page_of_the_last_file_ends_no_queue",
+            ENDS,
         ),
         "truncated": (f"{FILES}test_a_truncated_file_of_entries", SIGBUS),
-        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only",),
+        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS),
     },
     "batchconsumequeue": {
         "flipped bit": (BATCH,),
@@ -72,6 +75,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
         "lost": (f"{UNITS}test_a_lost_file_of_batches",),
     },
+    "queueEnds": same(f"{FILES}test_damaged_ends_of_queues_are_not_used"),
     "index": same(INDEX, SIGBUS),
     "epochFileCheckpoint": same(*EPOCHS),
     "epochFileCheckpoint.wal": same(*WAL),
@@ -90,13 +94,14 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "checkpoint": same(*CHECKPOINT),
     "abort": same(f"{FILES}test_a_damaged_checkpoint_loses_nothing"),
     "damagedRanges": same(f"{FILES}test_a_damaged_list_of_damage_is_made_again"),
-    "raft.journal": same(CONTROLLER),
-    "raft.vote": same(CONTROLLER),
+    "raft.journal": same(CONTROLLER, ALIVE),
+    "raft.vote": same(CONTROLLER, ALIVE),
     "raft.snapshot": same(
         CONTROLLER, f"{RAFT}test_raft_group.py::test_a_damaged_snapshot_is_refused_at_start"
     ),
     "raft.standing and raft.lock": same(
         CONTROLLER,
+        ALIVE,
         f"{STANDING}test_every_flipped_byte_of_the_file_is_refused",
         f"{STANDING}test_what_a_directory_says",
     ),

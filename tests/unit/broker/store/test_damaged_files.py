@@ -4,6 +4,7 @@ nothing."""
 
 import logging
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -18,9 +19,11 @@ from broker.store.log.checkpoint import StoreCheckpoint, read_checkpoint, write_
 from broker.store.log.mapped_file import StoreError
 from broker.store.message_store import MessageStore
 from broker.store.querying import find_by_key
+from broker.store.queue.consume_queue import UNIT_BYTES
+from broker.store.queue.ends_at_stop import FILE_NAME as ENDS_NAME
 from broker.store.queue.reading import DamagedQueueError
 from tests.support.file_damage import DAMAGE, changed, content_of, put_back, times_of, tries
-from tests.support.store_parts import bodies, crash, open_store, put, put_many, records_in
+from tests.support.store_parts import bodies, crash, new_store, open_store, put, put_many, records_in
 from tests.unit.broker.store.test_index import found, put_keyed, settle
 from tests.unit.broker.store.test_inner_batch import confirm, messages, open_batches, put_items
 from tests.unit.broker.store.test_inner_batch import items as batch_of
@@ -151,8 +154,8 @@ def test_a_damaged_entry_is_an_error_and_never_another_message(
     """Of a queue with several files; a start after a crash makes the last entries again."""
     filled(tmp_path, clean=clean)
     paths = sorted((tmp_path / "consumequeue" / "TopicA" / "0").iterdir())
-    if kind == "zero" and not alive:
-        paths.pop()  # see test_lost_entries_at_the_end_are_made_again
+    if kind == "zero" and not alive and not clean:
+        paths.pop()  # docs/damage.md: a known gap
     files, times = content_of(tmp_path), times_of(tmp_path)
     for seed, dice in enumerate(tries("flip", 2 * FLIPS)):
         path = paths[seed % len(paths)]
@@ -165,6 +168,66 @@ def test_a_damaged_entry_is_an_error_and_never_another_message(
         got = served(store)
         lost = 1 if kind == "flip" else 10
         assert len(got) >= COUNT - lost and not store.damage, "the log is whole"
+        assert put(store)[2] == COUNT
+        crash(store)
+        put_back(tmp_path, files, times)
+
+
+def damage_the_last_entry(root: Path, damage: str) -> None:
+    path = max((root / "consumequeue" / "TopicA" / "0").iterdir())
+    content = path.read_bytes()
+    last = COUNT * UNIT_BYTES % len(content) or len(content)
+    unit = bytearray(content[last - UNIT_BYTES : last])
+    if damage == "page":
+        changed(path, bytes(len(content)))
+    elif damage == "file":
+        path.unlink()
+    else:
+        unit[{"offset": 0, "size": 8, "sign": 8}[damage]] ^= 0x80 if damage == "sign" else 0x20
+        changed(path, content[: last - UNIT_BYTES] + bytes(unit) + content[last:])
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+@pytest.mark.parametrize("damage", ["page", "file", "offset", "size", "sign", "queue"])
+def test_lost_entries_at_the_end_are_made_again(
+    tmp_path: Path, damage: str, interrupted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a clean stop. A number that was given once is given to no other message, also if the start that
+    finds the damage is killed."""
+    filled(tmp_path)
+    if damage == "queue":
+        shutil.rmtree(tmp_path / "consumequeue" / "TopicA" / "0")
+    else:
+        damage_the_last_entry(tmp_path, damage)
+    if interrupted:
+        left = new_store(tmp_path)
+        left.dispatch = killed  # type: ignore[method-assign, assignment]
+        with pytest.raises(KilledError):
+            left.load()
+        left.close(clean=False)
+    store = open_store(tmp_path)
+    assert "made again from the log" in caplog.text
+    assert bodies(store) == ALL
+    assert put(store)[2] == COUNT
+    store.close()
+
+
+class KilledError(Exception):
+    """In the place of kill -9."""
+
+
+def killed(*_: object, **__: object) -> bool:
+    raise KilledError
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_ends_of_queues_are_not_used(tmp_path: Path, kind: str) -> None:
+    filled(tmp_path)
+    files, times = content_of(tmp_path), times_of(tmp_path)
+    for dice in tries(kind, FLIPS):
+        DAMAGE[kind](tmp_path / ENDS_NAME, dice)
+        store = open_store(tmp_path)
+        assert bodies(store) == ALL
         assert put(store)[2] == COUNT
         crash(store)
         put_back(tmp_path, files, times)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.replicator import Committed
 from tests.support.file_damage import DAMAGE, content_of, put_back, times_of, tries
 from tests.support.raft_group import Group, until
 
@@ -39,3 +40,37 @@ async def test_a_damaged_file_of_a_controller(tmp_path: Path, name: str, kind: s
                 assert group.machines["n0"].events == events
                 await group.stop("n0")
             put_back(root, files, times)
+
+
+def has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("name", FILES)
+async def test_a_file_that_is_damaged_while_the_controller_runs(tmp_path: Path, name: str, kind: str) -> None:
+    """It works on, from memory; the next start has everything that was acknowledged, or is refused."""
+    for dice in tries(kind, 4):
+        async with Group(tmp_path / str(dice.random()), size=1, secret=None, compaction_entries=20) as group:
+            active = await group.active()
+            for number in range(30):
+                await active.append(b"event %d" % number)
+            await until(lambda: active.status()["snapshotBytes"] > 0, "a snapshot")
+            path = group.root / "n0" / name
+            if not has_content(path):
+                continue
+            DAMAGE[kind](path, dice)
+            for number in range(5):
+                assert isinstance(await active.append(b"later %d" % number), Committed)
+            events = list(group.machines["n0"].events)
+            await group.stop("n0")
+            damaged = content_of(group.root)
+            try:
+                await group.start("n0")
+            except ConfigError as error:
+                assert "n0" in str(error)
+                assert content_of(group.root) == damaged
+            else:
+                await group.active()
+                await group.converged(len(events))
+                assert group.machines["n0"].events == events
