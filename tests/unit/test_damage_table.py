@@ -33,6 +33,7 @@ TABLE = (
     f"{META}test_without_a_good_version_the_start_is_refused",
     f"{META}test_damage_while_the_broker_runs_is_overwritten",
 )
+LOST_TABLES = "tests/unit/broker/app/test_start_check.py::test_a_lost_directory_of_tables_is_named"
 CONTROLLER = f"{RAFT}test_raft_damage.py::test_a_damaged_file_of_a_controller"
 ALIVE = f"{RAFT}test_raft_damage.py::test_a_file_that_is_damaged_while_the_controller_runs"
 STANDING = f"{RAFT}test_raft_vote_eligibility.py::"
@@ -87,7 +88,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         **same(f"{IDENTITY}test_a_damaged_identity_is_refused"),
         "lost": ("tests/property/test_registration.py::test_one_broker_id_for_life_wherever_we_fail",),
     },
-    "config/*.json": same(*TABLE),
+    "config/*.json": {**same(*TABLE), "lost": (*TABLE, LOST_TABLES)},
     "config/*.json.sum": same(f"{META}test_damaged_checksums_refuse_no_table"),
     "config/*.json.journal": same(f"{META}test_a_damaged_journal_ends_in_front_of_the_damage"),
     "config/users.json and config/acls.json": same(*TABLE),

@@ -1,12 +1,13 @@
 """Damaged files of a controller: it starts with everything that it acknowledged, or it is refused, names the
 file, and changes nothing. It never forgets a vote."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from keelmq.runtime.config import ConfigError
-from namesrv.plugins.controller.replicator import Committed
+from namesrv.plugins.controller.replicator import Committed, RaftReplicator
 from tests.support.file_damage import DAMAGE, content_of, put_back, times_of, tries
 from tests.support.raft_group import Group, until
 
@@ -42,6 +43,10 @@ async def test_a_damaged_file_of_a_controller(tmp_path: Path, name: str, kind: s
             put_back(root, files, times)
 
 
+def has_snapshot(member: RaftReplicator) -> bool:
+    return bool(member.status()["snapshotBytes"] > 0)
+
+
 def has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
@@ -55,7 +60,7 @@ async def test_a_file_that_is_damaged_while_the_controller_runs(tmp_path: Path, 
             active = await group.active()
             for number in range(30):
                 await active.append(b"event %d" % number)
-            await until(lambda: active.status()["snapshotBytes"] > 0, "a snapshot")
+            await until(partial(has_snapshot, active), "a snapshot")
             path = group.root / "n0" / name
             if not has_content(path):
                 continue
