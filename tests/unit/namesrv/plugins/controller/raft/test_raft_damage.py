@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from keelmq.runtime.config import ConfigError
+from namesrv.plugins.controller.raft.storage.journal import RESERVE_BYTES_MIN
 from namesrv.plugins.controller.replicator import Committed, RaftReplicator
 from tests.support.file_damage import DAMAGE, content_of, put_back, times_of, tries
 from tests.support.raft_group import Group, until
+from tests.unit.namesrv.plugins.controller.raft.test_raft_journal import filled, open_journal
 
 FILES = ["raft.journal", "raft.vote", "raft.snapshot", "raft.lock"]
 FLIPS = 15
@@ -79,3 +81,22 @@ async def test_a_file_that_is_damaged_while_the_controller_runs(tmp_path: Path, 
                 await group.active()
                 await group.converged(len(events))
                 assert group.machines["n0"].events == events
+
+
+@pytest.mark.parametrize("how", ["add", "align"])
+def test_torn_bytes_are_cut_by_the_first_write(tmp_path: Path, how: str) -> None:
+    """Not before: the start may be refused. More bytes than the zeros that are reserved behind the log."""
+    path, torn = tmp_path / "raft.journal", b"torn" * RESERVE_BYTES_MIN
+    journal, _ = filled(path, [3])
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    journal = open_journal(path)
+    assert path.read_bytes() == whole + torn
+    if how == "add":
+        journal.add(b"\x01x", 4, 1)
+        journal.sync()
+    else:
+        journal.align(None, None)
+    assert path.read_bytes().startswith(whole) and b"torn" not in path.read_bytes()
+    journal.close()
