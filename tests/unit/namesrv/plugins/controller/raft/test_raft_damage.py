@@ -88,6 +88,7 @@ def test_torn_bytes_are_cut_by_the_first_write(tmp_path: Path, how: str) -> None
     """Not before: the start may be refused. More bytes than the zeros that are reserved behind the log."""
     path, torn = tmp_path / "raft.journal", b"torn" * RESERVE_BYTES_MIN
     journal, _ = filled(path, [3])
+    journal.setCurrentTerm(1, "n0")
     journal.close()
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
