@@ -28,7 +28,7 @@ from keelmq.runtime.durable_file import backup_of
 
 QUEUE_FILE_BYTES_DEFAULT = 6_000_000
 STORE_TIMESTAMP_AT = 56  # in a record
-MOVED = ("index", "batchconsumequeue", "consumequeue", "commitlog", "checkpoint", "abort")
+MOVED = ("queueEnds", "index", "batchconsumequeue", "consumequeue", "commitlog", "checkpoint", "abort")
 """By resync(), in this order, and the epoch file last: a log without its queues is recovered by any start."""
 
 

@@ -5,6 +5,7 @@ A start that is refused here has changed nothing. `keelmq doctor` asks the same 
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from broker.config.metrics_settings import PROM
 from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
 from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.metadata.service import Metadata
+from broker.store.log.file_sizes import sized_files
 from broker.store.log.mapped_file import StoreError, is_locked
 from broker.store.store_check import check_directory, check_store
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import ConfigError, why_refused
+
+logger = logging.getLogger(__name__)
 
 
 async def check_ports(config: BrokerConfig, own_host: str) -> None:
@@ -61,6 +65,7 @@ def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
         ).load()  # without controller mode, too: a store keeps its broker's name
+        _report_lost_tables(config.store_path_root_dir)
         metadata.load()
         if config.enable_controller_mode:
             _read_epochs(config.epoch_path)
@@ -95,6 +100,16 @@ def _no_queue(topic: str, queue_id: int) -> None:
 
 def _no_fault(fault: str) -> None:
     """Nothing is written."""
+
+
+def _report_lost_tables(root: Path) -> None:
+    if sized_files(root / "commitlog") and not any((root / "config").glob("*.json*")):
+        logger.error(
+            "%s has messages, and %s has no table: topics, groups and consumer offsets are empty. If the "
+            "directory is lost, stop the broker, and restore it from a backup or from a replica, before this "
+            "broker becomes master",
+            root / "commitlog", root / "config",
+        )  # fmt: skip
 
 
 def _read_epochs(path: Path) -> None:

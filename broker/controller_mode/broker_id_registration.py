@@ -119,6 +119,13 @@ class Identity:
         """Registers, and returns what the controller knows about the master. Never gives up, except as in
         lose()."""
         assert self._is_loaded, "a broker that forgot its id would take another one"
+        if self.now.broker_id is None and (epoch := self._last_epoch()):
+            logger.error(
+                "%s is missing, although the log has epochs up to %d: this broker applies for a new id. If "
+                "the file is lost and not left out of a restore, stop the broker, restore the file, and "
+                "start again; the old id stays a replica of the group until cleanBrokerMetadata",
+                self._files.meta_path, epoch,
+            )  # fmt: skip
         failures = 0
         role_update = RoleUpdate(master_epoch=0)
         while self.now.state is not RegisterState.REGISTERED:

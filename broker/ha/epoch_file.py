@@ -74,8 +74,8 @@ class EpochFile:
     # -- reading -----------------------------------------------------------------------------------------
 
     def load(self) -> Epochs:
-        """Returns the newest epochs on disk, and changes nothing; no epochs if neither the file nor its .bak
-        exists. Raises EpochFileError if the file is damaged, or missing beside its .bak."""
+        """Returns the newest epochs on disk, and changes nothing; no epochs if there never was a file. Raises
+        EpochFileError if the file is damaged, or missing beside its .bak or a used write-ahead file."""
         content = self._content()
         pending = self._pending(content)
         try:
@@ -83,15 +83,19 @@ class EpochFile:
                 return decode_epochs(pending)
             if content is not None:
                 return decode_epochs(content)
-            if not self._backup.exists():
+            if not self._backup.exists() and not self._wal.was_used():
                 return Epochs()
-            fault = "missing, although its .bak exists"
+            beside = self._backup if self._backup.exists() else self._wal.path
+            fault = f"missing, although {beside.name} exists"
         except ValueError as error:
             fault = str(error)
-        raise EpochFileError(
-            f"{self.path}: {fault}. Restore it, or use `keelmq repair` on the stopped broker."
+        hint = (
             f" {self._backup} has the version before the last change; it is right only if no epoch has begun"
             " since then"
+        )
+        raise EpochFileError(
+            f"{self.path}: {fault}. Restore it, or use `keelmq repair` on the stopped broker."
+            + (hint if self._backup.exists() else "")
         )
 
     def load_older(self) -> Epochs:

@@ -99,6 +99,13 @@ class EpochWal:
         except FileNotFoundError:
             return None
 
+    def was_used(self) -> bool:
+        """Whether a record was ever written: clear() leaves its content."""
+        try:
+            return any(self.path.read_bytes())
+        except FileNotFoundError:
+            return False
+
     def write(self, record: EpochRecord) -> None:
         """Overwrites the record. The file must be there."""
         self._overwrite(encode_record(record))

@@ -1,8 +1,8 @@
 """RocketMQ's config/*.json files: read with their .bak, replaced as a whole; and journals of changes.
 
 The event loop and a helper thread both save: each save carries its turn, and a late one never overwrites a
-newer one. A journal holds the changes since its file was written, one line of JSON each; a crash may leave a
-partial last line.
+newer one. Checksums are beside the files (file_sums.py). A journal holds the changes since its file was
+written, one line of JSON with its checksum each; a crash may leave a partial last line.
 """
 
 import heapq
@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from broker.metadata.file_sums import FileSums, FileVersion, check
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.lenient_json import to_standard_json, without_nulls
 from keelmq.runtime.durable_file import backup_of, replace_file
@@ -47,6 +49,7 @@ class MetadataFile:
         self._turn = 0
         self._saved_turn = 0
         self._lock = threading.Lock()
+        self._sums = FileSums(path, private=private)
 
     @property
     def backup_path(self) -> Path:
@@ -55,26 +58,31 @@ class MetadataFile:
         return backup_of(self.path)
 
     def load(self) -> Mapping[str, Any] | None:
-        """Returns the newest content that can be read; None: there is no file. Raises StoreError if all that
-        exist are damaged, or if others may open a private one."""
+        """Returns the newest content that can be read and has its checksum; None: there is no file. Raises
+        StoreError if all that exist are damaged, if the file is lost, or if others may open a private one."""
         if self._private and (problem := exposed(self.path)):
             raise StoreError(f"{self.what} is not used: {problem}")
-        problems: list[str] = []
+        versions, problems = self._sums.read(), list[str]()
         for path in (self.path,) if self._private else (self.path, self.backup_path):
             try:
-                value = read_json(path)
+                raw = _read(path)
+                check(path, raw, versions)
+                value = parse_json(raw)
             except FileNotFoundError:
+                is_lost = path == self.path and not self._private and self.backup_path.exists()
+                if versions or problems or is_lost:
+                    problems.append(f"{path}: missing")
                 continue
             except ValueError as error:
                 problems.append(f"{path}: {error}")
                 continue
             if problems:
-                logger.warning("%s; using %s", problems[0], path)
+                logger.error("%s; using %s, the version before the last change", problems[0], path)
             return value
         if problems:
             raise StoreError(
                 f"{self.what} is damaged: {'; '.join(problems)}; restore it from a backup or from another "
-                f"replica's {self.path.parent.name}/{self.path.name}, or remove the files: an empty slave "
+                f"replica's {self.path.parent.name}/{self.path.name}, or remove {self.path}*: an empty slave "
                 "gets them from its master"
             )
         return None
@@ -94,9 +102,10 @@ class MetadataFile:
         with self._lock:
             if turn <= self._saved_turn:
                 return False
-            pieces = (piece.encode() for piece in document_pieces(value, work))
-            replace_file(self.path, pieces, keep_backup=not self._private, private=self._private)
+            content = _Summed(piece.encode() for piece in document_pieces(value, work))
+            replace_file(self.path, content, keep_backup=not self._private, private=self._private)
             self._saved_turn = turn
+            self._sums.add(FileVersion(content.crc32, content.size, self.path.stat().st_mtime_ns))
             return True
 
     def keep_copy(self, suffix: str) -> Path | None:
@@ -109,6 +118,19 @@ class MetadataFile:
         except FileNotFoundError:
             return None
         return copy
+
+
+class _Summed:
+    """Yields pieces, once; then crc32 and size are those of all of them."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.crc32 = self.size = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.crc32, self.size = zlib.crc32(piece, self.crc32), self.size + len(piece)
+            yield piece
 
 
 class RowTexts(dict[str, str]):
@@ -170,10 +192,19 @@ def _row_pieces(member: RowTexts | LazyRows, work: LongWork) -> Iterator[str]:
 def read_json(path: Path) -> Mapping[str, Any]:
     """Reads a JSON object as RocketMQ writes it (with unquoted number keys). Raises ValueError for other
     content."""
+    return parse_json(_read(path))
+
+
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
+    return raw
+
+
+def parse_json(raw: bytes) -> Mapping[str, Any]:
+    """Does read_json() for the content of a file."""
     if not raw.strip():
         raise ValueError("is empty")
     try:
@@ -205,27 +236,35 @@ class Journal:
         except FileNotFoundError:
             return []
         values, end = [], 0
-        for line in raw.splitlines(keepends=True):
+        for line in raw.split(b"\n")[:-1]:
             try:
-                if not line.endswith(b"\n"):
-                    break
-                values.append(msgspec.json.decode(line))
+                values.append(_line_value(line))
             except (msgspec.MsgspecError, ValueError):
                 break
-            end += len(line)
+            end += len(line) + 1
         if end < len(raw):  # the first append cuts it off; until then another process may own the store
-            lost = len(raw) - end
-            logger.warning("%s: dropped %d bytes of a partial line at byte %d", self.path, lost, end)
+            self._report(end, raw)
         self.size = end
         return values
 
-    def append(self, line: bytes) -> None:
-        """Appends a line. Raises OSError; nothing of the line is there then."""
+    def _report(self, end: int, raw: bytes) -> None:
+        """Logs what is behind the last good line."""
+        lost = len(raw) - end
+        if b"\n" in raw[end:]:
+            logger.error(
+                "%s is damaged at byte %d: the changes from there on are lost, %d bytes; offsets go back "
+                "by some seconds, and messages are delivered again", self.path, end, lost,
+            )  # fmt: skip
+        else:
+            logger.warning("%s: dropped %d bytes of a partial line at byte %d", self.path, lost, end)
+
+    def append(self, lines: bytes) -> None:
+        """Appends lines of JSON, with a checksum each. Raises OSError; nothing of them is there then."""
         if self._fd < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.ftruncate(self._fd, self.size)
-        data = line + b"\n"
+        data = b"".join(b"%b #%08x\n" % (line, zlib.crc32(line)) for line in lines.split(b"\n"))
         try:
             written = os.write(self._fd, data)
             if written < len(data):
@@ -253,3 +292,13 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _line_value(line: bytes) -> Any:
+    """Returns the value of a line. Earlier releases wrote no checksums. Raises ValueError, MsgspecError."""
+    body, mark, crc = line.rpartition(b" #")
+    if mark and len(crc) == 8:
+        if crc != b"%08x" % zlib.crc32(body):
+            raise ValueError("its checksum does not match")
+        line = body
+    return msgspec.json.decode(line)

@@ -136,6 +136,8 @@ class LogCheck:
         parsed = parse(rest, 0, len(rest), offset=offset, check_crc=True)
         if parsed is not None:
             raise ValueError(f"the record at {offset} has {parsed[0]} bytes, and {end - offset} are named")
+        if not at and (around := self._record_around(start)) is not None:
+            raise ValueError(f"no record begins at {start}: the one at {around.start} has this byte")
         self._damage.add(offset, self._record_end(rest, offset, end), why_bad(rest, offset))
         return self._damage.overlaps(offset, end)
 

@@ -30,6 +30,8 @@ from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
+from broker.store.queue.ends_at_stop import FILE_NAME as ENDS_NAME
+from broker.store.queue.ends_at_stop import read_ends, rebuild_from, write_ends
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
 from broker.store.queue.size_counts import SMALL_BYTES, count_large
@@ -137,7 +139,10 @@ class MessageStore(DispatchingStore):
         self._durable_end = confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
+        ends = read_ends(self.root)
+        lost_from = rebuild_from(self.commit_log, queues, ends) if ends else self.commit_log.max_offset
         start = scan_start(self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
+        start = min(start, lost_from)
         known_end = max(checkpoint.confirm_offset, queued_end(self.commit_log, queues))
         is_distrusted = abnormal and start < checkpoint.confirm_offset
         if is_distrusted:  # before the queues are cut, and before the mark says that it is our checkpoint
@@ -178,6 +183,7 @@ class MessageStore(DispatchingStore):
         self._scan_again()
         while self.scan(RECORDS_AT_ONCE):
             between()
+        (self.root / ENDS_NAME).unlink(missing_ok=True)
         self._durable_end = _NEVER
         self.log_check.loaded(start if self.config.check_crc_on_recover else end)
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
@@ -375,6 +381,7 @@ class MessageStore(DispatchingStore):
             if self.index is not None:
                 self.index.write_pending()
             self.flush_checkpoint(index_too=True)
+            write_ends(self.root, self.queues.each())
         with self._flusher.lock:  # a thread may still be writing a cut
             if self.index is not None:
                 self.index.close()

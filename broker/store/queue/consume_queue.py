@@ -24,7 +24,7 @@ from broker.store.log.file_sizes import FileKind
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
 from broker.store.queue.opening import FILLER_SIZE as FILLER_SIZE
-from broker.store.queue.opening import first_behind, is_torn, lost_files, open_files, units_in
+from broker.store.queue.opening import end_in_front, first_behind, is_torn, lost_files, open_files, units_in
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +153,11 @@ class ConsumeQueue:
         offset, size = _UNPACK_PLACE(file.map, position - file.start_offset)
         return (offset, size) if offset >= 0 and size > 0 else None
 
-    def _first_behind(self, is_in_front: Callable[[int, int], bool]) -> int:
+    def _first_behind(
+        self, is_in_front: Callable[[int, int], bool], *, search: Callable[..., int] = first_behind
+    ) -> int:
         """Returns the number of the first unit whose place is not in front, see first_behind()."""
-        return first_behind(
+        return search(
             self._first_unit(), self._end_position // self.unit_bytes, self.unit_bytes, self.file_bytes,
             lambda number: None if (place := self._place(number)) is None else is_in_front(*place),
         )  # fmt: skip
@@ -359,7 +361,9 @@ class ConsumeQueue:
         return self.max_offset * UNIT_BYTES
 
     def _search_end(self, log_offset: int, *, crashed: bool) -> int:
-        end = self._first_behind(lambda offset, size: offset + size <= log_offset or size == FILLER_SIZE)
+        end = self._first_behind(
+            lambda offset, size: offset + size <= log_offset or size == FILLER_SIZE, search=end_in_front
+        )
         return end - 1 if crashed and is_torn(self._place, self._first_unit(), end) else end
 
     def expire(self, log_min_offset: int) -> list[MappedFile]:

@@ -15,6 +15,8 @@ from broker.store.log.mapped_file import MappedFile, file_name
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
 """What a disk writes, or loses, as a whole."""
+NEIGHBOURS: Final = 8
+"""Units that tell whether one in front of them is damaged; so many may be damaged side by side."""
 FILLER_SIZE: Final = 2147483647
 """Of a unit that stands for no record."""
 _PLACE = struct.Struct(">qi")
@@ -97,6 +99,20 @@ def first_behind(
                 break
         low, high = (number + 1, high) if answer else (low, middle)
     return low
+
+
+def end_in_front(
+    low: int, high: int, unit_bytes: int, file_bytes: int, is_in_front: Callable[[int], bool | None]
+) -> int:
+    """Does first_behind(), for units that a disk may have damaged: one that is behind, and has one in front
+    among the next NEIGHBOURS, has a wrong place, and ends nothing."""
+    while True:
+        found = first_behind(low, high, unit_bytes, file_bytes, is_in_front)
+        next_ones = range(found + 1, min(found + 1 + NEIGHBOURS, high))
+        in_front = next((number for number in next_ones if is_in_front(number)), None)
+        if in_front is None:
+            return found
+        low = in_front + 1
 
 
 def _next_page(number: int, unit_bytes: int, file_bytes: int) -> int:

@@ -238,6 +238,20 @@ async def test_a_start_that_nothing_refuses(tmp_path: Path) -> None:
         assert broker.store.max_queue_offset("TopicA", 0) == 3
 
 
+async def test_a_lost_directory_of_tables_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new broker, and a store with its tables, are not."""
+    async with Broker(config(tmp_path)):
+        pass
+    async with Broker(config(tmp_path)):
+        pass
+    assert "has no table" not in caplog.text
+    filled(tmp_path / "store", messages=3)
+    (tmp_path / "store" / "config" / "topics.json").unlink()
+    async with Broker(config(tmp_path)):
+        pass
+    assert f"{tmp_path / 'store' / 'config'} has no table: topics, groups and" in caplog.text
+
+
 async def test_settings_of_rocketmq_without_effect_are_logged_and_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,6 +97,7 @@ class Journal:
         )
         self._reserved = 0  # end of the zeros after it
         self._rewrite_due = self._vote_due = False
+        self._is_torn = False  # bytes behind the last entry are cut off before anything is written
         self.syncs, self.sync_seconds = 0, Histogram()
         self._file = -1
         spare_files.refill()
@@ -161,7 +162,12 @@ class Journal:
                 f"{self._path}: damaged at offset {position}, in a part that was durable (up to {claimed})"
             )
         logger.warning("%s: cutting %d torn bytes after the last entry", self._path, len(data) - position)
-        os.ftruncate(self._file, position)
+        self._is_torn = True  # not yet: align() may refuse the start, which must change nothing then
+
+    def _drop_torn(self) -> None:
+        if self._is_torn:
+            os.ftruncate(self._file, self._synced)
+            self._is_torn = False
 
     def align(self, previous: LogEntry | None, last: LogEntry | None) -> None:
         """Removes the entries that the snapshot covers. Call it once after opening.
@@ -179,6 +185,7 @@ class Journal:
             raise DamagedError(
                 f"{self._path}: ends at index {last_index}, but index {self._commit_index} was committed here"
             )
+        self._drop_torn()
         if previous is None or last is None or first_index == previous[1]:
             return
         position = previous[1] - first_index
@@ -298,6 +305,7 @@ class Journal:
         if self._rewrite_due:
             self._rewrite()
         elif self._end != self._synced:
+            self._drop_torn()
             if self._end > self._reserved:
                 self._reserve()
             self._write()
@@ -334,6 +342,7 @@ class Journal:
 
     def _write(self) -> None:
         try:
+            self._drop_torn()
             write_all(self._file, self._buffer, self._written)
         except OSError as error:
             self._failed(error)
@@ -352,7 +361,7 @@ class Journal:
             os.close(self._file)
         except OSError as error:
             self._failed(error)
-        self._file, self._offsets, self._rewrite_due = file, offsets, False
+        self._file, self._offsets, self._rewrite_due, self._is_torn = file, offsets, False, False
         self._buffer.clear()
         self._end = self._written = self._synced = self._reserved = len(data)
 

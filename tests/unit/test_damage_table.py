@@ -1,0 +1,146 @@
+"""docs/damage.md: each kind of file has its table, each cell says something, and each row has tests."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DAMAGES = ("flipped bit", "zeroed page", "truncated", "lost")
+STORE, META = "tests/unit/broker/store/", "tests/unit/broker/metadata/test_damaged_tables.py::"
+HA, RAFT = "tests/unit/broker/ha/", "tests/unit/namesrv/plugins/controller/raft/"
+FILES, UNITS = f"{STORE}test_damaged_files.py::", f"{STORE}test_lost_units.py::"
+LOG = f"{STORE}test_damaged_log.py::"
+ENTRY = f"{FILES}test_a_damaged_entry_is_an_error_and_never_another_message"
+BATCH = f"{FILES}test_a_damaged_entry_of_a_batch_queue"
+ENDS = f"{FILES}test_lost_entries_at_the_end_are_made_again"
+SIGBUS = f"{FILES}test_a_mapped_file_that_a_program_truncates_ends_the_broker"
+INDEX = f"{FILES}test_a_damaged_index_finds_fewer_messages_and_none_that_is_wrong"
+CHECKPOINT = (
+    f"{FILES}test_a_damaged_checkpoint_loses_nothing",
+    f"{FILES}test_no_value_of_a_damaged_checkpoint_is_used",
+)
+EPOCHS = (
+    f"{HA}test_damaged_epochs.py::test_epochs_are_the_newest_or_a_fault",
+    f"{HA}test_damaged_epochs.py::test_damage_while_the_broker_runs_is_overwritten",
+)
+WAL = (EPOCHS[0], f"{HA}test_epoch_file_ahead.py::test_without_a_write_ahead_file_saves_are_direct")
+IDENTITY = "tests/unit/broker/controller_mode/test_broker_id_registration.py::"
+TABLE = (
+    f"{META}test_a_damaged_table_is_never_taken_for_the_truth",
+    f"{META}test_without_a_good_version_the_start_is_refused",
+    f"{META}test_damage_while_the_broker_runs_is_overwritten",
+)
+LOST_TABLES = "tests/unit/broker/app/test_start_check.py::test_a_lost_directory_of_tables_is_named"
+CONTROLLER = f"{RAFT}test_raft_damage.py::test_a_damaged_file_of_a_controller"
+ALIVE = f"{RAFT}test_raft_damage.py::test_a_file_that_is_damaged_while_the_controller_runs"
+STANDING = f"{RAFT}test_raft_vote_eligibility.py::"
+
+
+def same(*tests: str) -> dict[str, tuple[str, ...]]:
+    """One test module with all four damages."""
+    return dict.fromkeys(DAMAGES, tests)
+
+
+TESTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "commitlog": {
+        "flipped bit": (
+            f"{LOG}test_a_consumer_gets_all_but_the_damaged_records",
+            f"{LOG}test_a_start_keeps_the_records_behind_damage",
+            f"{STORE}test_scrub.py::test_it_names_exactly_what_is_damaged",
+            "tests/unit/broker/healing/test_healer.py::test_a_range_is_healed_and_counted",
+        ),
+        "zeroed page": (
+            f"{LOG}test_a_zeroed_file_is_one_range",
+            f"{LOG}test_a_start_keeps_the_records_behind_damage",
+        ),
+        "truncated": (f"{LOG}test_a_start_does_not_take_a_torn_end_for_damage", SIGBUS),
+        "lost": ("tests/unit/broker/app/test_start_check.py::test_a_refused_start_changes_nothing",),
+    },
+    "consumequeue": {
+        "flipped bit": (ENTRY,),
+        "zeroed page": (
+            ENTRY,
+            f"{UNITS}test_lost_entries_end_no_queue",
+            f"{UNITS}test_a_lost_page_of_the_last_file_ends_no_queue",
+            ENDS,
+        ),
+        "truncated": (f"{FILES}test_a_truncated_file_of_entries", SIGBUS),
+        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS),
+    },
+    "batchconsumequeue": {
+        "flipped bit": (BATCH,),
+        "zeroed page": (BATCH,),
+        "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
+        "lost": (f"{UNITS}test_a_lost_file_of_batches",),
+    },
+    "queueEnds": same(f"{FILES}test_damaged_ends_of_queues_are_not_used"),
+    "index": same(INDEX, SIGBUS),
+    "epochFileCheckpoint": same(*EPOCHS),
+    "epochFileCheckpoint.wal": same(*WAL),
+    ".broker.meta": {
+        **same(f"{IDENTITY}test_a_damaged_identity_is_refused"),
+        "lost": (f"{IDENTITY}test_a_lost_identity_is_named",),
+    },
+    ".broker.meta.temp": {
+        **same(f"{IDENTITY}test_a_damaged_identity_is_refused"),
+        "lost": ("tests/property/test_registration.py::test_one_broker_id_for_life_wherever_we_fail",),
+    },
+    "config/*.json": {**same(*TABLE), "lost": (*TABLE, LOST_TABLES)},
+    "config/*.json.sum": same(f"{META}test_damaged_checksums_refuse_no_table"),
+    "config/*.json.journal": same(f"{META}test_a_damaged_journal_ends_in_front_of_the_damage"),
+    "config/users.json and config/acls.json": same(*TABLE),
+    "checkpoint": same(*CHECKPOINT),
+    "abort": same(f"{FILES}test_a_damaged_checkpoint_loses_nothing"),
+    "damagedRanges": same(f"{FILES}test_a_damaged_list_of_damage_is_made_again"),
+    "raft.journal": same(CONTROLLER, ALIVE),
+    "raft.vote": same(CONTROLLER, ALIVE),
+    "raft.snapshot": same(
+        CONTROLLER, f"{RAFT}test_raft_group.py::test_a_damaged_snapshot_is_refused_at_start"
+    ),
+    "raft.standing and raft.lock": same(
+        CONTROLLER,
+        ALIVE,
+        f"{STANDING}test_every_flipped_byte_of_the_file_is_refused",
+        f"{STANDING}test_what_a_directory_says",
+    ),
+}
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, functions))
+
+
+def tables() -> dict[str, dict[str, list[str]]]:
+    """Kind -> damage -> cells, as the document has them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for section in (ROOT / "docs" / "damage.md").read_text().split("\n## ")[1:]:
+        kind, _, rest = section.partition("\n")
+        rows = re.findall(r"^\| ([^|]+) \|(.*)\|$", rest, re.MULTILINE)[1:]
+        found[kind] = {damage: [cell.strip() for cell in cells.split("|")] for damage, cells in rows}
+    return found
+
+
+def test_every_kind_has_every_damage_and_every_cell_says_something() -> None:
+    found = tables()
+    assert list(found) == list(TESTS)
+    for kind, rows in found.items():
+        assert tuple(rows) == DAMAGES, kind
+        for damage, cells in rows.items():
+            assert len(cells) == 3 and all(cells), f"{kind}, {damage}"
+            assert cells[0] != "the same" or damage != "flipped bit", kind
+
+
+@pytest.mark.parametrize("kind", TESTS)
+def test_every_row_has_tests_that_exist(kind: str) -> None:
+    assert tuple(TESTS[kind]) == DAMAGES
+    for tests in TESTS[kind].values():
+        assert tests
+        for test in tests:
+            path, _, name = test.partition("::")
+            assert name in names_in(path), test
