@@ -185,18 +185,22 @@ def why_bad(view: memoryview, offset: int) -> str:
     return f"the checksum of the record at {offset} does not match its body"
 
 
-def past_damage(log: CommitLog, view: memoryview, pos: int, end: int, offset: int) -> Parsed | None:
+def past_damage(
+    log: CommitLog, view: memoryview, pos: int, end: int, offset: int, *, may_be_cut: bool
+) -> Parsed | None:
     """Returns what a reader of the log does at `pos`, where no good record is, and the CommitLog offset is
     `offset`: the header of a record whose body alone is damaged, or the bytes to pass over, as record.parse()
     returns a blank record. None: no good record follows in front of `end`, nor at the beginning of a later
-    file: the log ends here."""
+    file: the log ends here. may_be_cut: `end` may be in the middle of a record that is on its way, so one
+    that claims to end behind it is waited for."""
     if end - pos < BLANK_BYTES:
         return None
     size, magic = _HEAD.unpack_from(view, pos)
     parsed = parse(view, pos, end, offset=offset)
-    if parsed is None and magic in (MAGIC_V1, MAGIC_V2) and end - pos < size <= SEARCH_BYTES // 2:
-        return None  # `end` cuts it
     file_left, at = log.file_bytes - offset % log.file_bytes, pos
+    is_cut = end - pos < size <= min(file_left, SEARCH_BYTES // 2)
+    if may_be_cut and is_cut and parsed is None and magic in (MAGIC_V1, MAGIC_V2):
+        return None
     found = next_good(view, at, min(at + SEARCH_BYTES, end), offset, file_left)
     while found < 0 and at + SEARCH_BYTES < end:
         at += SEARCH_BYTES // 2
