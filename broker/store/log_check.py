@@ -110,7 +110,7 @@ class LogCheck:
             good = good_end(view, 0, size, offset) if PIECE_BYTES < size <= len(view) else 0
         if good:
             self.found(Piece(offset, offset + good))
-        elif (around := self._record_around(offset)) is not None:
+        elif (around := self.record_around(offset)) is not None:
             self.found(around)
         elif view:
             end = self._record_end(view, offset, offset + min(len(view), SEARCH_BYTES))
@@ -121,8 +121,9 @@ class LogCheck:
         known = self.whole.end_of(offset) > offset or offset >= self._fresh_offset
         return not known and self._damage.overlaps(offset, offset + 1) is None
 
-    def _record_around(self, offset: int) -> Piece | None:
-        """Returns the good record that has `offset` in its middle: a replica's log may end there."""
+    def record_around(self, offset: int) -> Piece | None:
+        """Returns the good record that has the byte at `offset`: a replica's log may end in its middle. None:
+        no whole good record is there."""
         log = self._log
         file_start = offset - offset % log.file_bytes
         begin = max(file_start, offset - SEARCH_BYTES // 2, log.min_offset)
@@ -135,8 +136,18 @@ class LogCheck:
                 parsed = parse(view, start, len(view), offset=begin + start, check_crc=True)
                 if parsed is not None and begin + start + parsed[0] > offset:
                     return Piece(begin + start, begin + start + parsed[0])
+                if parsed is not None and self._is_blank(view, start + parsed[0], begin):
+                    return Piece(begin + start + parsed[0], file_start + log.file_bytes)
                 at = -1 if parsed is not None else raw.rfind(magic, 0, at)
         return None
+
+    def _is_blank(self, view: memoryview, at: int, begin: int) -> bool:
+        """Whether the blank record of the file's end is there. begin: the CommitLog offset of the view."""
+        if len(view) - at < BLANK_BYTES:
+            return False
+        size, magic = _HEAD.unpack_from(view, at)
+        file_left = self._log.file_bytes - (begin + at) % self._log.file_bytes
+        return bool(magic == MAGIC_BLANK and size == file_left)
 
     def is_whole(self, start: int, end: int) -> bool:
         """Whether these bytes are known to be whole."""
