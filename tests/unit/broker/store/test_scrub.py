@@ -11,6 +11,7 @@ from broker.store.scrub import Scrub
 from tests.support.store_parts import FILE_BYTES, open_store, put_many
 from tests.unit.broker.ha.test_ha_service import until
 from tests.unit.broker.store.test_damaged_log import flip, of_queue, read, write, zero
+from tests.unit.broker.store.test_damaged_log import records as records_of_all
 
 
 @pytest.fixture
@@ -190,4 +191,64 @@ async def test_a_disk_that_cannot_be_read_is_told(root: Path, monkeypatch: pytes
     monkeypatch.undo()
     await scrub.step()
     assert scrub.fault == ""
+    store.close()
+
+
+def replica_with(root: Path, store: MessageStore, count: int) -> MessageStore:
+    """A replica that has copied `count` bytes of the store's first file, and dispatched what is whole."""
+    replica = open_store(root, master=False)
+    receive(replica, store, count)
+    return replica
+
+
+def receive(replica: MessageStore, store: MessageStore, count: int) -> None:
+    part = bytes(store.commit_log.view(replica.commit_log.max_offset, count))
+    replica.commit_log.receive_view()[:count] = part
+    replica.commit_log.received(count)
+    replica.set_confirm_offset(replica.commit_log.max_offset)
+    while replica.dispatch(100):
+        pass
+
+
+@pytest.mark.parametrize("arrives_later", [False, True])
+async def test_a_part_of_a_record_is_no_damage(root: Path, tmp_path: Path, arrives_later: bool) -> None:
+    """A replica syncs what has arrived, and its confirmOffset may be in the middle of a record, too."""
+    store, records = open_store(root), of_queue(root)
+    cut = records[5].offset + 50
+    replica = replica_with(tmp_path / "replica", store, cut)
+    replica.flush()
+    if arrives_later:
+        receive(replica, store, 200)  # not synced
+        assert replica.commit_log.flushed_offset == cut < replica.dispatch_offset
+    scrub = scrub_of(replica)
+    await whole_round(scrub)
+    assert not replica.damage and scrub.checked_bytes == records[5].offset
+    replica.close()
+    store.close()
+
+
+async def test_damage_in_front_of_a_part_of_a_record_is_found(root: Path, tmp_path: Path) -> None:
+    store, records = open_store(root), of_queue(root)
+    cut = records[5].offset + 50
+    replica = replica_with(tmp_path / "replica", store, cut)
+    replica.flush()
+    receive(replica, store, 200)
+    before = next(each for each in records_of_all(root) if each.offset + each.size == records[5].offset)
+    flip(replica.root, before)
+    await whole_round(scrub := scrub_of(replica))
+    assert [(each.start, each.end) for each in replica.damage.ranges] == [(before.offset, records[5].offset)]
+    assert scrub.checked_bytes == records[5].offset
+    replica.close()
+    store.close()
+
+
+async def test_a_round_ends_at_a_log_that_was_cut(root: Path) -> None:
+    store = open_store(root)
+    scrub = scrub_of(store)
+    assert await scrub.step()
+    store.become_slave()
+    cut = next(each.offset for each in of_queue(root) if each.offset >= scrub.position + 200)
+    store.truncate(cut)
+    await whole_round(scrub)
+    assert not store.damage and scrub.checked_bytes == cut
     store.close()
