@@ -203,6 +203,22 @@ def test_a_cut_forgets_damage_behind_it(root: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("resets", [False, True])
+def test_damage_that_a_cut_has_removed_is_not_remembered(root: Path, resets: bool) -> None:
+    """Good records may be at these offsets before the next checkpoint, and a crash."""
+    hurt = of_queue(root)[60]
+    store = open_store(root, master=False)
+    store.damage.add(hurt.offset, hurt.offset + hurt.size, "a test")
+    store.flush_checkpoint()
+    store.reset_to(0) if resets else store.truncate(of_queue(root)[50].offset)
+    store.become_master()
+    put_many(store, 2 * COUNT)
+    crash(store)
+    store = open_store(root)
+    assert not store.damage
+    store.close()
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("end", ["clean", "killed", "abort of another program"])
 def test_a_start_keeps_the_records_behind_damage(root: Path, damage, end: str) -> None:  # type: ignore[no-untyped-def]
