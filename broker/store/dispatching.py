@@ -259,12 +259,17 @@ class DispatchingStore(CuttableStore):
             parsed = damaged_at(view, 0, confirmed_end, offset, log, damage, may_be_cut=True)
         if parsed is None:
             return 0
-        queue = self.queues.of_record(parsed, sys_flag := sys_flag_at(view, 0)) if parsed[1] else None
+        if parsed[1]:
+            self.reserve(parsed, sys_flag_at(view, 0))
+        self._scanned_to = offset + parsed[0]
+        return 1
+
+    def reserve(self, parsed: Parsed, sys_flag: int) -> None:
+        """Gives the queue offsets of a record of the log, which is not dispatched yet, to no other one."""
+        queue = self.queues.of_record(parsed, sys_flag)
         if queue is not None:
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
-        self._scanned_to = offset + parsed[0]
-        return 1
 
     def tail_fault(self) -> str:
         """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that
