@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broker.message.prop_crc import parse_with_prop_crc
 from broker.store.log_check import Piece, check_file
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -143,10 +144,22 @@ class Scrub:
 
     def _take(self, piece: Piece) -> None:
         damage = self._store.damage
-        if not piece.fault and (known := damage.overlaps(piece.start, piece.end)) is not None:
+        known = None if piece.fault else damage.overlaps(piece.start, piece.end)
+        if known is not None and self._has_all_checksums(piece):
             logger.warning("the log is whole again at %d..%d", known.start, known.end)
             damage.healed(piece.start, piece.end)
         self._store.log_check.found(piece)
+
+    def _has_all_checksums(self, piece: Piece) -> bool:
+        """Whether its records have right checksums of topic and properties, too, where they have some: who
+        found the damage may have looked at these (29047, verify)."""
+        view, pos = self._store.commit_log.view(piece.start, piece.end - piece.start), 0
+        while pos < len(view):
+            parsed = parse_with_prop_crc(view, pos, len(view), offset=piece.start + pos)
+            if parsed is None:
+                return False
+            pos += parsed[0]
+        return True
 
     def load(self) -> None:
         """Reads where an earlier process stopped; run() does it."""

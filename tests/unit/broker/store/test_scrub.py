@@ -8,7 +8,7 @@ import pytest
 from broker.store import scrub as scrub_module
 from broker.store.message_store import MessageStore
 from broker.store.scrub import Scrub
-from tests.support.store_parts import FILE_BYTES, open_store, put_many
+from tests.support.store_parts import FILE_BYTES, open_store, put, put_many
 from tests.unit.broker.ha.test_ha_service import until
 from tests.unit.broker.store.test_damaged_log import flip, of_queue, read, write, zero
 from tests.unit.broker.store.test_damaged_log import records as records_of_all
@@ -251,4 +251,20 @@ async def test_a_round_ends_at_a_log_that_was_cut(root: Path) -> None:
     store.truncate(cut)
     await whole_round(scrub)
     assert not store.damage and scrub.checked_bytes == cut
+    store.close()
+
+
+@pytest.mark.parametrize("is_hurt", [False, True])
+async def test_damaged_properties_stay_damaged(tmp_path: Path, is_hurt: bool) -> None:
+    """BODYCRC does not cover them, but who has found them has looked at the checksum of the record."""
+    store = open_store(tmp_path, append_prop_crc=True)
+    begin, end, _ = put(store, b"body", tags="red")
+    put_many(store, 5)
+    store.flush()
+    if is_hurt:
+        at = read(tmp_path, begin, end - begin).index(b"red")
+        write(tmp_path, begin + at, b"bed")
+    store.damage.add(begin, end, "a test")
+    await whole_round(scrub_of(store))
+    assert bool(store.damage) == is_hurt
     store.close()
