@@ -148,4 +148,6 @@ def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_byte
     first = next(check_file(file, start, min(stop, file_end), file_bytes))
     if first.fault:
         return _Read(bad_end=first.end)
+    if size > RECORD_BYTES_MAX:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, f"the record at {start} is too large for an answer")
     return _Read(bad_end=start + size)  # BODYCRC is right, the checksum of the whole record is not

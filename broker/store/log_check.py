@@ -19,7 +19,9 @@ from broker.store.whole_ranges import WholeRanges
 PIECE_BYTES: Final = 256 << 10
 """Less than 0.2 ms of work while the interpreter lock is held."""
 SEARCH_BYTES: Final = 8 << 20
-"""Twice the largest record: a good one that begins in the first half ends in it."""
+"""Of one search for the beginning of a good record."""
+RECORD_BYTES_MAX: Final = 17 << 20
+"""No record is larger: maxMessageSize is at most 16,000,000."""
 _HEAD = struct.Struct(">iI")
 _MAGIC_AT: Final = 4
 
@@ -126,7 +128,7 @@ class LogCheck:
         no whole good record is there."""
         log = self._log
         file_start = offset - offset % log.file_bytes
-        begin = max(file_start, offset - SEARCH_BYTES // 2, log.min_offset)
+        begin = max(file_start, offset - RECORD_BYTES_MAX, log.min_offset)
         view = log.view(begin, log.file_bytes)
         raw = bytes(view[: offset - begin + BLANK_BYTES])  # the magic code may be cut
         for magic in RECORD_MAGICS:
@@ -209,7 +211,7 @@ def past_damage(
     size, magic = _HEAD.unpack_from(view, pos)
     parsed = parse(view, pos, end, offset=offset)
     file_left, at = log.file_bytes - offset % log.file_bytes, pos
-    is_cut = end - pos < size <= min(file_left, SEARCH_BYTES // 2)
+    is_cut = end - pos < size <= min(file_left, RECORD_BYTES_MAX)
     if may_be_cut and is_cut and parsed is None and magic in (MAGIC_V1, MAGIC_V2):
         return None
     found = next_good(view, at, min(at + SEARCH_BYTES, end), offset, file_left)
@@ -258,16 +260,17 @@ def check_file(
             size, magic = _HEAD.unpack_from(data)
             if magic == MAGIC_BLANK and size == file_start + file_bytes - at:
                 good = min(size, end - at)
-            elif len(data) < size <= min(SEARCH_BYTES, end - at):
+            elif len(data) < size <= min(RECORD_BYTES_MAX, end - at):
                 data = memoryview(read(descriptor, size, at - file_start))
                 good = good_end(data, 0, len(data), at)
         if good:
             yield Piece(at, at + good)
             at += good
             continue
-        window = memoryview(read(descriptor, min(SEARCH_BYTES, end - at), at - file_start))
-        found = next_good(window, 0, len(window), at, file_start + file_bytes - at)
+        window = memoryview(read(descriptor, min(SEARCH_BYTES + RECORD_BYTES_MAX, end - at), at - file_start))
+        searched = min(SEARCH_BYTES, len(window))
+        found = next_good(window, 0, searched, at, file_start + file_bytes - at)
         if found < 0:
-            found = len(window) if len(window) == end - at else SEARCH_BYTES // 2
+            found = searched if searched == end - at else SEARCH_BYTES // 2
         yield Piece(at, at + found, why_bad(window, at))
         at += found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.ha.core.epochs import Epochs
-from broker.healing.log_reads import LogReads
+from broker.healing.log_reads import RECORD_BYTES_MAX, LogReads
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Reply
 from keelmq.remoting.operations.store_copies import READ_LOG_BYTES, ReadLogRequest
@@ -128,6 +128,17 @@ async def test_a_record_larger_than_an_answer(tmp_path: Path) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
     reads = LogReads(store, epochs=Epochs, broker_name="b")
     assert place(await read(reads, offset, store.confirm_offset))[:2] == (offset, end)
+    crash(store)
+
+
+async def test_a_record_that_fits_into_no_answer_is_not_called_damaged(tmp_path: Path) -> None:
+    store = open_store(tmp_path, commit_log_file_bytes=32 << 20)
+    offset, end, _ = put(store, bytes(RECORD_BYTES_MAX))
+    store.set_confirm_offset(store.commit_log.max_offset)
+    reads = LogReads(store, epochs=Epochs, broker_name="b")
+    with pytest.raises(CommandError, match="too large"):
+        await read(reads, offset, end)
+    assert not store.damage
     crash(store)
 
 

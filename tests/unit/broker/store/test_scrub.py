@@ -268,3 +268,23 @@ async def test_damaged_properties_stay_damaged(tmp_path: Path, is_hurt: bool) ->
     await whole_round(scrub_of(store))
     assert bool(store.damage) == is_hurt
     store.close()
+
+
+@pytest.mark.parametrize("is_hurt", [False, True])
+async def test_the_longest_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hurt: bool) -> None:
+    """maxMessageSize may be 16,000,000: such a record is good, also behind a damaged one."""
+    monkeypatch.undo()
+    store = open_store(tmp_path, commit_log_file_bytes=32 << 20)
+    begin, end, _ = put(store, b"first")
+    put(store, b"y" * 16_000_000)
+    put(store, b"last")
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.flush()
+    if is_hurt:
+        (path,) = (each for each in (tmp_path / "commitlog").iterdir() if each.name.isdigit())
+        with path.open("r+b") as file:
+            file.seek(begin + 4)
+            file.write(b"\0")
+    await whole_round(scrub_of(store))
+    assert [(each.start, each.end) for each in store.damage.ranges] == ([(begin, end)] if is_hurt else [])
+    store.close()
