@@ -85,7 +85,7 @@ class SlaveClient:
 
     def follows(self, address: tuple[str, int], broker_id: int) -> bool:
         """Returns whether it copies, or tries to, as this replica from this master."""
-        return (self.address, self.broker_id, self.fault) == (address, broker_id, None)
+        return not self._stopped and (self.address, self.broker_id, self.fault) == (address, broker_id, None)
 
     async def run(self) -> None:
         """Connects, receives, and connects again. Returns after a fatal close: an operator must act."""

@@ -84,6 +84,7 @@ class LogReads:
                     f"the record at {start} ends behind {end}: the range is another one",
                 )
             if not found.data:
+                self._check_bounds(start, found.bad_end)
                 store.damage.add(start, found.bad_end, "a replica asked for it, and its checksum is wrong")
                 continue
             behind = start + len(found.data)
@@ -91,6 +92,18 @@ class LogReads:
             answer = ReadLogResponse(start_offset=start, end_offset=behind, epochs=epochs)
             return Reply(answer, body=None if header.only_checks else found.data)
         raise CommandError(ResponseCode.SYSTEM_BUSY, "much of the range is damaged here, too: repeat it")
+
+    def _check_bounds(self, start: int, end: int) -> None:
+        """Raises CommandError if no damage was found, but bounds of a range that are none of records here:
+        the log of the replica that asks may be another one."""
+        around = self._store.log_check.record_around(start)
+        if around is not None and around.start < start:
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR,
+                f"a sound record has [{around.start}, {around.end}) here: the range is another one",
+            )
+        if end > self._store.dispatch_offset:
+            raise CommandError(ResponseCode.SYSTEM_BUSY, f"the log is not read up to {end} yet: repeat it")
 
     def _behind_damage(self, start: int, end: int) -> int:
         """Returns the first offset from `start` on that is not known to be damaged."""
@@ -135,4 +148,6 @@ def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_byte
     first = next(check_file(file, start, min(stop, file_end), file_bytes))
     if first.fault:
         return _Read(bad_end=first.end)
+    if size > RECORD_BYTES_MAX:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, f"the record at {start} is too large for an answer")
     return _Read(bad_end=start + size)  # BODYCRC is right, the checksum of the whole record is not

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from broker.healing.evidence import Placed
 from broker.message.delay_levels import SCHEDULED_TOPICS
+from broker.message.inner_batch import sys_flag_at
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, GAP_CODE, ConsumeQueue
@@ -27,12 +28,16 @@ def unit_of(store: MessageStore, topic: bytes, queue_id: int, number: int) -> tu
 
 
 def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
-    """Gives healed records the units that they lack. Returns how many. Records that are not dispatched yet
-    are left to the dispatch. OSError: no room; it may be repeated."""
+    """Gives healed records the units that they lack. Returns how many. Those that are not dispatched yet
+    are left to the dispatch; when they were scanned, their queues were not known. OSError: no room; it may
+    be repeated."""
     count = 0
     for offset, parsed, _ in records:
         size, topic, queue_id, number, tags_code, stored, properties = parsed
-        if not topic or offset >= store.dispatch_offset:
+        if not topic:
+            continue
+        if offset >= store.dispatch_offset:
+            store.reserve(parsed, sys_flag_at(store.commit_log.view(offset, size), 0))
             continue
         queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
         if queue is None or isinstance(queue, BatchQueue):

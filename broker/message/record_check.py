@@ -67,7 +67,7 @@ def all_good(view: memoryview, offset: int, units: bytes) -> bool:
 
 def next_good(view: memoryview, pos: int, end: int, offset: int, file_left: int) -> int:
     """Returns the position of the first good record behind `pos`, where the CommitLog offset is `offset`; -1:
-    there is none in front of `end`. file_left: bytes from `pos` to the end of the log's file; a blank record
+    none begins in front of `end`. file_left: bytes from `pos` to the end of the log's file; a blank record
     must end there."""
     found = [_first(view, pos, end, offset, magic, file_left) for magic in (*RECORD_MAGICS, _BLANK_MAGIC)]
     return min([at for at in found if at >= 0], default=-1)
@@ -95,7 +95,7 @@ def _first(view: memoryview, pos: int, end: int, offset: int, magic: bytes, file
         if magic == _BLANK_MAGIC:
             if _SIZE.unpack_from(raw, start)[0] == file_left - start:
                 return pos + start
-        elif parse(view, pos + start, end, offset=offset + start, check_crc=True) is not None:
+        elif parse(view, pos + start, len(view), offset=offset + start, check_crc=True) is not None:
             return pos + start
         at = raw.find(magic, at + 1)
     return -1

@@ -66,6 +66,7 @@ class CuttableStore(ABC):
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
             )
         self.damage.remove_above(log.max_offset)
+        self._jobs.add([self.damage.save])  # before other bytes are there
         self.log_check.cut(log.max_offset)
         self._forget_queued()
         if self.index is not None:
@@ -110,6 +111,7 @@ class CuttableStore(ABC):
         self.cut_count += 1
         self._jobs.add(self.commit_log.cut_all(offset))
         self.damage.healed(0, sys.maxsize)
+        self._jobs.add([self.damage.save])
         self.log_check.reset(offset)
         self._forget_queued()
         self._jobs.add(self.queues.cut_all())

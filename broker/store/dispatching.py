@@ -27,6 +27,7 @@ from broker.message.record import Parsed, is_incomplete, parse
 from broker.message.record_scan import FIRST, LOG_BYTES, NEXT, QUEUE, UNITS, clear, scan_ends, scan_units
 from broker.store.cut_store import CuttableStore
 from broker.store.indexing import catch_up_index, keyed
+from broker.store.log_check import past_damage
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
@@ -183,8 +184,9 @@ class DispatchingStore(CuttableStore):
         view = self.commit_log.view(offset, self.commit_log.file_bytes, end=stop)
         parsed = parser(view, 0, len(view), offset=offset)
         if parsed is None:
-            whole_end = min(len(view), self._durable_end - offset)
-            parsed = damaged_at(view, 0, whole_end, offset, self.commit_log, self.damage)
+            log, whole_end = self.commit_log, min(len(view), self._durable_end - offset)
+            may_be_cut = not self.is_master and self._durable_end > log.max_offset
+            parsed = damaged_at(view, 0, whole_end, offset, log, self.damage, may_be_cut=may_be_cut)
         if parsed is None:
             return 0
         end, keys = offset + parsed[0], list[Keyed]()
@@ -253,22 +255,32 @@ class DispatchingStore(CuttableStore):
         parsed = parse(view, 0, len(view), offset=offset)
         if parsed is None:
             confirmed_end = min(len(view), self.confirm_offset - offset)
-            parsed = damaged_at(view, 0, confirmed_end, offset, self.commit_log, self.damage)
+            log, damage = self.commit_log, self.damage
+            parsed = damaged_at(view, 0, confirmed_end, offset, log, damage, may_be_cut=True)
         if parsed is None:
             return 0
-        queue = self.queues.of_record(parsed, sys_flag := sys_flag_at(view, 0)) if parsed[1] else None
+        if parsed[1]:
+            self.reserve(parsed, sys_flag_at(view, 0))
+        self._scanned_to = offset + parsed[0]
+        return 1
+
+    def reserve(self, parsed: Parsed, sys_flag: int) -> None:
+        """Gives the queue offsets of a record of the log, which is not dispatched yet, to no other one."""
+        queue = self.queues.of_record(parsed, sys_flag)
         if queue is not None:
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
-        self._scanned_to = offset + parsed[0]
-        return 1
 
     def tail_fault(self) -> str:
         """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that
         did not arrive whole, which nobody has acknowledged. Confirmed bytes that are anything else were whole
         once."""
         log, offset = self.commit_log, self.scanned_offset
-        if offset >= self.confirm_offset or is_incomplete(log.view(offset, log.file_bytes), offset):
+        if offset >= self.confirm_offset:
+            return ""
+        view = log.view(offset, log.file_bytes)
+        is_last = past_damage(log, view, 0, len(view), offset, may_be_cut=False) is None
+        if is_last and is_incomplete(view, offset):
             return ""
         return (
             f"the log is damaged: there is no record at {offset}, and it was confirmed up to"

@@ -19,7 +19,9 @@ from broker.store.whole_ranges import WholeRanges
 PIECE_BYTES: Final = 256 << 10
 """Less than 0.2 ms of work while the interpreter lock is held."""
 SEARCH_BYTES: Final = 8 << 20
-"""Twice the largest record: a good one that begins in the first half ends in it."""
+"""Of one search for the beginning of a good record."""
+RECORD_BYTES_MAX: Final = 17 << 20
+"""No record is larger: maxMessageSize is at most 16,000,000."""
 _HEAD = struct.Struct(">iI")
 
 
@@ -90,7 +92,7 @@ class LogCheck:
             good = good_end(view, 0, size, offset) if PIECE_BYTES < size <= len(view) else 0
         if good:
             self.found(Piece(offset, offset + good))
-        elif (around := self._record_around(offset)) is not None:
+        elif (around := self.record_around(offset)) is not None:
             self.found(around)
         elif view:
             end = self._record_end(view, offset, offset + min(len(view), SEARCH_BYTES))
@@ -101,15 +103,28 @@ class LogCheck:
         known = self.whole.end_of(offset) > offset or offset >= self._fresh_offset
         return not known and self._damage.overlaps(offset, offset + 1) is None
 
-    def _record_around(self, offset: int) -> Piece | None:
-        """Returns the good record that has `offset` in its middle: a replica's log may end there."""
+    def record_around(self, offset: int) -> Piece | None:
+        """Returns the good record that has the byte at `offset`: a replica's log may end in its middle. None:
+        no whole good record is there."""
         log = self._log
         file_start = offset - offset % log.file_bytes
-        begin = max(file_start, offset - SEARCH_BYTES // 2, log.min_offset)
+        begin = max(file_start, offset - RECORD_BYTES_MAX, log.min_offset)
         view = log.view(begin, log.file_bytes)
         at = last_good(view, offset - begin, begin)
-        end = 0 if at < 0 else begin + at + _HEAD.unpack_from(view, at)[0]
-        return Piece(begin + at, end) if end > offset else None
+        if at < 0:
+            return None
+        end = at + _HEAD.unpack_from(view, at)[0]
+        if begin + end > offset:
+            return Piece(begin + at, begin + end)
+        return Piece(begin + end, file_start + log.file_bytes) if self._is_blank(view, end, begin) else None
+
+    def _is_blank(self, view: memoryview, at: int, begin: int) -> bool:
+        """Whether the blank record of the file's end is there. begin: the CommitLog offset of the view."""
+        if len(view) - at < BLANK_BYTES:
+            return False
+        size, magic = _HEAD.unpack_from(view, at)
+        file_left = self._log.file_bytes - (begin + at) % self._log.file_bytes
+        return bool(magic == MAGIC_BLANK and size == file_left)
 
     def is_whole(self, start: int, end: int) -> bool:
         """Whether these bytes are known to be whole."""
@@ -136,7 +151,7 @@ class LogCheck:
         parsed = parse(rest, 0, len(rest), offset=offset, check_crc=True)
         if parsed is not None:
             raise ValueError(f"the record at {offset} has {parsed[0]} bytes, and {end - offset} are named")
-        if not at and (around := self._record_around(start)) is not None:
+        if not at and (around := self.record_around(start)) is not None:
             raise ValueError(f"no record begins at {start}: the one at {around.start} has this byte")
         self._damage.add(offset, self._record_end(rest, offset, end), why_bad(rest, offset))
         return self._damage.overlaps(offset, end)
@@ -162,18 +177,22 @@ def why_bad(view: memoryview, offset: int) -> str:
     return f"the checksum of the whole record at {offset} does not match"
 
 
-def past_damage(log: CommitLog, view: memoryview, pos: int, end: int, offset: int) -> Parsed | None:
+def past_damage(
+    log: CommitLog, view: memoryview, pos: int, end: int, offset: int, *, may_be_cut: bool
+) -> Parsed | None:
     """Returns what a reader of the log does at `pos`, where no good record is, and the CommitLog offset is
     `offset`: the header of a record whose body alone is damaged, or the bytes to pass over, as record.parse()
     returns a blank record. None: no good record follows in front of `end`, nor at the beginning of a later
-    file: the log ends here."""
+    file: the log ends here. may_be_cut: `end` may be in the middle of a record that is on its way, so one
+    that claims to end behind it is waited for."""
     if end - pos < BLANK_BYTES:
         return None
     size, magic = _HEAD.unpack_from(view, pos)
     parsed = parse(view, pos, end, offset=offset)
-    if parsed is None and magic in (MAGIC_V1, MAGIC_V2) and end - pos < size <= SEARCH_BYTES // 2:
-        return None  # `end` cuts it
     file_left, at = log.file_bytes - offset % log.file_bytes, pos
+    is_cut = end - pos < size <= min(file_left, RECORD_BYTES_MAX)
+    if may_be_cut and is_cut and parsed is None and magic in (MAGIC_V1, MAGIC_V2):
+        return None
     found = next_good(view, at, min(at + SEARCH_BYTES, end), offset, file_left)
     while found < 0 and at + SEARCH_BYTES < end:
         at += SEARCH_BYTES // 2
@@ -220,16 +239,17 @@ def check_file(
             size, magic = _HEAD.unpack_from(data)
             if magic == MAGIC_BLANK and size == file_start + file_bytes - at:
                 good = min(size, end - at)
-            elif len(data) < size <= min(SEARCH_BYTES, end - at):
+            elif len(data) < size <= min(RECORD_BYTES_MAX, end - at):
                 data = memoryview(read(descriptor, size, at - file_start))
                 good = good_end(data, 0, len(data), at)
         if good:
             yield Piece(at, at + good)
             at += good
             continue
-        window = memoryview(read(descriptor, min(SEARCH_BYTES, end - at), at - file_start))
-        found = next_good(window, 0, len(window), at, file_start + file_bytes - at)
+        window = memoryview(read(descriptor, min(SEARCH_BYTES + RECORD_BYTES_MAX, end - at), at - file_start))
+        searched = min(SEARCH_BYTES, len(window))
+        found = next_good(window, 0, searched, at, file_start + file_bytes - at)
         if found < 0:
-            found = len(window) if len(window) == end - at else SEARCH_BYTES // 2
+            found = searched if searched == end - at else SEARCH_BYTES // 2
         yield Piece(at, at + found, why_bad(window, at))
         at += found

@@ -46,7 +46,9 @@ def scan_end(
         while pos < end:
             parsed = parser(view, pos, end, offset=offset + pos)
             if parsed is None and damage is not None:
-                parsed = damaged_at(view, pos, min(end, durable_end - offset), offset + pos, log, damage)
+                parsed = damaged_at(
+                    view, pos, min(end, durable_end - offset), offset + pos, log, damage, may_be_cut=False
+                )
             if parsed is None:
                 return offset + pos
             pos += parsed[0]
@@ -59,10 +61,17 @@ def scan_end(
 
 
 def damaged_at(
-    view: memoryview, pos: int, end: int, offset: int, log: CommitLog, damage: DamagedRanges
+    view: memoryview,
+    pos: int,
+    end: int,
+    offset: int,
+    log: CommitLog,
+    damage: DamagedRanges,
+    *,
+    may_be_cut: bool,
 ) -> Parsed | None:
     """Does past_damage(), and adds the range to `damage`."""
-    parsed = past_damage(log, view, pos, end, offset)
+    parsed = past_damage(log, view, pos, end, offset, may_be_cut=may_be_cut)
     if parsed is not None:
         damage.add(offset, offset + parsed[0], why_bad(view[pos:], offset))
     return parsed

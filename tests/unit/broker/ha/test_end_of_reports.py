@@ -106,3 +106,20 @@ async def test_a_slave_that_is_still_connecting_has_promised_nothing(tmp_path: P
         listener.close()
         await slave.service.become_slave(broker_id=2, epoch=1, master_ha_address=f"{host}:{port}")
         assert await promoted_after_ms(slave, 2) < PROMISE_MS / 2
+
+
+async def test_a_promotion_that_was_cancelled_leaves_no_dead_link(tmp_path: Path, deaf_master: None) -> None:
+    """A slow disk, say: then the same master is elected again."""
+    async with group(tmp_path, 2, NOT_ALL_ACK) as (master, slave):
+        await linked(master, slave)
+        assert slave.service.client is not None
+        protocol = slave.service.client.protocol
+        assert protocol is not None
+        term = asyncio.create_task(slave.lead(2))
+        await until(lambda: protocol.reports_ended, "it waits")
+        term.cancel()
+        await asyncio.wait([term])
+        await slave.follow(master, 1)
+        end = master.put()
+        await until(lambda: slave.store.commit_log.max_offset == end, "copied")
+        await until(lambda: 2 in master.service.links and master.service.links[2].ack_offset == end, "acked")

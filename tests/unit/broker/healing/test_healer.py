@@ -381,3 +381,32 @@ def test_the_task_is_gentle() -> None:
     """One MiB per pause at most."""
     assert service.PAUSE_S >= 0.05
     assert service.AGAIN.max_ms >= 30_000
+
+
+async def test_a_healed_record_that_is_not_dispatched_keeps_its_queue_offset(tmp_path: Path) -> None:
+    """Its header was damaged when it was scanned, so nothing told of which queue it is; and then this replica
+    is elected."""
+    sound, hurt = group_of(tmp_path, 2)
+    at = len(sound.places) - 3
+    (start, end), (_, stop) = sound.places[at : at + 2]
+    queue_id, content = at % 2, bytes(sound.store.commit_log.view(start, stop - start))
+    number = sound.store.queues.get("TopicA", queue_id).max_offset - 2  # of the damaged one
+    hurt.store.truncate(start)
+    view = hurt.store.commit_log.receive_view()
+    view[: len(content)] = content
+    view[4] ^= 1
+    hurt.store.commit_log.received(len(content))
+    hurt.store.set_confirm_offset(stop)
+    while hurt.store.scan(10):
+        pass
+    assert [(each.start, each.end) for each in hurt.store.damage.ranges] == [(start, end)]
+    assert await healer_of(hurt, DirectClient([sound]), ["0"]).heal(hurt.store.damage.ranges)
+    hurt.store.become_master()
+    assert put(hurt.store, b"new", queue_id=queue_id)[2] == number + 1
+    hurt.store.set_confirm_offset(hurt.store.commit_log.max_offset)
+    while hurt.store.dispatch(10):
+        pass
+    assert bodies(hurt.store, queue_id)[number + 1 :] == [b"new"]
+    assert not hurt.store.damage and bytes(hurt.store.commit_log.view(start, len(content))) == content
+    crash(hurt.store)
+    crash(sound.store)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.ha.core.epochs import Epochs
-from broker.healing.log_reads import LogReads
+from broker.healing.log_reads import RECORD_BYTES_MAX, LogReads
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Reply
 from keelmq.remoting.operations.store_copies import READ_LOG_BYTES, ReadLogRequest
@@ -90,6 +90,37 @@ async def test_bounds_that_are_none_here(tmp_path: Path) -> None:
     crash(replica.store)
 
 
+async def test_a_range_of_another_log_damages_nothing_here(tmp_path: Path) -> None:
+    """The logs of two replicas differ until one is cut; what is damaged there may begin in the middle of a
+    record here, or of the blank one of a file's end."""
+    (replica,) = group_of(tmp_path, 1)
+    places, file_bytes = replica.places, replica.store.commit_log.file_bytes
+    blank = max(end for _, end in places if end < file_bytes)
+    (begin, middle), (_, end) = places[3:5]
+    for start, stop in ((begin + 20, end), (middle - 1, end), (blank + 10, file_bytes)):
+        with pytest.raises(CommandError, match="the range is another one"):
+            await read(replica.reads(), start, stop)
+    assert not replica.store.damage
+    crash(replica.store)
+
+
+async def test_what_is_not_dispatched_yet_is_not_called_damaged(tmp_path: Path) -> None:
+    """At a replica, the confirmed log may end in the middle of a record."""
+    (replica,) = group_of(tmp_path, 1)
+    start, end = replica.places[3]
+    slave = open_store(tmp_path / "slave", master=False)
+    slave.commit_log.receive_view()[: end - 9] = replica.store.commit_log.view(0, end - 9)
+    slave.commit_log.received(end - 9)
+    slave.set_confirm_offset(end - 9)
+    while slave.dispatch(10):
+        pass
+    with pytest.raises(CommandError, match="is not read up to"):
+        await read(LogReads(slave, epochs=Epochs, broker_name="b"), start, end - 9)
+    assert slave.dispatch_offset == start and not slave.damage
+    crash(slave)
+    crash(replica.store)
+
+
 async def test_a_record_larger_than_an_answer(tmp_path: Path) -> None:
     store = open_store(tmp_path, commit_log_file_bytes=8 << 20)
     offset, end, _ = put(store, bytes(READ_LOG_BYTES + 5))
@@ -97,6 +128,17 @@ async def test_a_record_larger_than_an_answer(tmp_path: Path) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
     reads = LogReads(store, epochs=Epochs, broker_name="b")
     assert place(await read(reads, offset, store.confirm_offset))[:2] == (offset, end)
+    crash(store)
+
+
+async def test_a_record_that_fits_into_no_answer_is_not_called_damaged(tmp_path: Path) -> None:
+    store = open_store(tmp_path, commit_log_file_bytes=32 << 20)
+    offset, end, _ = put(store, bytes(RECORD_BYTES_MAX))
+    store.set_confirm_offset(store.commit_log.max_offset)
+    reads = LogReads(store, epochs=Epochs, broker_name="b")
+    with pytest.raises(CommandError, match="too large"):
+        await read(reads, offset, end)
+    assert not store.damage
     crash(store)
 
 

@@ -1,6 +1,7 @@
 """Damaged records of the CommitLog: the good ones around them are served, they are not, and a start destroys
 none of the others."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,22 @@ def test_a_cut_forgets_damage_behind_it(root: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("resets", [False, True])
+def test_damage_that_a_cut_has_removed_is_not_remembered(root: Path, resets: bool) -> None:
+    """Good records may be at these offsets before the next checkpoint, and a crash."""
+    hurt = of_queue(root)[60]
+    store = open_store(root, master=False)
+    store.damage.add(hurt.offset, hurt.offset + hurt.size, "a test")
+    store.flush_checkpoint()
+    store.reset_to(0) if resets else store.truncate(of_queue(root)[50].offset)
+    store.become_master()
+    put_many(store, 2 * COUNT)
+    crash(store)
+    store = open_store(root)
+    assert not store.damage
+    store.close()
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("end", ["clean", "killed", "abort of another program"])
 def test_a_start_keeps_the_records_behind_damage(root: Path, damage, end: str) -> None:  # type: ignore[no-untyped-def]
@@ -275,4 +292,21 @@ def test_a_replica_dispatches_past_a_damaged_header(root: Path) -> None:
     while store.catch_up_index(64):
         pass
     assert store.index.offset == store.confirm_offset
+    store.close()
+
+
+@pytest.mark.parametrize("number", [0, 60, COUNT - 2])
+def test_a_start_passes_a_size_that_points_behind_the_end(root: Path, number: int) -> None:
+    """The ConsumeQueues are lost, so it reads the whole log. No record of it is still on its way when it was
+    confirmed: a size that is too large is damage, and what is behind it is kept."""
+    hurt, end = of_queue(root)[number], of_queue(root, 1)[-1].offset + of_queue(root, 1)[-1].size
+    write(root, hurt.offset + 1, b"\1")
+    shutil.rmtree(root / "consumequeue")
+    (root / "abort").write_text("keelmq 1")
+    store = open_store(root, master=False)
+    assert store.commit_log.max_offset == store.confirm_offset == end
+    assert [(each.start, each.end) for each in store.damage.ranges] == [
+        (hurt.offset, hurt.offset + hurt.size)
+    ]
+    assert store.max_queue_offset("TopicA", 0) == store.max_queue_offset("TopicA", 1) == COUNT
     store.close()

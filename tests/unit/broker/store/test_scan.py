@@ -186,6 +186,24 @@ def test_a_damaged_confirmed_record_is_not_taken_for_the_logs_end(tmp_path: Path
     crash(slave)
 
 
+def test_a_size_that_points_behind_the_end_is_no_part_of_a_record(tmp_path: Path) -> None:
+    """Good records follow it, so it has arrived whole: a promotion must not cut them off."""
+    master, slave = pair(tmp_path)
+    scan_all(slave)
+    begin, _, _ = put(master)
+    put_many(master, 2)
+    copy_log(master, slave)
+    path = next((slave.root / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), b"\x07", begin + 2)
+    slave.set_confirm_offset(slave.commit_log.max_offset)
+    scan_all(slave)
+    assert slave.scanned_offset == begin
+    assert str(begin) in slave.tail_fault()
+    crash(master)
+    crash(slave)
+
+
 @pytest.mark.parametrize("kept", [10, 200])
 def test_a_confirmed_part_of_a_record_is_no_damage(tmp_path: Path, kept: int) -> None:
     """Packets end anywhere, and so do acks: nobody acknowledged the record."""
