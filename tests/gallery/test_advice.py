@@ -152,6 +152,7 @@ def test_the_only_copy_that_is_left_is_not_forgotten(master: int | None) -> None
 
 REGISTER = {
     "broker/admin/repair.py": "keelmq repair, of files that an operator chose; --resync deletes nothing",
+    "broker/app/start_check.py": "tables that are lost, beside a log that stays",
     "broker/backup/manifest.py": "an unfinished backup, which is no copy",
     "broker/config/master_slave_settings.py": "which keys a slave has",
     "broker/controller_mode/broker_id_registration.py": "names the causes; the broker stays fenced",
