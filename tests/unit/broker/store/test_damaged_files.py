@@ -134,7 +134,10 @@ def test_a_damaged_list_of_damage_is_made_again(tmp_path: Path, kind: str, clean
         path, files, times = tmp_path / FILE_NAME, content_of(tmp_path), times_of(tmp_path)
         if not path.exists():
             return
+        before = path.read_bytes()
         DAMAGE[kind](path, dice)
+        if path.exists() and path.read_bytes().strip() == before.strip():
+            continue  # only the newline is lost
         store = open_store(tmp_path)
         assert store.damage.is_file_lost is path.exists() and not store.damage
         assert bodies(store) == ALL
