@@ -20,7 +20,8 @@ each on its own, and neither compares the clocks of two machines:
    time that a report counts, and a tenth of it for the rates of the clocks. This covers what rule 1 cannot:
    the controllers lost the master long before the slave did (the last report was sent just before the slave
    was told of its election, and the end of the link did not arrive), a controller that elects earlier than T
-   because a connection was reset, a new leader that never heard the master, an operator's electMaster.
+   because a connection was reset, a new leader that never heard the master, an operator's electMaster, the
+   keep-alive that a slave of a silent master sends every half haHousekeepingInterval.
 
 The wait of rule 2 is over before the election in the cases that have a promised fail-over time. A dead
 process closes its links. A master that hangs or is cut off sends nothing, so the reports ended

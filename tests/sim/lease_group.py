@@ -408,7 +408,9 @@ class Cut:
 
     @property
     def is_at_once(self) -> bool:
-        return not self.lag_ms and not self.resets and self.slaves == 2
+        """Whether the first rule alone holds. Over a cut of one direction the keep-alive of a slave whose
+        master is silent still arrives, and a broker that cannot be answered may be replaced before T."""
+        return not self.lag_ms and not self.resets and not self.one_way and self.slaves == 2
 
 
 class LeaseGroup(Group):

@@ -55,7 +55,7 @@ class Disk:
         before, self.root = self.root, self._next()
         if power:
             assert self._store is not None, "this world has no power cuts"
-            self._store.survivors_of_a_power_cut(self.root, self._dice)
+            self._store.survivors_of_a_power_cut(self.root, self._dice, journal=True)
         else:
             shutil.copytree(before, self.root)
 
@@ -79,7 +79,8 @@ def small_disks(disks: Iterable[Disk], bytes_each: int) -> Iterator[None]:
         disk = next((each for each in every if Path(path).is_relative_to(each.root)), None)
         if disk is None:
             return real(path)
-        used = sum(each.stat().st_size for each in (disk.root / "commitlog").iterdir())
+        log = disk.root / "commitlog"
+        used = sum(each.stat().st_size for each in log.iterdir()) if log.exists() else 0
         free = max(bytes_each - used, 0)
         return SimpleNamespace(f_frsize=1, f_blocks=bytes_each, f_bfree=free, f_bavail=free)
 
