@@ -127,6 +127,7 @@ WITH_WHAT_THEY_COUNT = {
     "rocketmq_ha_refused_total",
     "rocketmq_ha_replica_eta_seconds",
     "rocketmq_messages_out_total",
+    "rocketmq_heal_failures_total",
     "rocketmq_metrics_overflow_series",
     "rocketmq_namesrv_unread_connections_total",
     "rocketmq_pop_revive_in_message_total",

@@ -156,7 +156,7 @@ async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
         cluster.start_program(broken)
         problem = await until(cluster, "group.epochs", f"at {broken.address} copies nothing")
         assert problem["command"].startswith("keelmq verify -n ") and problem["level"] == "failed"
-        assert "keelmq repair --store DIR shows what that removes" in problem["next"]
+        assert "keelmq repair --store DIR shows what that removes" in problem["nextStep"]
         problem = await until(cluster, "broker.settings", "controllerAddr of this broker lacks")
         assert problem["subject"] == broken.address
         *flags, addresses = shlex.split(problem["command"])
