@@ -18,6 +18,7 @@ from cli.lab.cluster import Program
 
 ACCEPTED_TIMEOUT_S = 60.0
 IN_SYNC_TIMEOUT_S = 90.0
+HEAL_TIMEOUT_S = 120.0
 POLL_S = 0.02
 CLOCK_JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -2_000, 2_000, 60_000, 3_600_000, 86_400_000)
 FLUSH_LONGER_MS = (20, 200, 1_000, 3_000)
@@ -93,6 +94,25 @@ class Nemesis:
         await self.until(
             what, lambda: stage.picture_t > asked and stage.picture.all_in_sync(brokers), IN_SYNC_TIMEOUT_S
         )
+
+    async def all_healed(self) -> None:
+        """Restarts a replica with damage that is not healed yet, because a start begins a scrub, and returns
+        when everything is healed or HEAL_TIMEOUT_S have passed: the check of the files tells."""
+        stage = self._stage
+        names = [program.name for program in stage.cluster.brokers]
+        wounded = await asyncio.to_thread(stage.ledger.allowed, names)
+        if wounded is None:
+            return
+        self._tell(f"{wounded} has damage that is not healed: it is restarted, and checks its log")
+        program = stage.cluster.brokers[names.index(wounded)]
+        await stage.terminate(program)
+        stage.start(program)
+        await self.all_in_sync("all replicas in sync after the last restart")
+        deadline = stage.recorder.clock() + int(HEAL_TIMEOUT_S * 1e6)
+        while stage.recorder.clock() < deadline:
+            if not await asyncio.to_thread(stage.ledger.open_of, wounded):
+                return
+            await asyncio.sleep(POLL_S)
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
         """Returns when the condition holds. StuckError: not within `timeout_s`; the history then has

@@ -196,6 +196,7 @@ class Chaos:
             await self._nemesis.strike(step)
         self._view.event(f"{self._nemesis.struck} faults are over; waiting for the last acknowledgements")
         await self._nemesis.all_in_sync("all replicas in sync after the last fault")
+        await self._nemesis.all_healed()
 
     def _check(self) -> None:
         """Raises the exception that ended a sender, a consumer or a watcher, which is a bug."""
