@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -51,6 +51,9 @@ attacks:
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
 	./run python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
+# Full load for ten minutes: the dispatch backlog of replicas, and memory; make sustained-load SECONDS=60 (docs/performance.md)
+sustained-load:
+	./run python -m tests.bench.sustained --seconds $(or $(SECONDS),600)
 # This tree against an older one, in turns: make bench-compare BASE=HEAD~20 SUITES="send pull" ROUNDS=5 (docs/performance.md)
 bench-compare:
 	@test -n "$(BASE)" || { echo "usage: make bench-compare BASE=COMMIT [SUITES=\"send pull\"] [ROUNDS=3]" >&2; exit 2; }
