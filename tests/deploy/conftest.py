@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,26 @@ def kubectl() -> str:
     return found
 
 
-def render(tree: Path, overlay: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="session")
+def oldest_kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """kubectl of the oldest Kubernetes that docs/kubernetes.md names."""
+    layers = list((ROOT / "tests/deploy/oldest_kubectl/node_modules").glob("@aws-cdk/*/lib/layer.zip"))
+    if not layers:
+        pytest.skip("the oldest kubectl is not installed: run `npm ci` in tests/deploy/oldest_kubectl")
+    directory = tmp_path_factory.mktemp("kubectl")
+    with zipfile.ZipFile(layers[0]) as layer:
+        program = Path(layer.extract("kubectl/kubectl", directory))
+    program.chmod(0o755)
+    return program
+
+
+def render(tree: Path, overlay: str, program: str | Path | None = None) -> subprocess.CompletedProcess[str]:
+    """program: kubectl(), if None."""
     return subprocess.run(
-        [kubectl(), "kustomize", str(tree / OVERLAYS[overlay])], capture_output=True, text=True, check=False
+        [program or kubectl(), "kustomize", str(tree / OVERLAYS[overlay])],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.conftest import ROOT, copy_tree, kubectl
+from tests.deploy.conftest import OVERLAYS, ROOT, copy_tree, kubectl, render
+from tests.deploy.objects import Objects
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/kubernetes.md"])
@@ -30,3 +31,68 @@ def test_the_first_apply_works_in_a_fresh_checkout(document: str, tmp_path: Path
     kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout)]
     assert kinds.count("StatefulSet") == 2 and "Secret" in kinds
     assert (tmp_path / "deploy" / "k8s" / "base" / "raft.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_oldest_kubectl_renders_the_same(overlay: str, oldest_kubectl: Path, tmp_path: Path) -> None:
+    version = subprocess.run(
+        [oldest_kubectl, "version", "--client", "-o", "yaml"], capture_output=True, text=True, check=True
+    )
+    minor = yaml.safe_load(version.stdout)["clientVersion"]["minor"]
+    assert f"for Kubernetes 1.{minor} to " in (ROOT / "docs" / "kubernetes.md").read_text()
+    tree = copy_tree(tmp_path, key="only-for-tests-" * 4)
+    oldest, newest = render(tree, overlay, oldest_kubectl), render(tree, overlay)
+    assert oldest.returncode == 0, oldest.stderr
+    assert list(yaml.safe_load_all(oldest.stdout)) == list(yaml.safe_load_all(newest.stdout))
+
+
+def section(title: str) -> str:
+    """The text of this section of docs/kubernetes.md."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_a_second_group(tmp_path: Path) -> None:
+    """The commands, as they are written; the new group is like the first in all but its name."""
+    (tmp_path / "deploy").mkdir()
+    copy_tree(tmp_path / "deploy", key="only-for-tests-" * 4)
+    (block,) = re.findall(r"^```sh\n(.*?)^```", section("A second group"), flags=re.DOTALL | re.MULTILINE)
+    script = "set -e\n" + block.replace("kubectl apply -k", f"{kubectl()} kustomize")
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = Objects([each for each in yaml.safe_load_all(done.stdout) if each])
+    for kind in ("StatefulSet", "Service", "PodDisruptionBudget"):
+        first, second = (found.named(kind, f"keelmq-broker-{letter}") for letter in "ab")
+        if kind == "StatefulSet":
+            configs = [found.config_files(each) for each in (first, second)]
+            assert second["spec"]["replicas"] == 3
+            for text in configs[1].values():
+                assert "brokerName=broker-b" in text and "broker-a" not in text
+            for each in (first, second):  # the name of a ConfigMap has a hash of its text
+                for volume in each["spec"]["template"]["spec"]["volumes"]:
+                    volume.pop("configMap", None)
+        assert repr(second) == repr(first).replace("broker-a", "broker-b")
+
+
+def test_more_controllers(tmp_path: Path) -> None:
+    """The two edits, as they are described: four pods, and a drain still leaves a majority."""
+    text = section("More controllers")
+    (peer,) = re.findall(r"`;(n3-[^`]*)` to `controllerDLegerPeers` in `overlays/ha/namesrv.conf`", text)
+    assert "set `replicas: 4` in\n`overlays/ha/namesrv-patch.yaml`" in text
+    tree = copy_tree(tmp_path, key="only-for-tests-" * 4)
+    for name, old, new in (
+        ("namesrv.conf", "(?m)^(controllerDLegerPeers=.*)$", rf"\1;{peer}"),
+        ("namesrv-patch.yaml", "replicas: 3", "replicas: 4"),
+    ):
+        path = tree / "overlays" / "ha" / name
+        changed, count = re.subn(old, new, path.read_text())
+        assert count == 1
+        path.write_text(changed)
+    done = render(tree, "ha")
+    assert done.returncode == 0, done.stderr
+    found = Objects([each for each in yaml.safe_load_all(done.stdout) if each])
+    stateful = found.named("StatefulSet", "keelmq-namesrv")
+    assert stateful["spec"]["replicas"] == 4
+    (config,) = found.config_files(stateful).values()
+    assert peer in config
+    assert found.named("PodDisruptionBudget", "keelmq-namesrv")["spec"]["maxUnavailable"] == 1
