@@ -11,6 +11,7 @@ from keelmq.remoting.config_store import with_stored
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
+    is_true,
     load_config,
     secret_keys,
     setting_sources,
@@ -42,8 +43,6 @@ START_GIVEN_UP_S_MAX = 10.0
 """From the signal to the end of a start."""
 CONTROLLER_PLUGIN = "controller"
 CONTROLLER_KEY = "enableControllerInNamesrv"
-TRUE_TEXTS = frozenset({"true", "t", "1", "yes", "y", "on"})
-"""As pydantic reads them."""
 
 
 def make_parser(program: str) -> Parser:
@@ -57,8 +56,7 @@ def make_parser(program: str) -> Parser:
 def _wants_controller(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> bool:
     """Returns whether the controller plugin is enabled. Its keys must be known before the file is checked.
     Raises ConfigError."""
-    wanted = value_of(CONTROLLER_KEY, path=path, environ=environ, overrides=overrides) or ""
-    return wanted.strip().lower() in TRUE_TEXTS
+    return is_true(value_of(CONTROLLER_KEY, path=path, environ=environ, overrides=overrides))
 
 
 def build(

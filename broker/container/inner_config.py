@@ -17,7 +17,7 @@ from broker.container.core.plan import BrokerPlan
 from broker.container.inner_file import read_settings
 from broker.naming.vip_port import BELOW
 from keelmq.remoting.config_store import Given, with_stored
-from keelmq.runtime.config import ConfigError, load_config
+from keelmq.runtime.config import ConfigError, is_true, load_config
 from keelmq.security.server_config import ServerConfig
 
 MASTER_ID: Final = 0
@@ -84,7 +84,7 @@ def load_inner(path: Path, container: ContainerConfig) -> InnerConfig:
     written = read_settings(path)
     _check_rules(path, written)
     overrides = {key: value for key, value in DEFAULTS.items() if key not in written}
-    if not _is_true(written.get("enableControllerMode")) and written.get("brokerRole") != "SLAVE":
+    if not is_true(written.get("enableControllerMode")) and written.get("brokerRole") != "SLAVE":
         overrides["brokerId"] = str(MASTER_ID)
     if container.broker_container_ip and "brokerIP1" not in written:
         overrides["brokerIP1"] = container.broker_container_ip
@@ -121,9 +121,9 @@ def _of_container(container: ContainerConfig) -> dict[str, object]:
 
 def _check_rules(path: Path, written: dict[str, str]) -> None:
     """Raises ConfigError with RocketMQ's words where it has them."""
-    if _is_true(written.get("duplicationEnable")):
+    if is_true(written.get("duplicationEnable")):
         raise ConfigError(f"{path}: Can not add broker to container when duplicationEnable is true currently")
-    if _is_true(written.get("enableControllerMode")):
+    if is_true(written.get("enableControllerMode")):
         return
     if written.get("brokerRole") == "SLAVE":
         broker_id = written.get("brokerId", "")
@@ -139,10 +139,6 @@ def _notes(written: dict[str, str]) -> list[str]:
     ]
     if HA_PORT in written:
         found.append(f"{HA_PORT} has no effect: it is listenPort + 1 in a container")
-    if _is_true(written.get("enableControllerMode")) and written.get("brokerId", "-1") != "-1":
+    if is_true(written.get("enableControllerMode")) and written.get("brokerId", "-1") != "-1":
         found.append("brokerId has no effect: the controllers give it (enableControllerMode)")
     return found
-
-
-def _is_true(text: str | None) -> bool:
-    return (text or "").strip().lower() in {"true", "1", "yes", "on"}

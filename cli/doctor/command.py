@@ -21,7 +21,7 @@ from cli.doctor import machine
 from cli.doctor.certificates import check_certificates
 from cli.doctor.containers import inner_files
 from cli.doctor.files import ConfigFile, Kind
-from cli.doctor.machine import Port
+from cli.doctor.machine import Owner, Port
 from cli.doctor.port_certificates import check_port_certificates
 from cli.doctor.quota import check_quota
 from cli.doctor.rules import rules
@@ -170,8 +170,8 @@ async def _this_machine(reach: Reach, files: Sequence[ConfigFile], *, here: bool
     ours = [here or await _is_ours(reach, machine.host_of(file)) for file in files]
     found: list[Finding] = []
 
-    async def probe(file: ConfigFile, port: Port) -> bool:
-        return await _answers(reach, file, port)
+    async def probe(file: ConfigFile, port: Port) -> Owner:
+        return await _owner(reach, file, port)
 
     mine = [file for file, is_ours in zip(files, ours, strict=True) if is_ours]
     for ports in await asyncio.gather(*(machine.check_ports(file, probe) for file in mine)):
@@ -195,27 +195,30 @@ async def _is_ours(reach: Reach, host: str) -> bool:
         return False
 
 
-async def _answers(reach: Reach, file: ConfigFile, port: Port) -> bool:
-    """Returns whether the program of this file answers there, and not another one of its kind."""
+async def _owner(reach: Reach, file: ConfigFile, port: Port) -> Owner:
+    """Returns whether the program of this file answers there, or another one of its kind."""
     host = "127.0.0.1" if port.host in machine.WILDCARDS else port.host
     address = f"[{host}]:{port.number}" if ":" in host else f"{host}:{port.number}"
     try:
-        if port.role == "http":
-            return (await reach.get(address, "/livez")).status == 200
-        if port.role == "controller":
-            assert file.controller is not None
-            metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
-            return metadata.group == file.controller.controller_d_leger_group
-        if file.container is not None:
-            settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
-            return settings.get("listenPort") == str(file.container.listen_port)
-        if port.role in ("broker", "fast"):
-            assert file.broker is not None
-            settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
-            return settings.get("storePathRootDir") == str(file.broker.store_path_root_dir)
-        settings = await reach.ask(address, _namesrv_config)
-    except Silent:
-        return False
+        is_its_own = await _is_its_own(reach, file, port, address)
+    except Silent as silent:
+        return Owner.WITHHELD if silent.is_refusal or silent.was_plain else Owner.ANOTHER
+    return Owner.ITSELF if is_its_own else Owner.ANOTHER
+
+
+async def _is_its_own(reach: Reach, file: ConfigFile, port: Port, address: str) -> bool:
+    if port.role == "controller":
+        assert file.controller is not None
+        metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
+        return metadata.group == file.controller.controller_d_leger_group
+    if file.container is not None:
+        settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+        return settings.get("listenPort") == str(file.container.listen_port)
+    if port.role in ("broker", "fast"):
+        assert file.broker is not None
+        settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+        return settings.get("storePathRootDir") == str(file.broker.store_path_root_dir)
+    settings = await reach.ask(address, _namesrv_config)
     return settings.get("listenPort") == str(port.number)
 
 

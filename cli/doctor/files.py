@@ -14,6 +14,7 @@ from keelmq.runtime.config import (
     OF_TOOLS,
     Config,
     ConfigError,
+    is_true,
     load_config,
     parse_settings,
     read_named,
@@ -22,7 +23,6 @@ from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
 
 ENABLE_KEY = "enableControllerInNamesrv"
-TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
 LIST_OF_KEYS = "docs/configuration.md lists all keys"
 
 
@@ -115,7 +115,7 @@ def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> Con
         (container,) = load_config(ContainerConfig, path=path, environ={}, overrides={})
         assert isinstance(container, ContainerConfig)
         return ConfigFile(path, name, kind, container=with_stored(container, path, {}, {}))
-    embedded = settings.get(ENABLE_KEY, "").strip().lower() in TRUE_TEXTS
+    embedded = is_true(settings.get(ENABLE_KEY))
     models: list[type[Config]] = [NamesrvConfig]
     if kind is Kind.CONTROLLER or embedded:
         models.append(ControllerConfig)

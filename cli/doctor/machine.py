@@ -12,6 +12,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from broker.app.start_check import start_refusal
@@ -40,7 +41,15 @@ class Port:
     number: int
 
 
-Probe = Callable[[ConfigFile, Port], Awaitable[bool]]
+class Owner(Enum):
+    """Who answers at a port of a file, as far as the answer tells."""
+
+    ITSELF = "the program of the file"
+    WITHHELD = "a server that answers only to credentials, or only over TLS"
+    ANOTHER = "another program"
+
+
+Probe = Callable[[ConfigFile, Port], Awaitable[Owner]]
 """Returns whether this file's own program answers at the port."""
 
 
@@ -112,18 +121,27 @@ def ports_of(file: ConfigFile) -> list[Port]:
 
 
 async def check_ports(file: ConfigFile, probe: Probe) -> list[Finding]:
-    """Returns one OK if all ports of the file are free or its own program has them, else a failure per taken
-    port."""
+    """Returns one OK if all ports of the file are free or its own program has them, one warning if a server
+    has them that does not say who it is, else a failure per taken port."""
     ports = ports_of(file)
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
         numbers = ", ".join(f"{port.number} ({port.role})" for port in ports)
         return [ok("machine.ports", file.name, f"free: {numbers}")] if ports else []
-    running = [port for port in taken if port.role not in ("raft", "HA") and await probe(file, port)]
-    if any(port.role != "http" for port in running):
-        numbers = ", ".join(str(port.number) for port in taken)
+    owners = [await probe(file, port) for port in taken if port.role not in ("raft", "HA", "http")]
+    numbers = ", ".join(str(port.number) for port in taken)
+    if Owner.ITSELF in owners:
         text = f"in use by {file.kind} itself, which is running: {numbers}"
         return [ok("machine.ports", file.name, text)]
+    if Owner.WITHHELD in owners:
+        text = (
+            f"in use by {owner_of(taken[0].number)}, which does not say who it is without credentials or TLS"
+        )
+        step = (
+            "give the cluster's credentials and CA, and doctor tells whether it is this file's own program: "
+            "keelmq --tls-ca FILE doctor -c FILE --credentials FILE"
+        )
+        return [warning("machine.ports", file.name, f"{numbers}: {text}", step)]
     found = []
     for port in taken:
         text = f"port {port.number} ({port.role}) is in use by {owner_of(port.number)}"

@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.client import LOST, RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
@@ -126,7 +125,7 @@ class Reach:
             raise Silent(f"{code}{_reason(error.remark)}{hint}", error.code, was_plain=was_plain) from None
 
     async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
-        """Returns the answer to an HTTP GET. as_user: with the password, where nobody else can read it.
+        """Returns the answer to an HTTP GET. as_user: with the password, if the server is verified with TLS.
         Raises Silent."""
         hosts, port = await self._hosts(address)
         try:
@@ -161,11 +160,12 @@ class Reach:
         return await _connected(hosts, port)
 
     def _authorization(self, writer: asyncio.StreamWriter) -> str:
-        """Returns the header with the password: only over TLS to a server that was verified, or to this
-        machine. Unlike a signature it is lost once somebody else has read it."""
+        """Returns the header with the password: only over TLS to a server that was verified. Unlike a
+        signature it is lost once somebody else has read it, and on this machine, too, anybody may listen on
+        the port of a program that is down."""
         tls, given = self._client.tls, self._credentials
         is_verified = tls is not None and tls.verifies and writer.get_extra_info("ssl_object") is not None
-        if given is None or not (is_verified or is_loopback(writer.get_extra_info("peername")[0])):
+        if given is None or not is_verified:
             return ""
         text = base64.b64encode(f"{given.access_key}:{given.secret_key}".encode()).decode()
         return f"Authorization: Basic {text}\r\n"

@@ -25,7 +25,7 @@ from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
 from keelmq.remoting.operations.controller import ControllerMetadata, PastElection, ReplicasInfo
 from keelmq.remoting.operations.route import ClusterInfo
-from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX
+from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE, PORT_MAX, http_listen_port
 from keelmq.runtime.clock import wall_ms
 
 BROKERS_ASKED_MAX = 500
@@ -33,6 +33,7 @@ BROKERS_ASKED_MAX = 500
 AT_ONCE_MAX = 128
 """Servers that are asked concurrently."""
 ELECTIONS_MAX = 1_000
+HTTP_PORT_KEY = "httpPort"
 PROBE_TOPIC = "SELF_TEST_TOPIC"
 """A topic that every broker has."""
 
@@ -145,15 +146,19 @@ async def take_snapshot(
     for rarely."""
     memory, began_s = memory or Memory(), asyncio.get_running_loop().time()
     seen = ClusterSnapshot(http_servers={each: address for address, each in http.items()}, taken_ms=wall_ms())
-    http_addresses = [http.get(address) or _http_guess(address) for address in name_servers]
-    http_addresses += [http[address] for address in controllers if address in http]
     await asyncio.gather(
         _all(seen.name_servers, name_servers, lambda each: _name_server(reach, each, memory)),
         _all(seen.controllers, controllers, _ask_metadata(reach)),
     )
+    named = [http.get(each) or _http_of_name_server(seen, each) for each in name_servers]
+    named += [http[address] for address in controllers if address in http]
+    guesses = [_http_guess(each) for each in name_servers if _is_http_unknown(seen, each, http)]
     if not name_servers:
-        http_addresses += [_http_address_of(seen, address) for address in controllers]
-    await _all(seen.health, filter(None, http_addresses), lambda each: _health(reach, each))
+        said = {address: _http_of_controller(seen, address) for address in controllers}
+        named += said.values()
+        guesses += [_http_guess(address) for address, its_own in said.items() if its_own is None]
+    await _all(seen.health, filter(None, named), lambda each: _health(reach, each))
+    await _all(seen.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False))
     listed = list(dict.fromkeys(_broker_addresses(seen)))
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
@@ -223,10 +228,11 @@ async def _controller(reach: Reach, server: str, memory: Memory) -> Mapping[str,
     return await memory.recall(("controller", server), ask)
 
 
-async def _health(reach: Reach, http_address: str) -> HttpAnswer:
+async def _health(reach: Reach, http_address: str, *, as_user: bool = True) -> HttpAnswer:
     """Returns the answer of /v1/health. Of a program that refuses it, or has none, that of /readyz: an older
-    KeelMQ tells everything there, a newer one whether it is ready."""
-    answer = await reach.get(http_address, "/v1/health", as_user=True)
+    KeelMQ tells everything there, a newer one whether it is ready. as_user: see Reach.get(); False for an
+    address that no server and no file has named."""
+    answer = await reach.get(http_address, "/v1/health", as_user=as_user)
     return answer if answer.status == HTTPStatus.OK else await reach.get(http_address, "/readyz")
 
 
@@ -310,11 +316,35 @@ async def _resolve(seen: ClusterSnapshot, reach: Reach) -> None:
     await asyncio.gather(*(one(address) for address in sorted(wanted)))
 
 
-def _http_address_of(seen: ClusterSnapshot, controller: str) -> str | None:
-    """Its HTTP address: as it says itself. For an older or silent one: mqcontroller's default port."""
+def _http_of_controller(seen: ClusterSnapshot, controller: str) -> str | None:
+    """Its HTTP address, as it says itself; None: it is silent, older, or has no HTTP."""
     answer = seen.controllers.get(controller)
-    said = answer.http_address if isinstance(answer, ControllerMetadata) else None
-    return said or _http_guess(controller)
+    return answer.http_address if isinstance(answer, ControllerMetadata) else None
+
+
+def _http_of_name_server(seen: ClusterSnapshot, address: str) -> str | None:
+    answer = seen.name_servers.get(address)
+    return http_address_of(address, answer.settings) if isinstance(answer, NameServer) else None
+
+
+def http_address_of(address: str, settings: Mapping[str, str]) -> str | None:
+    """Returns the HTTP address of the name server at `address`, by its own settings; None: it has no HTTP, or
+    they do not say where."""
+    text = settings.get(HTTP_PORT_KEY, "")
+    if not re.fullmatch(r"-1|[0-9]{1,5}", text):
+        return None
+    host, _, port = address.rpartition(":")
+    configured = 0 if settings.get("listenPort") == "0" else int(port)
+    number = http_listen_port(int(text), listen_port=configured, bound_port=int(port))
+    return f"{host}:{number}" if number and number <= PORT_MAX else None
+
+
+def _is_http_unknown(seen: ClusterSnapshot, address: str, http: Mapping[str, str]) -> bool:
+    """Returns whether neither a file nor the name server itself says where its HTTP port is, or that it has
+    none."""
+    answer = seen.name_servers.get(address)
+    said = isinstance(answer, NameServer) and HTTP_PORT_KEY in answer.settings
+    return address not in http and not said
 
 
 def _said_http(seen: ClusterSnapshot) -> list[str]:

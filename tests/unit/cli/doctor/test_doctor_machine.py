@@ -13,7 +13,7 @@ import pytest
 from broker.controller_mode.broker_meta_file import BrokerMeta, encode_meta
 from cli.doctor import machine
 from cli.doctor.files import ConfigFile, load
-from cli.doctor.machine import Port
+from cli.doctor.machine import Owner, Port
 from cli.doctor.quota import check_quota
 from keelmq.health.findings import Finding, Level
 from tests.support.ports import free_port
@@ -44,12 +44,16 @@ def taken() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-async def nobody(_: ConfigFile, __: Port) -> bool:
-    return False
+async def nobody(_: ConfigFile, __: Port) -> Owner:
+    return Owner.ANOTHER
 
 
-async def ourselves(_: ConfigFile, __: Port) -> bool:
-    return True
+async def ourselves(_: ConfigFile, __: Port) -> Owner:
+    return Owner.ITSELF
+
+
+async def withheld(_: ConfigFile, __: Port) -> Owner:
+    return Owner.WITHHELD
 
 
 def test_the_ports_of_a_file(tmp_path: Path) -> None:
@@ -100,17 +104,19 @@ async def test_a_port_that_the_program_itself_has(tmp_path: Path, taken: int) ->
     assert found.level is Level.OK and "itself" in found.text
 
 
-async def test_only_the_http_port_answers_as_one_of_ours(tmp_path: Path, taken: int) -> None:
-    """Any program of ours has /livez: it proves nothing about the broker's port."""
+async def test_a_server_that_asks_for_credentials_is_not_told_to_stop(tmp_path: Path, taken: int) -> None:
+    """It may be the file's own program, and it may be healthy."""
+    file = broker(tmp_path, listenPort=str(taken), haListenPort=str(free_port()), httpPort="-1")
+    (found,) = await machine.check_ports(file, withheld)
+    assert found.level is Level.WARNING and str(taken) in found.text
+    assert "stop" not in found.next_step and "--credentials FILE" in found.next_step
 
-    async def http_only(_: ConfigFile, port: Port) -> bool:
-        return port.role == "http"
 
-    with socket.create_server(("127.0.0.1", 0)) as http:
-        http_port = str(http.getsockname()[1])
-        file = broker(tmp_path, listenPort=str(taken), haListenPort=str(free_port()), httpPort=http_port)
-        found = await machine.check_ports(file, http_only)
-    assert [each.level for each in found] == [Level.FAILED, Level.FAILED]
+async def test_the_http_port_alone_proves_nothing(tmp_path: Path, taken: int) -> None:
+    """Any program of ours has /livez."""
+    file = broker(tmp_path, listenPort=str(free_port()), haListenPort=str(free_port()), httpPort=str(taken))
+    (found,) = await machine.check_ports(file, ourselves)
+    assert found.level is Level.FAILED and f"{taken} (http)" in found.text
 
 
 def test_directories(tmp_path: Path) -> None:

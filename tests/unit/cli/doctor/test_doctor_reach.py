@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,13 +18,18 @@ from typer.testing import CliRunner
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.keelmq import app
 from keelmq.health.reach import ROUNDS, Reach, Silent
-from keelmq.health.snapshot import take_snapshot
+from keelmq.health.snapshot import http_address_of, take_snapshot
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, Empty, Peer, Request
 from keelmq.remoting.operations.controller import GET_METADATA_INFO, ControllerMetadata
+from keelmq.remoting.servers.http_port import HTTP_PORT_DISTANCE
+from keelmq.runtime.tls.contexts import TlsSettings
 from keelmq.security.signer import Credentials
 from tests.support.admin_parts import hanging
 from tests.support.fake_cluster import Server
+from tests.support.ports import free_port
+from tests.support.raft_certificates import Authority
+from tests.support.tls_parts import server_files
 
 HOST = "127.0.0.1"
 LATE_MS = 200
@@ -131,26 +137,84 @@ async def test_a_server_that_wants_signatures() -> None:
             await metadata(stranger, server.address)
 
 
-async def test_a_password_goes_only_where_nobody_else_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def hearing(
+    *, port: int = 0, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A listener that keeps the head of each HTTP request and answers {}; yields its port and the heads."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            if (begin := await reader.readexactly(3)) == b"GET":  # or the hello of TLS
+                heads.append(begin + await reader.readuntil(b"\r\n\r\n"))
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
         writer.close()
 
-    async with await asyncio.start_server(serve, HOST, 0) as server:
-        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
-        async with Reach(1_000) as stranger, Reach(1_000, Credentials("admin", "swordfish")) as reach:
-            await reach.get(address, "/v1/groups", as_user=True)
-            await reach.get(address, "/readyz")
-            await stranger.get(address, "/v1/groups", as_user=True)
-            monkeypatch.setattr("keelmq.health.reach.is_loopback", lambda _: False)
-            await reach.get(address, "/v1/groups", as_user=True)
-    assert [b"Authorization: Basic YWRtaW46c3dvcmRmaXNo\r\n" in head for head in heads] == [
-        True,
-        *[False] * 3,
-    ]
+    async with await asyncio.start_server(serve, HOST, port, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1], heads
+
+
+PASSWORD = b"Authorization: Basic YWRtaW46c3dvcmRmaXNo\r\n"
+
+
+async def test_a_password_goes_only_over_verified_tls(tmp_path: Path) -> None:
+    """Not in plain, not even to this machine: anybody may listen on the port of a program that is down."""
+    authority = Authority(tmp_path / "ca")
+    files = server_files(authority)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    verified, unverified = TlsSettings(ca=str(authority.path)), TlsSettings()
+    admin = Credentials("admin", "swordfish")
+    for of_server, of_client, credentials, is_sent in (
+        (None, None, admin, False),
+        (None, verified, admin, False),
+        (context, unverified, admin, False),
+        (context, verified, None, False),
+        (context, verified, admin, True),
+    ):
+        async with (
+            hearing(context=of_server) as (port, heads),
+            Reach(1_000, credentials, tls=of_client or False) as reach,
+        ):
+            await reach.get(f"{HOST}:{port}", "/v1/groups", as_user=True)
+            await reach.get(f"{HOST}:{port}", "/readyz")
+        assert [PASSWORD in head for head in heads] == [is_sent, False]
+
+
+async def test_a_password_goes_to_no_port_that_was_guessed(tmp_path: Path) -> None:
+    """The listener even has a certificate of the cluster; no name server answers at the port before it."""
+    authority = Authority(tmp_path / "ca")
+    files = server_files(authority)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    http_port = free_port()
+    tls = TlsSettings(ca=str(authority.path))
+    async with (
+        hearing(port=http_port, context=context) as (_, heads),
+        Reach(1_000, Credentials("admin", "swordfish"), tls=tls) as reach,
+    ):
+        await take_snapshot(reach, [f"{HOST}:{http_port - HTTP_PORT_DISTANCE}"], [], {})
+    assert heads and not any(b"Authorization" in head for head in heads)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"httpPort": "-1"}, None),
+        ({"httpPort": "8088"}, 8088),
+        ({"httpPort": "0"}, "distance"),
+        ({"httpPort": "0", "listenPort": "0"}, None),
+        ({"httpPort": "no number"}, None),
+        ({"httpPort": "70000"}, None),
+        ({}, None),
+    ],
+)
+def test_the_http_port_is_the_one_that_the_name_server_names(
+    settings: dict[str, str], expected: int | str | None
+) -> None:
+    port = 9876 + HTTP_PORT_DISTANCE if expected == "distance" else expected
+    assert http_address_of(f"{HOST}:9876", settings) == (None if port is None else f"{HOST}:{port}")
 
 
 async def test_nobody_there() -> None:
