@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import ssl
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -24,6 +23,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import LOST, RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.daemon_thread import in_daemon_thread
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, optional_signer
 
@@ -214,32 +214,16 @@ def _reason(remark: str) -> str:
 
 
 async def _resolved(host: str) -> list[str]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
-
-    def settle(found: list[str] | None, error: str) -> None:
-        if future.done():
-            return
-        if found:
-            future.set_result(found)
-        else:
-            future.set_exception(Silent(f"the name {host} does not resolve: {error}"))
-
-    def look() -> None:
+    def look() -> list[str]:
         try:
-            found = list(
-                dict.fromkeys(
-                    str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                )
-            )
-            error = "no address"
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as problem:
-            found, error = [], str(problem)
-        with suppress(RuntimeError):  # the loop is closed: no caller is left
-            loop.call_soon_threadsafe(settle, found, error)
+            raise Silent(f"the name {host} does not resolve: {problem}") from None
+        if not found:
+            raise Silent(f"the name {host} does not resolve: no address")
+        return list(dict.fromkeys(str(each[4][0]) for each in found))
 
-    threading.Thread(target=look, daemon=True).start()
-    return await future
+    return await in_daemon_thread(look, name=f"resolve {host}")
 
 
 def _parsed(raw: bytes, middle_ms: int) -> HttpAnswer:

@@ -6,7 +6,16 @@ import typer
 
 from cli.command_line import NamesrvAddr
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, BrokerName, ClusterName, Output, command, dump, explain
+from cli.mqadmin.shell import (
+    Action,
+    BrokerName,
+    ClusterName,
+    Output,
+    command,
+    dump,
+    exit_code_of,
+    explain,
+)
 from cli.mqadmin.targets import brokers_of, names_of_cluster
 from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.remoting.operations.broker import EpochEntryCache
@@ -24,11 +33,11 @@ def get_broker_epoch(
         raise typer.BadParameter("give -b BROKERNAME or -c CLUSTERNAME")
 
     async def action(admin: AdminClient) -> Output:
-        async def ask(address: str, name: str) -> tuple[str, EpochEntryCache] | str:
+        async def ask(address: str, name: str) -> tuple[str, EpochEntryCache] | AdminError:
             try:
                 return address, await admin.broker_epochs(address, name)
             except AdminError as error:
-                return explain(error)
+                return error
 
         info = await admin.cluster_info(namesrv_addr)
         names = [broker_name] if broker_name else names_of_cluster(info, str(cluster_name), namesrv_addr)
@@ -37,10 +46,11 @@ def get_broker_epoch(
             for broker in brokers_of(info, names, namesrv_addr)
             for _, address in sorted(broker.broker_addrs.items())
         )
-        entries = [answer for answer in answers if not isinstance(answer, str)]
-        problems = tuple(answer for answer in answers if isinstance(answer, str))
+        entries = [answer for answer in answers if not isinstance(answer, AdminError)]
+        errors = [answer for answer in answers if isinstance(answer, AdminError)]
+        problems = tuple(map(explain, errors))
         value = [{"brokerAddr": address, **dump(cache)} for address, cache in entries]
-        code = REFUSED if problems and not entries else None
+        code = exit_code_of(*errors) if errors and not entries else None
         return Output(value, layouts.broker_epochs(entries), problems, exit_code=code)
 
     return action

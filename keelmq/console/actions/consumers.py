@@ -66,10 +66,8 @@ async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
     _, members, _ = await members_of(acting.admin, route, asked.group)
     warnings = [f"{each} has no master: nothing is done there; repeat it later" for each in without]
     warnings += [f"{error.address}: {error.remark}" for error in errors if error.code not in NOBODY]
-    forward = sum(
-        max(0, row.reset_offset - (row.consumer_offset or 0)) for row in rows if row.consumer_offset
-    )
-    back = sum(max(0, row.consumer_offset - row.reset_offset) for row in rows if row.consumer_offset)
+    moves = [row.reset_offset - row.consumer_offset for row in rows if row.consumer_offset is not None]
+    forward, back = sum(move for move in moves if move > 0), -sum(move for move in moves if move < 0)
     if forward:
         warnings.insert(0, f"about {forward} messages are skipped: {asked.group} will not get them")
     if back:

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.client.admin import AdminError
+from keelmq.client.admin import AdminError, gather_some
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -19,6 +19,8 @@ from keelmq.remoting.operation import Role
 
 PERM_WRITE: Final = 2
 TOPICS_SHOWN: Final = 20
+TOPICS_ASKED_MAX: Final = 10_000
+"""Topics whose routes a preview asks for; of more it says so."""
 
 
 class BrokerName(Parameters):
@@ -30,7 +32,7 @@ class BrokerName(Parameters):
 async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
     warnings, details = [], {}
     try:
-        alone = await _only_writable_here(acting, asked.broker_name)
+        alone, not_asked = await _only_writable_here(acting, asked.broker_name)
     except AdminError as error:
         warnings.append(f"the name servers do not tell which topics are only here: {error.remark}")
     else:
@@ -38,6 +40,8 @@ async def _preview_wipe(acting: Acting, asked: BrokerName) -> Preview:
             names = ", ".join(alone[:TOPICS_SHOWN]) + (", ..." if len(alone) > TOPICS_SHOWN else "")
             warnings.append(f"{len(alone)} topics have no other writable broker: {names}")
             details["topics"] = alone
+        if not_asked:
+            warnings.append(f"{not_asked} more topics were not looked at")
     return Preview(
         what=f"Producers stop sending to {asked.broker_name} within their route poll (30 s); consumers go "
         "on. It lasts until the permission is given back, or the broker registers changed topics.",
@@ -53,23 +57,24 @@ def _command(acting: Acting, name: str, asked: BrokerName) -> str:
     return command_line("mqadmin", name, "-n", acting.name_server_list, "-b", asked.broker_name)
 
 
-async def _only_writable_here(acting: Acting, broker_name: str) -> list[str]:
-    """Returns topics that no other group has writable queues of."""
+async def _only_writable_here(acting: Acting, broker_name: str) -> tuple[list[str], int]:
+    """Returns topics that no other group has writable queues of, and how many topics were not looked at."""
     server = acting.name_servers[0]
-    found = []
-    for topic in (await acting.admin.topic_list(server))[: TOPICS_SHOWN * 10]:
-        if topic.startswith("%"):
-            continue
+
+    async def writable_at(topic: str) -> set[str]:
         try:
             route = await acting.admin.topic_route(server, topic)
         except AdminError as error:
             if error.code is None:
                 raise
-            continue
-        writable = {each.broker_name for each in route.queue_datas if each.perm & PERM_WRITE}
-        if writable == {broker_name}:
-            found.append(topic)
-    return found
+            return set()
+        return {each.broker_name for each in route.queue_datas if each.perm & PERM_WRITE}
+
+    topics = [topic for topic in await acting.admin.topic_list(server) if not topic.startswith("%")]
+    asked = topics[:TOPICS_ASKED_MAX]
+    writable = await gather_some(writable_at(topic) for topic in asked)
+    alone = [topic for topic, brokers in zip(asked, writable, strict=True) if brokers == {broker_name}]
+    return alone, len(topics) - len(asked)
 
 
 async def _wipe(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:

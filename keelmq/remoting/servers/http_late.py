@@ -2,10 +2,10 @@
 
 The port is bound at once: a port that is in use is a ConfigError like any other, and early requests wait in
 the backlog. Importing FastAPI takes longer than the rest of the start, so it happens in a thread while the
-program already serves. This module does not import it.
+program already serves; a program that is stopped meanwhile does not wait for it. This module does not
+import it.
 """
 
-import asyncio
 import gc
 import socket
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelmq.remoting.servers.http_port import listening_socket
 from keelmq.remoting.servers.http_settings import HttpPolicy
+from keelmq.runtime.daemon_thread import in_daemon_thread
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import PortTls
 
@@ -55,7 +56,7 @@ class LateHttp:
     async def serve(self) -> None:
         """Returns when requests are answered. The objects made here live until the end, so they are excluded
         from garbage collection."""
-        self._server = await asyncio.to_thread(self._make_server)
+        self._server = await in_daemon_thread(self._make_server, name="HTTP start")
         gc.freeze()
         await self._server.start()
 

@@ -163,6 +163,10 @@ def test_broker_epoch(world: World) -> None:
     assert "#Epoch: EpochEntry{epoch=1, startOffset=0, endOffset=7}" in result.stdout
     unknown = mqadmin("getBrokerEpoch", "-n", world.name_server.address, "-b", "nosuch")
     assert unknown.exit_code == 1 and "known: broker-a" in unknown.stderr
+    world.addresses = {0: DEAD}
+    silent = mqadmin("getBrokerEpoch", "-n", world.name_server.address, "-b", "broker-a")
+    world.addresses = {0: world.broker.address}
+    assert silent.exit_code == 3 and DEAD in silent.stderr
 
 
 def test_topic_route(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
