@@ -136,7 +136,12 @@ def _in_sync(seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> 
     behind = [each for each in info.not_in_sync_replicas if each.alive and each.broker_address not in stopped]
     catching_up = behind and info.master_address
     line = commands.watch_replication(info.master_address or "") if catching_up else commands.START_BROKER
-    if wanted is not None and len(alive) < wanted:
+    if wanted is not None and wanted > len(replicas):
+        step = "every message is refused: add replicas to the group, or lower minInSyncReplicas"
+        enough = str(len(replicas) // 2 + 1)
+        line = commands.update_broker(info.master_address or "HOST:10911", "minInSyncReplicas", enough)
+        yield failed("group.in-sync", name, size, step, line)
+    elif wanted is not None and len(alive) < wanted:
         step = "start the missing replicas; every message is refused until they have caught up"
         yield failed("group.in-sync", name, size, step, line)
     elif len(alive) == 1 and len(replicas) > 1:

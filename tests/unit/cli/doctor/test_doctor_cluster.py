@@ -119,6 +119,16 @@ def test_a_healthy_cluster() -> None:
     assert len({each.check for each in found}) == 12
 
 
+def test_more_replicas_are_needed_than_the_group_has() -> None:
+    """Replicas that are started again would not help: there are none."""
+    seen = healthy()
+    seen.brokers = {at: running(active=at == BROKERS[0], minInSyncReplicas="4") for at in BROKERS}
+    found = next(each for each in bad(seen) if each.check == "group.in-sync")
+    assert found.level is Level.FAILED and found.text.startswith("3 of 3 replicas in sync, 4 needed")
+    assert found.next_step.endswith("add replicas to the group, or lower minInSyncReplicas")
+    assert found.command == f"mqadmin updateBrokerConfig -b {BROKERS[0]} -k minInSyncReplicas -v 2"
+
+
 Break = Callable[[ClusterSnapshot], None]
 
 
