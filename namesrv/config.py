@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
-from keelmq.runtime.config import home_path
+from keelmq.runtime.config import Foreign, home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
 from namesrv.core.aliases import NO_ALIASES, AliasLimits
@@ -124,6 +124,21 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return home_path(path)
+
+    @classmethod
+    def foreign(cls, key: str, value: str) -> Foreign | None:
+        """Returns why a key of RocketMQ's controllers is refused; None: it is unknown. The controller's own
+        model has its keys while it is on."""
+        if key.startswith("jRaft"):
+            return Foreign(
+                "of the jRaft controller; KeelMQ uses controllerDLegerPeers and controllerDLegerSelfId", True
+            )
+        from namesrv.plugins import load_plugin  # for an error only: the plugin need not be loaded
+
+        of_controller = load_plugin("controller").config_models()
+        if any(key == field.alias for model in of_controller for field in model.model_fields.values()):
+            return Foreign("the controller is off; enableControllerInNamesrv=true turns it on", True)
+        return None
 
     def alias_limits(self) -> AliasLimits:
         """Returns how many alias entries routes may have."""

@@ -16,6 +16,7 @@ from keelmq.runtime.config import (
     ConfigError,
     is_true,
     load_config,
+    not_utf8,
     parse_settings,
     read_named,
 )
@@ -96,8 +97,9 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
     except OSError as error:
         step = "check the path and its permissions"
         return None, [failed("config.loads", name, f"cannot be read: {error.strerror}", step)]
-    except UnicodeDecodeError:
-        return None, [failed("config.loads", name, "is not UTF-8 text", "save it as UTF-8")]
+    except UnicodeDecodeError as error:
+        what, _, step = not_utf8(error).partition("; ")
+        return None, [failed("config.loads", name, what, step)]
     except ConfigError as error:
         return None, [
             failed("config.loads", name, line, f"correct the file; {LIST_OF_KEYS}")

@@ -311,7 +311,7 @@ def _file_settings(path: Path) -> Iterator[tuple[str, _Setting]]:
     except OSError as error:
         raise ConfigError(f"cannot read {str(path)[:SHOWN_CHARACTERS]}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: not UTF-8 text") from error
+        raise ConfigError(f"cannot read {path}: {not_utf8(error)}") from error
     except ValueError as error:  # a NUL in the path
         raise ConfigError(f"cannot read {_short(str(path))}: {error}") from error
     yield from _text_settings(text, str(path))
@@ -335,6 +335,12 @@ def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Itera
         if "\0" in stripped:
             raise ConfigError(f"{source} line {number}{shown} has a NUL character")
         yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Returns which line of a file is not UTF-8, and what to do about it."""
+    number = error.object.count(b"\n", 0, error.start) + 1
+    return f"line {number} is not UTF-8 text; convert the file, such as with iconv -f GBK -t UTF-8"
 
 
 def _short(text: str) -> str:

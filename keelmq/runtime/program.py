@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -36,6 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError."""
+        if re.search(r"unrecognized arguments:.* [A-Za-z0-9.]+=", message):
+            message += "; write a setting as --set key=value: RocketMQ's programs ignore one without an option"
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 

@@ -126,7 +126,8 @@ async def test_a_taken_port_is_a_config_error_and_leaves_the_store_clean(tmp_pat
     [
         (["--set", "brokerNme=x"], "mqbroker: unknown key 'brokerNme'"),
         (["--set", "nonsense"], "is not KEY=VALUE"),
-        (["--frobnicate"], "unrecognized arguments"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate (see"),
+        (["autoCreateTopicEnable=true"], "write a setting as --set key=value: RocketMQ's programs ignore"),
         (["-c", "/nowhere/broker.conf"], "mqbroker: cannot read /nowhere/broker.conf"),
         (["--set", "enableControllerMode=true"], "needs controllerAddr"),
         (["--set", "storePathRootDir=/proc/nowhere"], "storePathRootDir: cannot use"),

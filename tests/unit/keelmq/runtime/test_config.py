@@ -106,8 +106,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     missing = tmp_path / "none.conf"
     assert refused(missing) == f"cannot read {missing}: No such file or directory"
     bad = tmp_path / "bad.conf"
-    bad.write_bytes(b"\xff\xfe")
-    assert refused(bad) == f"cannot read {bad}: not UTF-8 text"
+    bad.write_bytes(b"listenPort=1\n# \xd6\xd0\n")
+    assert refused(bad) == (
+        f"cannot read {bad}: line 2 is not UTF-8 text; convert the file, such as with iconv -f GBK -t UTF-8"
+    )
     bad.write_text("listenPort\n")
     assert refused(bad) == f"{bad} line 1: 'listenPort' is not key=value"
 
