@@ -109,6 +109,8 @@ class ClientAdmin:
                 remark = f"offset {header.offset} is not in queue {queue_id} of {header.topic}: {low}..{high}"
                 raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
             return header.offset
+        if header.timestamp is None:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "header field timestamp is missing")
         offset = high
         if header.timestamp != LATEST:
             offset = offset_by_time(self._store, header.topic, queue_id, header.timestamp, upper=False)
@@ -155,7 +157,7 @@ class ClientAdmin:
                 {
                     "clientId": each.client_id,
                     "language": each.language,
-                    "remoteIP": each.address,
+                    "remoteIP": f"/{each.address}",  # a Java SocketAddress as text
                     "version": each.version,
                     "lastUpdateTimestamp": wall_of_clock_ms + self._registry.seen_ms(each.connection_id),
                 }

@@ -39,7 +39,7 @@ STATUS_VERSION_MIN: Final = 28  # V3_0_7_SNAPSHOT, for 221
 WAITING_MAX: Final = 256
 STATUS_BYTES_MAX: Final = 1_048_576
 """Of an answer to 221: some 15,000 queues. The event loop waits while it is decoded: 16 MiB take seconds."""
-MESSAGE_ID_DIGITS: Final = 32  # of IPv4: address, port, offset
+MESSAGE_ID_DIGITS: Final = (32, 56)  # address of IPv4 or IPv6, port, offset
 
 
 class ConsumerCalls:
@@ -71,7 +71,7 @@ class ConsumerCalls:
         """Sends a stored message to a consumer, which consumes it at once and reports the result."""
         digits = header.msg_id or ""
         try:
-            offset = int(digits[-16:], 16) if len(digits) == MESSAGE_ID_DIGITS else -1
+            offset = int(digits[-16:], 16) if len(digits) in MESSAGE_ID_DIGITS else -1
         except ValueError:
             offset = -1
         record = record_at(self._store, offset) if offset >= 0 else None

@@ -47,6 +47,8 @@ class QueryHandlers:
         if index is None:
             raise CommandError(ResponseCode.QUERY_NOT_FOUND, "messageIndexEnable is false: there is no index")
         limit = self._settings.default_query_max_num if header.unique_key_query else header.max_num
+        if limit is None:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "header field maxNum is missing")
         views = find_by_key(
             self._store,
             header.topic,

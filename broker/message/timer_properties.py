@@ -72,7 +72,13 @@ def parse_handle(text: str) -> Handle:
         raise ValueError("the recall handle is not base64") from None
     version, _, rest = raw.partition(" ")
     parts = rest.split(" ")
-    if version != "v1" or len(parts) != 4 or not all(parts) or not parts[2].isdigit() or len(parts[2]) > 18:
+    if (
+        version != "v1"
+        or len(parts) < 4
+        or not all(parts[:4])
+        or not parts[2].isdigit()
+        or len(parts[2]) > 18
+    ):
         raise ValueError("the recall handle has not the five parts of version v1")
     return Handle(parts[0], parts[1], int(parts[2]), parts[3])
 

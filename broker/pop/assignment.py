@@ -14,6 +14,7 @@ from broker.metadata.groups import illegal_group
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
 from broker.pop.core.allocate import STRATEGIES, Queue, for_pop, for_pull
+from broker.put.forward_to_master import ask_master
 from broker.put.handler_context import HandlerContext
 from keelmq.remoting.changes import change_of
 from keelmq.remoting.codes import ResponseCode
@@ -27,6 +28,7 @@ from keelmq.remoting.operations.pop import (
     MessageQueueAssignments,
     QueryAssignmentBody,
     RequestModeBody,
+    RequestModeRequest,
 )
 from keelmq.runtime.clock import now_ms
 
@@ -108,9 +110,10 @@ class AssignmentHandlers:
         self._routes[topic] = (now + KEPT_MS, queues)
         return queues
 
-    async def set_message_request_mode(self, header: Empty, call: Call) -> Reply:
-        """Sets the mode of a group for a topic; answered when replicated (401). Raises CommandError on a
-        replica, for a retry topic, and for popping a batch topic."""
+    async def set_message_request_mode(self, header: RequestModeRequest, call: Call) -> Reply:
+        """Sets the mode of a group for a topic; answered when replicated (401). A replica forwards it to the
+        master: RocketMQ's stores it for itself alone, and tools send it to any broker. Raises CommandError
+        for a retry topic, for popping a batch topic, and if there is no master."""
         if not isinstance(call.body, RequestModeBody):
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the request has no body")
         _check_names(call.body.topic, call.body.consumer_group)
@@ -122,10 +125,11 @@ class AssignmentHandlers:
                 f"the topic[{call.body.topic}] has queue.type=BatchCQ: its batches are pulled, not popped"
             )
             raise CommandError(ResponseCode.NO_PERMISSION, remark)
-        gate, modes = self._metadata.gate, self._metadata.request_modes
-        if not gate.writable:
-            remark = f"the request mode cannot be changed on this broker: {gate.remark}"
-            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        modes = self._metadata.request_modes
+        if not self._metadata.gate.writable and await ask_master(
+            self._context, SET_MESSAGE_REQUEST_MODE, header, call.body
+        ):
+            return Reply()
         try:
             before = modes.get(call.body.topic, call.body.consumer_group)
             version = modes.update(call.body)

@@ -94,7 +94,8 @@ class PopHandlers:
 
     async def pop(self, header: PopMessageRequest, call: Call) -> Reply | None:
         """Pops messages, or waits up to pollTime for some (200050). Raises CommandError if refused."""
-        if wall_ms() - header.born_time - header.poll_time > STALE_MS:
+        now = wall_ms()
+        if now - (header.born_time or now) - header.poll_time > STALE_MS:
             remark = "the pop is older than its pollTime"
             raise CommandError(ResponseCode.POLLING_TIMEOUT, remark, PopMessageResponse())
         if not 0 < header.max_msg_nums <= MESSAGES_MAX:
@@ -288,10 +289,11 @@ class PopHandlers:
         return Reply()
 
     async def batch_ack(self, header: Empty, call: Call) -> Reply | None:
-        """Acknowledges messages of several checkpoints (200151). Raises CommandError as ack()."""
+        """Acknowledges messages of several checkpoints (200151). Raises CommandError. Those of a topic or
+        queue that does not exist (any more) are skipped, as RocketMQ does: the others must not come again."""
         body = call.body if isinstance(call.body, BatchAckBody) else BatchAckBody()
         if not body.acks:
-            return Reply()
+            return Reply(code=ResponseCode.NO_MESSAGE, remark="the request names no message")
         await self._must_serve()
         end = 0
         for ack in body.acks:
@@ -304,7 +306,9 @@ class PopHandlers:
         except BadHandle as error:
             raise CommandError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         topic = ack.topic if ack.topic.startswith(RETRY_PREFIX) else topic_of(ack.retry, ack.group, ack.topic)
-        self._must_exist(topic, ack.queue_id)
+        known = self._context.topics.get(topic)
+        if known is None or not 0 <= ack.queue_id < known.read_queue_nums:
+            return 0
         key = Key(ack.group, topic, ack.queue_id, ack.start_offset, ack.pop_ms)
         if ack.revive_queue == ORDER_REVIVE_QUEUE:
             await self._ack_ordered(key, offsets, call)

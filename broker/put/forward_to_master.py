@@ -15,6 +15,7 @@ async def ask_master(
     context: HandlerContext,
     operation: Operation[Any, Any],
     header: Any,
+    body: Wire | None = None,
     *,
     otherwise: ResponseCode = ResponseCode.SERVICE_NOT_AVAILABLE,
 ) -> bool:
@@ -28,7 +29,7 @@ async def ask_master(
         raise CommandError(ResponseCode.SERVICE_NOT_AVAILABLE, context.gate.unavailable)
     marked: Wire = header.model_copy(update={"forwarded": True})
     outcome = await answer_of_master(
-        context.gate, context.forward_to_master, operation, marked, clock=context.now_ms
+        context.gate, context.forward_to_master, operation, marked, body, clock=context.now_ms
     )
     if outcome is None or isinstance(outcome, Ok):
         return outcome is not None

@@ -1,8 +1,10 @@
 """Receipt handles, and the fields of a pop's response. Pure.
 
 A handle (extraInfo, also the property POP_CK) identifies a popped message in its acknowledgement:
-`ckQueueOffset popTime invisibleTime reviveQid retryFlag brokerName queueId [msgQueueOffset]`. Source:
-RocketMQ 5.3.3 ExtraInfoUtil, KeyBuilder.
+`ckQueueOffset popTime invisibleTime reviveQid retryFlag brokerName queueId msgQueueOffset commitLogOffset`.
+Java's gRPC proxy adds the last field. As RocketMQ's brokers do, parse_handle() needs the first six (the
+request names queue and message), and ignores what follows msgQueueOffset. Source: RocketMQ 5.3.3
+ExtraInfoUtil, ReceiptHandle, KeyBuilder.
 """
 
 import base64
@@ -15,6 +17,7 @@ from broker.metadata.core.topic_names import RETRY_PREFIX, retry_topics
 ORDER_REVIVE_QUEUE: Final = 999
 """The reviveQid of messages that were popped in order; they have no checkpoint in a revive queue."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+FIELDS_MIN: Final = 6
 NUMBER_CHARS_MAX: Final = 19
 BITS_MAX: Final = 4_096
 """Messages that one batch acknowledgement can name: far more than one pop returns."""
@@ -25,7 +28,8 @@ class BadHandle(ValueError):
 
 
 class Handle(NamedTuple):
-    """start_offset: of the checkpoint, in the popped queue. retry: NORMAL, RETRY_V1 or RETRY_V2."""
+    """start_offset: of the checkpoint, in the popped queue. retry: RETRY_V1, RETRY_V2; NORMAL and anything
+    else: the subscribed topic. queue_id -1: the handle names none."""
 
     start_offset: int
     pop_ms: int
@@ -49,21 +53,22 @@ class Handle(NamedTuple):
 
 def parse_handle(text: str) -> Handle:
     """Parses a handle. Raises BadHandle."""
-    fields = text.split(" ")
-    if not 7 <= len(fields) <= 8:
-        raise BadHandle(f"a receipt handle has 7 or 8 fields, not {len(fields)}: {text!r}")
-    start, pop, invisible, queue, retry, broker_name, queue_id, *offset = fields
-    if retry not in (NORMAL, RETRY_V1, RETRY_V2):
-        raise BadHandle(f"the retry flag of a receipt handle is 0, 1 or 2, not {retry!r}")
+    fields = text.rstrip(" ").split(" ")
+    if len(fields) < FIELDS_MIN:
+        raise BadHandle(
+            f"a receipt handle has {FIELDS_MIN} fields or more, not {len(fields)}: {text[:255]!r}"
+        )
+    start, pop, invisible, queue, retry, broker_name, *rest = fields
+    queue_id, offset, *_ = (*map(_number, rest[:2]), None, None)
     return Handle(
         _number(start), _number(pop), _number(invisible), _number(queue), retry, broker_name,
-        _number(queue_id), _number(offset[0]) if offset else None,
+        -1 if queue_id is None else queue_id, offset,
     )  # fmt: skip
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
-        raise BadHandle(f"not a number in a receipt handle: {text!r}")
+        raise BadHandle(f"not a number in a receipt handle: {text[:255]!r}")
     return int(text)
 
 
@@ -79,7 +84,7 @@ def retry_flag(name: str, group: str) -> str:
 
 def topic_of(flag: str, group: str, topic: str) -> str:
     """Returns the popped topic; `topic`: the subscribed one, which the request names."""
-    return topic if flag == NORMAL else retry_topics(group, topic)[flag == RETRY_V2]
+    return retry_topics(group, topic)[flag == RETRY_V2] if flag in (RETRY_V1, RETRY_V2) else topic
 
 
 # -- fields of a pop's response --------------------------------------------------------------------------

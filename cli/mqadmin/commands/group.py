@@ -29,7 +29,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from keelmq.remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody
+from keelmq.remoting.operations.pop import SET_MESSAGE_REQUEST_MODE, RequestModeBody, RequestModeRequest
 
 Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
 
@@ -265,7 +265,7 @@ def set_consume_mode(
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:
             await _check_pair(admin, address, topic, group)
-            await admin.ask(address, SET_MESSAGE_REQUEST_MODE, Empty(), body)
+            await admin.ask(address, SET_MESSAGE_REQUEST_MODE, RequestModeRequest(), body)
             return True
 
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)

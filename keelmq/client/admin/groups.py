@@ -120,9 +120,13 @@ class GroupAdmin(AdminTransport):
 
     async def producers(self, broker_addr: str) -> dict[str, list[dict[str, Any]]]:
         """Returns {clientId, language, remoteIP, version} of each connected producer, by group
-        (GET_ALL_PRODUCER_INFO, 328)."""
+        (GET_ALL_PRODUCER_INFO, 328). remoteIP: host:port; brokers write /host:port."""
         answer = await self.ask(broker_addr, GET_ALL_PRODUCER_INFO, Empty())
-        return dict((answer.body or {}).get("data") or {})
+        table = dict((answer.body or {}).get("data") or {})
+        for each in (each for members in table.values() for each in members):
+            if isinstance(each.get("remoteIP"), str):
+                each["remoteIP"] = each["remoteIP"].removeprefix("/")
+        return table
 
     async def running_info(
         self, broker_addr: str, group: str, client_id: str, *, jstack: bool = False

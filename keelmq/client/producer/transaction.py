@@ -208,8 +208,8 @@ class TransactionProducer(Producer):
                 TransactionTrace(
                     self.group,
                     message,
-                    header.msg_id,
-                    header.transaction_id or header.msg_id,
+                    header.msg_id or "",
+                    header.transaction_id or header.msg_id or "",
                     committed=header.commit_or_rollback == TransactionState.COMMIT,
                     from_check=header.from_transaction_check,
                     broker_addr=self._routes.master_of(queue),

@@ -16,10 +16,10 @@ from keelmq.remoting.operations.route import DataVersion, TopicConfig
 
 
 class CreateTopicRequest(Wire):
-    """Header of 17. attributes: changes, "+key=value,-key"."""
+    """Header of 17. attributes: changes, "+key=value,-key". default_topic: not used."""
 
     topic: str
-    default_topic: str
+    default_topic: str = ""
     read_queue_nums: int
     write_queue_nums: int
     perm: int

@@ -180,13 +180,13 @@ class SendBackRequest(Wire):
 class ResetOffsetRequest(Wire):
     """Header of 222. queue_id -1: all queues. offset: the new offset, if it is present and not negative.
     Otherwise the first message at `timestamp` (ms; -1: the end); only is_force may skip messages that are not
-    consumed yet."""
+    consumed yet. One of both is required: RocketMQ takes an absent timestamp for 0, the first message."""
 
     topic: str
     group: str
     queue_id: int = -1
     offset: int | None = None
-    timestamp: int
+    timestamp: int | None = None
     is_force: bool = False
 
 

@@ -1,7 +1,8 @@
 """Requests of pop consumption (200050..200055, 200151), assignment and message request modes (400..402).
 
 Source: RocketMQ 5.3.3 PopMessageRequestHeader, AckMessageRequestHeader, BatchAckMessageRequestBody,
-ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequestBody.
+ChangeInvisibleTimeRequestHeader, NotificationRequestHeader, QueryAssignmentRequestBody. A field whose type is
+primitive there (int, long) is 0 where it is absent; Java's gRPC proxy sends no bornTime, or bornTime=0.
 """
 
 from typing import Annotated, Literal
@@ -18,16 +19,16 @@ MessageRequestMode = Annotated[
 
 
 class PopMessageRequest(Wire):
-    """Header of 200050. queue_id -1: any. Times in ms; born_time: when the client sent it. init_mode of a new
-    group: 0 begins at the first message, 1 at the last one."""
+    """Header of 200050. queue_id below 0: any. Times in ms; born_time: when the client sent it, 0: just now.
+    init_mode of a new group: 0 begins at the first message, 1 at the last one."""
 
     consumer_group: str
     topic: str
-    queue_id: int
-    max_msg_nums: int
-    invisible_time: int = Field(ge=0)
-    poll_time: int
-    born_time: int
+    queue_id: int = 0
+    max_msg_nums: int = 0
+    invisible_time: int = Field(default=0, ge=0)
+    poll_time: int = 0
+    born_time: int = 0
     init_mode: int = 0
     exp_type: str | None = None
     exp: str | None = None
@@ -103,13 +104,13 @@ class ChangeInvisibleTimeResponse(Wire):
 
 
 class NotificationRequest(Wire):
-    """Header of 200054: waits up to poll_time (ms) for a message to pop."""
+    """Header of 200054: waits up to poll_time (ms) for a message to pop. born_time: not used."""
 
     consumer_group: str
     topic: str
-    queue_id: int
-    poll_time: int
-    born_time: int
+    queue_id: int = 0
+    poll_time: int = 0
+    born_time: int = 0
     order: bool = False
     attempt_id: str | None = None
 
@@ -126,8 +127,8 @@ class PeekMessageRequest(Wire):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    max_msg_nums: int
+    queue_id: int = 0
+    max_msg_nums: int = 0
 
 
 class PollingInfoRequest(Wire):
@@ -135,7 +136,7 @@ class PollingInfoRequest(Wire):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: int = 0
 
 
 class PollingInfoResponse(Wire):
@@ -166,6 +167,13 @@ class MessageQueueAssignments(Wire):
     """Response body of 400."""
 
     message_queue_assignments: list[MessageQueueAssignment] = Field(default_factory=list)
+
+
+class RequestModeRequest(Wire):
+    """Header of 401; RocketMQ's has no fields. forwarded (ours): set by a broker that received the request
+    but is not master."""
+
+    forwarded: bool | None = None
 
 
 class RequestModeBody(Wire):
@@ -212,7 +220,7 @@ QUERY_ASSIGNMENT = Operation(
 SET_MESSAGE_REQUEST_MODE = Operation(
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     "setMessageRequestMode",
-    Empty,
+    RequestModeRequest,
     Empty,
     request_body=RequestModeBody,
 )

@@ -245,9 +245,9 @@ class QueryDataVersionResponse(Wire):
 
 
 class BrokerMemberGroupRequest(Wire):
-    """Header of 901."""
+    """Header of 901. cluster_name: only echoed."""
 
-    cluster_name: str
+    cluster_name: str = ""
     broker_name: str
 
 

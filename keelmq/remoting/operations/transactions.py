@@ -18,7 +18,7 @@ class EndTransactionRequest(Wire):
     commit_log_offset: int
     commit_or_rollback: int
     from_transaction_check: bool = False
-    msg_id: str
+    msg_id: str | None = None
     transaction_id: str | None = None
     forwarded: bool | None = None
 

@@ -84,6 +84,10 @@ async def test_consumers_are_asked(tmp_path: Path) -> None:
         outcome = await tool.call(broker.address, CONSUME_MESSAGE_DIRECTLY, one)
         assert isinstance(outcome, Ok) and outcome.body == b'{"consumeResult":"CR_SUCCESS"}'
         assert b"hello" in consumer.seen[0]
+        offset = sent.header.queue_offset  # the only message
+        of_ipv6 = ASKED.model_copy(update={"msg_id": f"{1:032X}{10911:08X}{offset:016X}"})
+        outcome = await tool.call(broker.address, CONSUME_MESSAGE_DIRECTLY, of_ipv6)
+        assert isinstance(outcome, Ok) and b"hello" in consumer.seen[1]
         await consumer.client.close()
         await tool.close()
 

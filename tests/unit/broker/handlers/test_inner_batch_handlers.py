@@ -21,10 +21,10 @@ from keelmq.client.core.send_result import SendResult
 from keelmq.client.message import MessageExt, decode_messages
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import RemotingCommand
-from keelmq.remoting.operation import Call, CommandError, Empty, Ok
+from keelmq.remoting.operation import Call, CommandError, Ok
 from keelmq.remoting.operations.broker import SEND_MESSAGE_V2, SendMessageRequestV2, SendMessageResponse
 from keelmq.remoting.operations.clients import SendBackRequest
-from keelmq.remoting.operations.pop import PopMessageRequest, RequestModeBody
+from keelmq.remoting.operations.pop import PopMessageRequest, RequestModeBody, RequestModeRequest
 from keelmq.remoting.operations.route import TopicConfig
 from pytest_keelmq.cluster import TestBroker
 from tests.support.admin_parts import mqadmin
@@ -203,14 +203,14 @@ async def test_sql_and_pop_are_refused(broker: Broker) -> None:
     part = PopConsumption(broker.context, metadata, broker.writer, broker_name="b")
     header = PopMessageRequest(
         consumer_group="g", topic="Batches", queue_id=-1, max_msg_nums=1, invisible_time=1,
-        poll_time=1 << 50, born_time=0,
+        poll_time=0,
     )  # fmt: skip
     with pytest.raises(CommandError, match="BatchCQ") as refused:
         await part.handlers.pop(header, Call(FakePeer()))
     assert refused.value.code == ResponseCode.NO_PERMISSION
     body = RequestModeBody(topic="Batches", consumer_group="g", mode="POP")
     with pytest.raises(CommandError, match="BatchCQ"):
-        await part.assignment.set_message_request_mode(Empty(), Call(FakePeer(), body=body))
+        await part.assignment.set_message_request_mode(RequestModeRequest(), Call(FakePeer(), body=body))
 
 
 async def test_one_message_of_a_batch_is_sent_back(broker: Broker) -> None:

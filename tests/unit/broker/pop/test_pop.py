@@ -1,6 +1,7 @@
 """Pop consumption: what goes out, what is acknowledged, what comes again, and what a new master knows."""
 
 import base64
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.store.settings import NamedTopic
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import decode as decode_frame
+from keelmq.remoting.operation import Empty, Failed, Ok, Outcome, Wire
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
+from keelmq.remoting.operations.pop import RequestModeBody, RequestModeRequest
 from keelmq.runtime.clock import now_ms
 from tests.support.items import memory_grows_by
 from tests.support.pop_parts import INVISIBLE_MS, Message, Scene, read
@@ -157,6 +160,75 @@ async def test_batches_are_acknowledged(scene: Scene) -> None:
     assert reply is not None and reply.code == 0
     scene.run(INVISIBLE_MS)
     assert bodies(await scene.pop()) == [b"1", b"8"]
+
+
+async def test_a_batch_skips_what_is_gone(scene: Scene) -> None:
+    """As RocketMQ: messages of a topic that exists must not come again because another one was deleted."""
+    scene.send(b"1", b"2")
+    start, pop_ms, invisible_ms, revive_queue, *_ = (await scene.pop())[0].handle.split(" ")
+    ack = {
+        "c": "g", "t": "TopicA", "r": "0", "so": int(start), "q": 0, "rq": int(revive_queue),
+        "pt": int(pop_ms), "it": int(invisible_ms), "b": base64.b64encode(b"\3").decode(),
+    }  # fmt: skip
+    acks = [ack | {"t": "Gone"}, ack | {"q": 99}, ack | {"q": -1}, ack]
+    reply = await scene.request(200151, {}, json.dumps({"brokerName": "b", "acks": acks}).encode())
+    assert reply is not None and reply.code == 0
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == []
+    for body in (b"", b"{}", b'{"acks":[]}'):
+        reply = await scene.request(200151, {}, body)
+        assert reply is not None and reply.code == ResponseCode.NO_MESSAGE
+
+
+@pytest.mark.parametrize("born", [{}, {"bornTime": 0}, {"bornTime": ""}], ids=["absent", "0", "empty"])
+async def test_the_requests_of_javas_proxy(scene: Scene, born: dict[str, Any]) -> None:
+    """It does not say when a pop was born, and adds commitLogOffset to receipt handles."""
+    fields: dict[str, Any] = {
+        "consumerGroup": "g", "topic": "TopicA", "queueId": -1, "maxMsgNums": 32,
+        "invisibleTime": INVISIBLE_MS, "pollTime": 15_000, "initMode": 0, "expType": "TAG", "exp": "*",
+    } | born  # fmt: skip
+    assert await scene.request(200054, fields) is None
+    scene.send(b"1", b"2")
+    assert decode_frame(scene.peer.sent.pop()[4:]).ext_fields["hasMsg"] == "true"
+    reply = await scene.request(200050, fields)
+    assert reply is not None and reply.code == 0, reply
+    scene.tick()
+    first, second = read(reply)
+    assert (await scene.ack(first, extraInfo=f"{first.handle} 4711")).code == 0
+    later = dataclasses.replace(second, handle=f"{second.handle} 4711")
+    assert (await scene.change(later, 2 * INVISIBLE_MS)).code == 0
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == []
+    scene.run(INVISIBLE_MS)
+    assert bodies(await scene.pop()) == [b"2"]
+
+
+async def test_an_old_pop_is_refused(scene: Scene) -> None:
+    reply = await scene.raw_pop(bornTime=scene.now - 501)
+    assert reply is not None and "older than its pollTime" in (reply.remark or "")
+
+
+async def test_a_slave_sends_a_request_mode_to_the_master(scene: Scene) -> None:
+    """RocketMQ's slave stores it for itself; here the master does, and all members get it."""
+    mode = {"topic": "TopicA", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+    body = json.dumps(mode).encode()
+    asked: list[tuple[Wire, object]] = []
+    answers: list[Outcome[Empty]] = [Ok(Empty()), Failed(ResponseCode.SYSTEM_ERROR, "no")]
+
+    async def forward_to_master(operation: object, header: Wire, body: object) -> Outcome[Empty]:
+        asked.append((header, body))
+        return answers.pop(0)
+
+    scene.broker.context.forward_to_master = forward_to_master
+    scene.broker.gate.close("role", "slave")
+    codes = []
+    for fields in ({}, {}, {"forwarded": "true"}):
+        reply = await scene.request(401, fields, body)
+        assert reply is not None
+        codes.append(reply.code)
+    assert codes == [0, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert asked == [(RequestModeRequest(forwarded=True), RequestModeBody.model_validate(mode))] * 2
+    assert scene.metadata.request_modes.table.rows == {}
 
 
 @pytest.mark.parametrize("revive_queue", [-1, -8, -9, 8])

@@ -41,11 +41,32 @@ def test_what_is_no_handle_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1 2 3 4 5 b 0", "1 2 3 4 0 b -1", "1 2 3 4 0 b 0 +1", "1 2 3 4 0 b 0 1 2", "\u0661 2 3 4 0 b 0"]
+    "text", ["1 2 3 4 0", "1 2 3 4 0 b -1", "1 2 3 4 0 b 0 +1", "1 2 3 x 0 b 0 1", "\u0661 2 3 4 0 b 0"]
 )
 def test_handles_that_are_nearly_one(text: str) -> None:
     with pytest.raises(BadHandle):
         parse_handle(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "queue_id", "offset", "topic"),
+    [
+        ("1 2 3 4 0 b", -1, None, "T"),  # ExtraInfoUtil reads one field at a time
+        ("1 2 3 4 0 b 5", 5, None, "T"),
+        ("1 2 3 4 0 b 5 6", 5, 6, "T"),
+        ("1 2 3 4 1 b 5 6 7", 5, 6, "%RETRY%g_T"),  # commitLogOffset, of Java's proxy
+        ("1 2 3 4 2 b 5 6 7 x", 5, 6, "%RETRY%g+T"),
+        ("1 2 3 4 9 b 5 6 7", 5, 6, "T"),  # getRealTopic: any other flag is the topic itself
+        ("1 2 3 4 0 b 5 6 ", 5, 6, "T"),  # String.split drops empty fields at the end
+    ],
+)
+def test_a_handle_needs_what_java_reads_of_it(
+    text: str, queue_id: int, offset: int | None, topic: str
+) -> None:
+    found = parse_handle(text)
+    assert (found.start_offset, found.pop_ms, found.invisible_ms, found.revive_queue) == (1, 2, 3, 4)
+    assert (found.broker_name, found.queue_id, found.offset) == ("b", queue_id, offset)
+    assert topic_of(found.retry, "g", "T") == topic
 
 
 @given(st.sets(st.integers(0, 200)))

@@ -306,6 +306,7 @@ async def test_producers(http: httpx.AsyncClient, broker: TestBroker) -> None:
 
         (row,) = await until("the producer", listed)
         assert row["brokers"] == ["test-broker"] and row["clientId"]
+        assert row["address"].startswith("127.0.0.1:")  # the broker says /127.0.0.1:port, as Java
 
 
 async def test_what_is_not_there(http: httpx.AsyncClient) -> None:
