@@ -158,9 +158,7 @@ def _runtime(table: Mapping[str, str], store: MessageStore) -> Iterator[tuple[st
             yield name + seconds, float(rate)
     log = store.commit_log
     disk = disk_room(log.directory)
-    yield from zip(
-        SIZES, (max(log.max_offset - log.flushed_offset, 0), disk.available, disk.total), strict=True
-    )
+    yield from zip(SIZES, (max(log.max_offset - log.flushed_offset, 0), disk.free, disk.total), strict=True)
 
 
 def _add_topics(made: Scrape, at: tuple[str, str], store: MessageStore, stats: BrokerStats) -> None:

@@ -109,7 +109,7 @@ class RuntimeInfo:
         store, log = self._context.store, self._context.store.commit_log
         disk = disk_room(log.directory)
         ratio = f"{disk.used_ratio:.4f}"
-        total, free = readable_bytes(disk.total), readable_bytes(disk.available)
+        total, free = readable_bytes(disk.total), readable_bytes(disk.free)
         return {
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "commitLogDiskRatio": ratio,

@@ -4,13 +4,19 @@ and the read mode of the log (2004).
 Source: RocketMQ 5.3.3 AdminBrokerProcessor.
 """
 
+import json
 from typing import Final
 
 from broker.admin.retention_service import RetentionService
+from broker.clients.bodies import subscription_body
+from broker.clients.core.registry import ClientRegistry, Subscription
+from broker.filter.core.subscription import MATCH_ALL, SQL92, MessageFilter
+from broker.message.record import decode, parse_properties
 from broker.metadata.topics import TopicTable
 from broker.stats.core.stats_items import StatsSnapshot
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
+from broker.store.querying import record_at
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS, HaRuntimeInfo
@@ -41,9 +47,15 @@ class StatisticsHandlers:
     """Reads store, topics and statistics; changes only the read mode of the log."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, stats: BrokerStats, retention: RetentionService
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: BrokerStats,
+        retention: RetentionService,
+        registry: ClientRegistry,
     ) -> None:
         self._store, self._topics, self._stats, self._retention = store, topics, stats, retention
+        self._registry = registry
 
     def bind(self, table: OperationTable) -> None:
         """Binds 315, 305, 321, 2004, 306, 316 and 329."""
@@ -81,21 +93,41 @@ class StatisticsHandlers:
 
     async def query_consume_queue(self, header: ConsumeQueueRequest, call: Call) -> Reply:
         """Returns up to ENTRIES_MAX units of a consume queue from `index` on, and the queue's bounds (321).
-        Raises CommandError if there is no such queue."""
+        With a group: also its subscription, and which of the messages that matches; RocketMQ tells the latter
+        only of entries with a filter bit map. Raises CommandError if there is no such queue."""
         queue = self._store.find_queue(header.topic, header.queue_id)
         if queue is None:
             remark = f"{header.queue_id}@{header.topic} is not exist!"
             raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
         begin = max(header.index, queue.min_offset)
         end = min(begin + min(max(header.count, 0), ENTRIES_MAX), queue.max_offset)
+        body = ConsumeQueueEntries(max_queue_index=queue.max_offset, min_queue_index=queue.min_offset)
+        wanted: MessageFilter | None = MATCH_ALL
+        if header.consumer_group is not None:
+            group = self._registry.consumers.get(header.consumer_group)
+            found = group.subscriptions.get(header.topic) if group is not None else None
+            wanted = MATCH_ALL if found is None else found.message_filter
+            body = body.model_copy(
+                update={
+                    "subscription_data": None if found is None else subscription_body(found),
+                    "filter_data": _filter_data(header.consumer_group, header.topic, found),
+                }
+            )
         entries = [
-            ConsumeQueueEntry(physic_offset=offset, physic_size=size, tags_code=tags_code)
+            ConsumeQueueEntry(
+                physic_offset=offset, physic_size=size, tags_code=tags_code,
+                eval=self._matches(wanted, offset, tags_code),
+            )
             for offset, size, tags_code in map(queue.unit, range(begin, end))
-        ]
-        body = ConsumeQueueEntries(
-            queue_data=entries, max_queue_index=queue.max_offset, min_queue_index=queue.min_offset
-        )
-        return Reply(body=body)
+        ]  # fmt: skip
+        return Reply(body=body.model_copy(update={"queue_data": entries}))
+
+    def _matches(self, wanted: MessageFilter | None, offset: int, tags_code: int) -> bool:
+        """wanted None: the expression is illegal, and matches nothing."""
+        if wanted is None or wanted.sql is None:
+            return wanted is not None and (wanted.tag_codes is None or tags_code in wanted.tag_codes)
+        record = record_at(self._store, offset)
+        return record is not None and wanted.sql.matches(parse_properties(decode(record).properties))
 
     async def clean(self, header: Empty, call: Call) -> Reply:
         """Starts a round of retention at once, at any hour of the day (306, 316, 329). Queues of deleted
@@ -113,6 +145,23 @@ class StatisticsHandlers:
         self._store.commit_log.read_ahead(header.mode == READ_NORMAL)
         call.changes["readMode"] = None, "normal" if header.mode == READ_NORMAL else "random"
         return Reply(remark=f"set commitlog readahead mode success, mode: {header.mode}")
+
+
+def _filter_data(group: str, topic: str, found: Subscription | None) -> str:
+    """Returns what RocketMQ tells of the filter of a group, JSON text if the group is online. The members of
+    its ConsumerFilterData that KeelMQ does not have are left out."""
+    if found is None:
+        return f"{group}@{topic} is not online!"
+    if found.expression_type != SQL92:
+        return "null"
+    data = {
+        "consumerGroup": group,
+        "topic": topic,
+        "expression": found.sub_string,
+        "expressionType": found.expression_type,
+        "clientVersion": found.version,
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def _item(snapshot: StatsSnapshot) -> StatsItem:

@@ -199,7 +199,9 @@ def _bind_admin(
 ) -> LiveSettings:
     """The broker itself: what it is, its settings, its statistics, its role."""
     config, metadata, controlled = parts.config, parts.metadata, parts.controlled
-    statistics = StatisticsHandlers(parts.store, metadata.topics, parts.stats, parts.retention)
+    statistics = StatisticsHandlers(
+        parts.store, metadata.topics, parts.stats, parts.retention, context.registry
+    )
     statistics.bind(table)
     StoreCopyHandlers(
         config, parts.store, metadata, parts.backups, identity=parts.identity, epochs=parts.epochs

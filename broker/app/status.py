@@ -1,9 +1,11 @@
 """What a broker tells about itself: addresses, role, readiness, faults. Read-only: it never changes a
 part."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from broker.admission.disk_fault import DiskFault
 from broker.app.listeners import Listeners
@@ -31,6 +33,9 @@ from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import UnregisterBrokerRequest
 from keelmq.runtime.tasks import TaskSet
 
+TOLD_TO_TOOLS: Final = {"filterServerNums": "0", "traceOn": "true"}
+"""What RocketMQ's mqadmin exportConfigs expects of every broker, beside keys of ours: it ends with a
+NullPointerException without one of them."""
 UNREGISTERED_BYTES = 256 * 1024
 """Of topics that may be created until the next registration knows the size of the table again."""
 
@@ -90,13 +95,19 @@ class BrokerStatus:
         return ", ".join(filter(None, (where, mode, http_text)))
 
     def detected_settings(self) -> Mapping[str, str]:
-        """Returns the keys whose value in force was detected or chosen, not configured (26)."""
-        detected = {
+        """Returns the keys whose value in force was detected or chosen, not configured, and those that are no
+        settings of ours, but that RocketMQ's tools read (26). clientCallbackExecutorThreads: as many as this
+        process has CPUs; exportMetrics calls it cpuNum."""
+        detected = TOLD_TO_TOOLS | {
             "brokerId": str(self.registered_id),
             "brokerIP1": self._host,
             "brokerIP2": self._config.broker_ip2 or self._host,
             "listenPort": str(self._listeners.port),
+            "clientCallbackExecutorThreads": str(len(os.sched_getaffinity(0))),
+            "useTLS": str(self._config.tls_enable).lower(),
         }
+        if self._controlled is not None:
+            detected["brokerRole"] = self._controlled.runtime_info()["brokerRole"]
         if self._ha_port:
             detected["haListenPort"] = str(self._ha_port)
         http = self._http_address()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from broker.clients.core.registry import ClientRegistry
+from broker.metadata.groups import illegal_group
 from broker.metadata.offsets import NOT_FOUND
 from broker.metadata.service import Metadata
 from broker.store.message_store import MessageStore
@@ -190,13 +191,16 @@ class ConsumeStats:
         return Reply(body=CorrectionOffsets(correction_offsets=corrected))
 
     async def clone_offsets(self, header: CloneOffsetRequest, call: Call) -> Reply:
-        """Copies the offsets of a group to another one. Answered when replicated."""
+        """Copies the offsets of a group to another one. Answered when replicated. A group that does not exist
+        and is not created by itself (autoCreateSubscriptionGroup) begins there when it is created, as with
+        RocketMQ. Raises CommandError for a name that no group can have."""
         metadata = self._metadata
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "only the master clones offsets")
-        if metadata.find_group(header.dest_group, call.peer) is None:
-            remark = f"group {header.dest_group} does not exist, and cannot be created"
-            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        problem = illegal_group(header.dest_group)
+        if problem is not None:
+            raise CommandError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
+        metadata.find_group(header.dest_group, call.peer)  # creates it, if that is allowed
         topics = [header.topic] if header.topic else self._topics_of(header.src_group)
         for topic in topics:
             if metadata.topics.get(topic) is None:

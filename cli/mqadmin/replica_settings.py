@@ -16,7 +16,8 @@ from keelmq.remoting.operations.route import BrokerData
 NO_MASTER = "NO_MASTER"
 OWN_KEYS = frozenset(
     {
-        "bindAddress", "brokerIP1", "brokerIP2", "brokerId", "brokerRole", "configStorePath",
+        "bindAddress", "brokerIP1", "brokerIP2", "brokerId", "brokerRole",
+        "clientCallbackExecutorThreads", "configStorePath",
         "fastListenPort", "haListenPort", "haMasterAddress", "httpPort", "listenPort",
         "startAcceptSendRequestTimeStamp", "storePathCommitLog", "storePathEpochFile", "storePathRootDir",
     }

@@ -13,6 +13,11 @@ class DiskRoom(NamedTuple):
     available: int
 
     @property
+    def free(self) -> int:
+        """Bytes without data, reserved ones included: what Java's File.getFreeSpace returns."""
+        return self.total - self.used
+
+    @property
     def used_ratio(self) -> float:
         """The used part of what can be used: 0 to 1. RocketMQ's ratios of a disk are compared with it."""
         return self.used / max(self.used + self.available, 1)

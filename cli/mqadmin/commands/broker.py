@@ -339,11 +339,18 @@ def query_consume_queue(
         )
         body = (await admin.ask(address, QUERY_CONSUME_QUEUE, header)).body
         assert isinstance(body, ConsumeQueueEntries)
-        lines = [f"Index: {body.min_queue_index}-{body.max_queue_index}", "Data:"]
+        lines = [f"Index: {body.min_queue_index}-{body.max_queue_index}"]
+        if body.subscription_data is not None:
+            data = body.subscription_data
+            lines.append(f"Subscription: {data.expression_type} {data.sub_string}")
+        elif body.filter_data is not None:  # a group that is not online
+            lines.append(f"Subscription: {body.filter_data}")
+        lines.append("Data:")
         first = max(index, body.min_queue_index)
         for number, entry in enumerate(body.queue_data, start=first):
             where = f"offset={entry.physic_offset}, size={entry.physic_size}"
-            lines.append(f"{number}: {where}, tagsCode={entry.tags_code}")
+            verdict = "" if entry.eval or body.subscription_data is None else ", not matched"
+            lines.append(f"{number}: {where}, tagsCode={entry.tags_code}{verdict}")
         return Output(body.model_dump(mode="json", by_alias=True), "\n".join(lines))
 
     return action

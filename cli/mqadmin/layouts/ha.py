@@ -55,7 +55,7 @@ def _row(slave: HaConnectionRuntimeInfo, end_offset: int) -> str:
         "OK" if slave.in_sync else "Fall Behind",
         slave.transfer_from_where,
         slave.broker_id if told else UNKNOWN,
-        progress_text(slave.transfer_from_where, slave.slave_ack_offset, end_offset),
+        progress_text(slave.began_at_offset, slave.slave_ack_offset, end_offset),
         eta_text(slave.eta_millis) if told else UNKNOWN,
     )
 
@@ -73,11 +73,13 @@ def _slave(client: HaClientRuntimeInfo) -> list[str]:
     return [*lines, f"#ETA\t{eta_text(client.eta_millis)}"] if client.activated else lines
 
 
-def progress_text(from_offset: int, at_offset: int, to_offset: int) -> str:
+def progress_text(from_offset: int | None, at_offset: int, to_offset: int) -> str:
     """Returns the share of the bytes missing at the link's start that is copied, rounded down: 100% is
-    exact."""
+    exact. from_offset None: RocketMQ's brokers do not tell where the link began."""
     if at_offset >= to_offset:
         return "100.0%"
+    if from_offset is None:
+        return UNKNOWN
     done = max(at_offset - from_offset, 0) * 1000 // max(to_offset - from_offset, 1)
     return f"{done // 10}.{done % 10}%"
 

@@ -12,6 +12,7 @@ OWN = frozenset(
         "brokerIP2",
         "brokerId",
         "brokerRole",
+        "clientCallbackExecutorThreads",
         "haListenPort",
         "haMasterAddress",
         "httpBindAddress",

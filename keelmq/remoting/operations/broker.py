@@ -97,11 +97,11 @@ class OffsetResponse(Wire):
 
 class QueryMessageRequest(Wire):
     """Header of 12. key: a UNIQ_KEY or one of KEYS. Times: of storing, ms. unique_key_query: the broker
-    itself limits the number of messages."""
+    itself limits the number of messages, and max_num is not needed."""
 
     topic: str
     key: str
-    max_num: int
+    max_num: int | None = None
     begin_timestamp: int = 0
     end_timestamp: int = 2**63 - 1
     unique_key_query: bool | None = Field(default=None, alias="_UNIQUE_KEY_QUERY")
@@ -162,7 +162,8 @@ class EpochEntryCache(Wire):
 
 
 class HaConnectionRuntimeInfo(Wire):
-    """One slave in the body of 907. Ours: broker_id, eta_millis, and lag_millis: time since the slave last
+    """One slave in the body of 907. transfer_from_where: offset of the next byte that is sent. Ours:
+    broker_id, eta_millis, began_at_offset: where the link began, and lag_millis: time since the slave last
     had the whole log, 0: it has it now."""
 
     addr: str = ""
@@ -174,6 +175,7 @@ class HaConnectionRuntimeInfo(Wire):
     broker_id: int | None = None
     eta_millis: int | None = None
     lag_millis: int | None = None
+    began_at_offset: int | None = None
 
 
 class HaClientRuntimeInfo(Wire):

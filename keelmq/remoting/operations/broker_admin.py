@@ -9,7 +9,7 @@ from pydantic import Field
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Empty, Operation, Wire
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
-from keelmq.remoting.operations.clients import GroupTopicRequest, MessageQueueBody
+from keelmq.remoting.operations.clients import GroupTopicRequest, MessageQueueBody, SubscriptionData
 from keelmq.remoting.operations.route import TopicConfig, TopicList
 
 
@@ -87,17 +87,18 @@ class ConsumeTimeSpans(Wire):
 
 
 class ConsumeQueueRequest(Wire):
-    """Header of 321: `count` entries of a queue, from `index` on."""
+    """Header of 321: `count` entries of a queue, from `index` on. consumer_group: whose subscription is
+    returned as well."""
 
     topic: str
-    queue_id: int
-    index: int
-    count: int
+    queue_id: int = 0
+    index: int = 0
+    count: int = 0
     consumer_group: str | None = None
 
 
 class ConsumeQueueEntry(Wire):
-    """One entry in the body of 321."""
+    """One entry in the body of 321. eval: the subscription of consumer_group matches the message."""
 
     physic_offset: int
     physic_size: int
@@ -109,8 +110,11 @@ class ConsumeQueueEntry(Wire):
 
 
 class ConsumeQueueEntries(Wire):
-    """Response body of 321."""
+    """Response body of 321. subscription_data, filter_data: of the group that the request names; filter_data
+    is JSON text of an SQL92 filter, "null" for tags, and tells if the group is not online."""
 
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
     queue_data: list[ConsumeQueueEntry] = Field(default_factory=list)
     max_queue_index: int = 0
     min_queue_index: int = 0

@@ -207,7 +207,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                         {
                             "clientId": _CLIENT_ID,
                             "language": "JAVA",
-                            "remoteIP": "10.0.0.9:40002",
+                            "remoteIP": "/10.0.0.9:40002",
                             "version": 493,
                             "lastUpdateTimestamp": 1_767_225_600_000,
                         }
@@ -260,9 +260,10 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                         "diff": 0,
                         "inSync": True,
                         "transferredByteInSecond": 0,
-                        "transferFromWhere": 0,
+                        "transferFromWhere": 2048,
                         "brokerId": 2,
                         "lagMillis": 0,
+                        "beganAtOffset": 0,
                     }
                 ],
                 "haClientRuntimeInfo": {

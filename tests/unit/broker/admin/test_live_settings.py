@@ -1,6 +1,7 @@
 """Settings of a running broker (25, 26): in force at once, kept for the next start, or refused, and why."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -48,6 +49,20 @@ async def shown(client: RemotingClient, broker: Broker) -> tuple[dict[str, str],
     assert isinstance(outcome, Ok)
     pairs = (line.partition("=") for line in outcome.body.decode().splitlines())
     return {key: value for key, _, value in pairs}, json.loads(outcome.header.version)["counter"]
+
+
+async def test_rocketmqs_tools_find_the_keys_that_they_read(client: RemotingClient, broker: Broker) -> None:
+    """exportConfigs of mqadmin ends with a NullPointerException without one of them; exportMetrics takes the
+    last one for the number of CPUs."""
+    settings, _ = await shown(client, broker)
+    read = (
+        "brokerClusterName brokerId brokerName brokerRole fileReservedTime filterServerNums flushDiskType "
+        "maxMessageSize messageDelayLevel msgTraceTopicName slaveReadEnable traceOn traceTopicEnable useTLS "
+        "autoCreateTopicEnable autoCreateSubscriptionGroup clientCallbackExecutorThreads"
+    )
+    assert [key for key in read.split() if not settings.get(key)] == []
+    assert int(settings["clientCallbackExecutorThreads"]) == len(os.sched_getaffinity(0))
+    assert (settings["useTLS"], settings["traceOn"], settings["filterServerNums"]) == ("false", "true", "0")
 
 
 async def test_a_change_is_in_force_shown_and_kept(

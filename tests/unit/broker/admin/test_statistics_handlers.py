@@ -20,7 +20,15 @@ from keelmq.remoting.operations.broker_metadata import (
     DeleteGroupRequest,
     UpdateConsumerOffsetRequest,
 )
-from keelmq.remoting.operations.clients import GroupTopicRequest
+from keelmq.remoting.operations.clients import (
+    HEART_BEAT,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    ConsumerData,
+    GroupTopicRequest,
+    HeartbeatData,
+    ResetOffsetRequest,
+    SubscriptionData,
+)
 from keelmq.remoting.queue_map import QueueKey, load_queue_map
 from tests.unit.broker.app.test_broker_app import client, config, send
 
@@ -129,6 +137,46 @@ async def test_a_group_begins_where_another_one_is(desk: Desk) -> None:
         admin.CLONE_GROUP_OFFSET, clone.model_copy(update={"dest_group": "no such name!"})
     )
     assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    desk.broker.metadata.groups.auto_create = False  # as in RocketMQ: it begins there when it is created
+    await desk.ask(admin.CLONE_GROUP_OFFSET, clone.model_copy(update={"dest_group": "later"}))
+    assert desk.broker.metadata.offsets.query("later", "T", 0) == 2
+    assert "later" not in desk.broker.metadata.groups.table.rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "matched", "filter_data"),
+    [
+        ("TAG", "*", [True] * 5, "null"),
+        ("TAG", "other || none", [False] * 5, "null"),
+        ("SQL92", "a IS NULL", [True] * 5, '"expression": "a IS NULL"'),
+        ("SQL92", "a > 5", [False] * 5, '"expressionType": "SQL92"'),
+    ],
+)
+async def test_a_look_into_a_queue_with_the_filter_of_a_group(
+    desk: Desk, kind: str, text: str, matched: list[bool], filter_data: str
+) -> None:
+    look = admin.ConsumeQueueRequest(topic="T", count=9, consumer_group="g")
+    body = (await desk.ask(admin.QUERY_CONSUME_QUEUE, look)).body
+    assert (body.subscription_data, body.filter_data) == (None, "g@T is not online!")
+    assert [each.eval for each in body.queue_data] == [True] * 5
+    subscription = SubscriptionData(topic="T", sub_string=text, sub_version=7, expression_type=kind)
+    consumer = ConsumerData(group_name="g", subscription_data_set=[subscription])
+    await desk.ask_with(HEART_BEAT, HeartbeatData(client_id="c@1", consumer_data_set=[consumer]))
+    body = (await desk.ask(admin.QUERY_CONSUME_QUEUE, look)).body
+    assert body.subscription_data.sub_string == text and body.subscription_data.sub_version == 7
+    assert filter_data in body.filter_data
+    assert [each.eval for each in body.queue_data] == matched
+    without = (await desk.ask(admin.QUERY_CONSUME_QUEUE, admin.ConsumeQueueRequest(topic="T", count=9))).body
+    assert (without.subscription_data, without.filter_data, len(without.queue_data)) == (None, None, 5)
+
+
+async def test_a_reset_needs_a_time_or_an_offset(desk: Desk) -> None:
+    reset = ResetOffsetRequest(topic="T", group="g", queue_id=0, is_force=True)
+    code, remark = await desk.refused(INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    assert (code, remark) == (ResponseCode.SYSTEM_ERROR, "header field timestamp is missing")
+    assert await desk.offset("g") == 2
+    await desk.ask(INVOKE_BROKER_TO_RESET_OFFSET, reset.model_copy(update={"offset": 4}))
+    assert await desk.offset("g") == 4
 
 
 async def test_system_topics_and_a_look_into_a_queue(desk: Desk) -> None:

@@ -108,6 +108,7 @@ async def test_without_a_controller_a_controlled_broker_takes_nothing(
                 assert isinstance(refused, Failed)
                 assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
                 assert "not master yet" in refused.remark
+                assert broker.status.detected_settings()["brokerRole"] == "SLAVE"  # not the configured one
 
 
 async def test_a_taken_port_is_a_config_error_and_leaves_the_store_clean(tmp_path: Path) -> None:

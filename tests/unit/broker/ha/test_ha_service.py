@@ -503,7 +503,8 @@ async def test_what_907_answers(tmp_path: Path) -> None:
         assert (told["masterCommitLogMaxOffset"], told["inSyncSlaveNums"]) == (end, 1)
         (connection,) = told["haConnectionInfo"]
         assert connection["slaveAckOffset"] == end
-        assert (connection["diff"], connection["inSync"], connection["transferFromWhere"]) == (0, True, 0)
+        assert (connection["diff"], connection["inSync"]) == (0, True)
+        assert (connection["transferFromWhere"], connection["beganAtOffset"]) == (end, 0)
         assert told["haClientRuntimeInfo"]["activated"] is False
         told = encode_json(runtime_info(slave.service))
         assert told["master"] is False

@@ -32,7 +32,8 @@ MASTER = HaRuntimeInfo(
             slave_ack_offset=2000,
             diff=2000,
             transferred_byte_in_second=1536,
-            transfer_from_where=1000,
+            transfer_from_where=2500,
+            began_at_offset=1000,
             broker_id=3,
             eta_millis=61_001,
         ),
@@ -100,9 +101,9 @@ def test_the_layout_of_a_master(world: World) -> None:
         "10.0.0.2:40001                    4000                            0             0.00"
         "               OK                0  2             100.0%  0s",
         "10.0.0.3:40002                    2000                         2000             1.50"
-        "      Fall Behind             1000  3              33.3%  1m 02s",
+        "      Fall Behind             2500  3              33.3%  1m 02s",
         "10.0.0.4:40003                    10                           3990             0.00"
-        "      Fall Behind                0  -               0.2%  -",
+        "      Fall Behind                0  -                  -  -",
     ]
 
 

@@ -14,6 +14,7 @@ def test_blocks_reserved_for_root_are_neither_used_nor_available(
     monkeypatch.setattr(os, "statvfs", lambda path: found)
     room = disk_room(tmp_path)
     assert room == DiskRoom(total=409_600, used=163_840, available=40_960)
+    assert room.free == 245_760  # File.getFreeSpace: with the blocks that are reserved for root
     assert room.used_ratio == disk_ratio(tmp_path) == pytest.approx(0.8)
 
 
