@@ -175,6 +175,7 @@ class MessageWriter:
             code = timer_code(properties)
         else:
             code = tags_code(properties)
+        properties = properties.removesuffix(b"\x02")  # RocketMQ's records end without a separator
         # fmt: off
         try:
             stored = self._store.put(

@@ -527,3 +527,16 @@ def test_a_retry_of_an_unknown_group(broker: Broker) -> None:
     broker.context.find_group = lambda *_: None
     reply = broker.send(b="%RETRY%g")
     assert reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("end", ["", "\x02"], ids=["java", "others"])
+@pytest.mark.parametrize("more", ["", "\x02DELAY\x013"], ids=["plain", "delayed"])
+def test_stored_properties_end_without_a_separator(broker: Broker, more: str, end: str) -> None:
+    """As in every record of RocketMQ, whatever the client sends: Java, C++ and Go differ."""
+    reply = broker.send(b"x", i=f"UNIQ_KEY\x01K\x02a\x011{more}{end}")
+    assert reply is not None and reply.code == 0, reply
+    broker.tick()
+    log = broker.store.commit_log
+    stored = decode(log.view(log.min_offset, log.max_offset - log.min_offset)).properties
+    assert stored.startswith(b"UNIQ_KEY\x01K\x02") and not stored.endswith(b"\x02"), stored
+    assert b"" not in stored.split(b"\x02")
