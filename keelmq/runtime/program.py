@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError."""
         if re.search(r"unrecognized arguments:.* [A-Za-z0-9.]+=", message):
-            message += "; write a setting as --set key=value: RocketMQ's programs ignore one without an option"
+            message += "; write a setting as --set key=value: RocketMQ's programs ignore one without it"
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
