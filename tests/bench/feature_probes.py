@@ -27,6 +27,9 @@ RATE: Final = 50
 TIMER_DELAY_MS: Final = 1_000
 DECIDED_AFTER_S: Final = 0.5
 """From the acknowledgement of a half message, or of a pop, to the producer's commit or the consumer's ack."""
+IMMUNITY_S: Final = "30"
+"""s; a transaction that its producer commits is not checked before: on a busy machine the check would be
+first."""
 INVISIBLE_MS: Final = 1_000
 SUSPEND_MS: Final = 1_000
 PULL_MAX: Final = 32
@@ -81,6 +84,11 @@ def start_offset(infos: str, queue_id: int) -> int:
         if flag == NORMAL and int(queue) == queue_id:
             return int(offset)
     raise ValueError(f"startOffsetInfo {infos!r} has no queue {queue_id}")
+
+
+def number_of(key: str) -> int:
+    """Returns the number of a probe's message."""
+    return int(key.rpartition("-")[2])
 
 
 class Probe(ABC):
@@ -219,10 +227,11 @@ class Transactions(_PulledProbe):
         return TransactionState.COMMIT
 
     async def _send(self, key: str) -> None:
-        begun = time.monotonic()
-        transaction = await self._producer.begin(Message(self.topic, key.encode()))
+        begun, is_decided = time.monotonic(), number_of(key) % 2
+        properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": IMMUNITY_S} if is_decided else {}
+        transaction = await self._producer.begin(Message(self.topic, key.encode(), properties=properties))
         self.sent.add(key)
-        if self._number % 2:
+        if is_decided:
             self._start(self._commit(transaction, begun))
 
     async def _commit(self, transaction: Transaction, begun: float) -> None:
@@ -316,7 +325,7 @@ class Pops(Probe):
         key = message.body.decode()
         again = message.reconsume_times > 0
         self.arrived.append(Arrived(at, key, message.store_host, again))
-        turn = 0 if again else int(key.rpartition("-")[2]) % 3
+        turn = 0 if again else number_of(key) % 3
         if turn < 2:
             self._start(self._ack(key, handle, message, at, DECIDED_AFTER_S * turn))
 
