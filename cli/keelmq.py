@@ -237,10 +237,10 @@ def bench(
         typer.Option("--topics", min=1, max=49_000, help="failover --load full: topics of the group"),
     ] = None,
     container: Annotated[
-        bool,
-        typer.Option(
-            "--container", help="failover --load full: brokers in containers, beside another group's"
-        ),
+        bool, typer.Option("--container", help="failover --load full: brokers beside another group's")
+    ] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="failover --load full: timers, transactions, pops, slaves")
     ] = False,
 ) -> None:
     """Run a benchmark suite (from a source checkout only)."""
@@ -262,6 +262,7 @@ def bench(
             offsets=offsets,
             topics=topics,
             container=container,
+            features=features,
         )
     raise typer.Exit(int(code or 0))
 

@@ -202,7 +202,7 @@ class BrokerConfig(
         500, gt=0, description="ms between two checks for replicas that lag; RocketMQ: 5000"
     )
 
-    @field_validator("broker_permission", mode="before")
+    @field_validator("broker_permission", "timer_precision_ms", mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
         """Converts the text of a file: pydantic does not convert text for a Literal of numbers."""

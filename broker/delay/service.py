@@ -25,11 +25,12 @@ from keelmq.runtime.clock import now_ms, wall_ms
 logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 512
-"""Messages of one level delivered in one round: the event loop has other work."""
+"""Messages of all levels delivered in one round: the event loop has other work."""
 
 
 class ScheduleMessageService(TermService):
-    """Owned by the event loop's thread. A round delivers at most BATCH_MAX due messages of each level."""
+    """Owned by the event loop's thread. A round delivers at most BATCH_MAX due messages;
+    the next one goes on with the level behind, so that none waits for ever."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class ScheduleMessageService(TermService):
         self._levels: DelayLevels = store.delay_levels
         self._next: dict[int, int] = {}  # level -> queue offset; empty: not known yet in this term
         self._marks: SafeMarks[tuple[int, int]] = SafeMarks(None)  # (level, next offset)
+        self._turn = 0  # the next round begins behind this level
         self.delivered = 0
         """Messages delivered in this process."""
 
@@ -61,12 +63,16 @@ class ScheduleMessageService(TermService):
             self._next = {level: self._first(level) for level in range(1, self._levels.count + 1)}
         for level, offset in self._marks.take(self._safe_offset):
             self._metadata.delays.advance(level, offset)
-        now, more = self._clock(), False
-        for level in range(1, self._levels.count + 1):
+        now, left, behind = self._clock(), BATCH_MAX, self._turn
+        for step in range(self._levels.count):
+            level = (behind + step) % self._levels.count + 1
             queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
             if queue is not None:
-                more = self._deliver_level(level, queue, now) or more
-        return more
+                left -= self._deliver_level(level, queue, now, left)
+            if not left:
+                self._turn = level
+                return True
+        return False
 
     def _first(self, level: int) -> int:
         offset, queue = self._metadata.delays.get(level), self._store.find_queue(SCHEDULE_TOPIC, level - 1)
@@ -80,10 +86,10 @@ class ScheduleMessageService(TermService):
             )  # fmt: skip
         return inside
 
-    def _deliver_level(self, level: int, queue: ConsumeQueue, now: int) -> bool:
-        """True: BATCH_MAX messages were delivered, and there may be more."""
+    def _deliver_level(self, level: int, queue: ConsumeQueue, now: int, count_max: int) -> int:
+        """Delivers up to count_max due messages; returns how many."""
         at, count = max(self._next[level], queue.min_offset), 0
-        while at < queue.max_offset and count < BATCH_MAX:
+        while at < queue.max_offset and count < count_max:
             log_offset, size, due_at = queue.unit(at)
             latest = now + self._levels.delay_ms(level)
             if now < due_at <= latest:  # a later one was stored by a clock that was wrong: now
@@ -99,7 +105,7 @@ class ScheduleMessageService(TermService):
             count += 1
             self._next[level] = at
             self._marks.add(end, (level, at))
-        return count == BATCH_MAX
+        return count
 
     def _deliver_record(self, log_offset: int, size: int) -> int | None:
         """Returns the end of the delivered message in the log; 0: there is nothing to deliver. None: it

@@ -37,7 +37,7 @@ READ_MAX: Final = 4_096
 DELIVER_MAX: Final = 512
 """Units read, and messages delivered, in one round: the event loop has other work."""
 FIRST_OFFSET_PERIOD_MS: Final = 60_000
-"""How often the offset of the oldest undelivered timer is computed: that visits every slot."""
+"""How often the offset of the oldest undelivered timer is computed."""
 
 
 class TimerService(TermService):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from cli.lab.cluster import ClusterError
-from tests.bench import failover_full, switch
+from tests.bench import failover_full, full_load_features, switch
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
 from tests.bench.servers import ROOT
@@ -31,7 +31,11 @@ RESULT = re.compile(
 
 def run(*, secure: bool = False, load: str = CALM, **full: int | bool) -> Results:
     """secure: with everything on that `keelmq init-security` switches on. load: CALM or FULL; full: the
-    parameters of failover_full.run()."""
+    parameters of failover_full.run(), or, with features=True, of full_load_features.run()."""
+    if load == FULL and full.pop("features", False):
+        if other := sorted(full.keys() & {"offsets", "topics"}):
+            raise BenchError(f"{', '.join(other)}: not with --features")
+        return full_load_features.run(secure=secure, **full)  # type: ignore[arg-type]
     if load == FULL:
         return failover_full.run(secure=secure, **full)  # type: ignore[arg-type]
     if full:

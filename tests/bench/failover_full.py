@@ -184,7 +184,7 @@ async def _kill(group: Group, load: Load, messages: int) -> Kill:
     """Kills the master after so many messages of full load; 0: after STEADY_S of the load alone."""
     master = await group.master()
     load.sends.clear()
-    rate = await _load_up(group, messages)
+    rate = await load_up(group, messages)
     async with _watched(group) as asked:
         killed = time.monotonic()
         await group.cluster.kill_and_wait(master)
@@ -200,8 +200,9 @@ async def _kill(group: Group, load: Load, messages: int) -> Kill:
     )
 
 
-async def _load_up(group: Group, messages: int) -> float:
-    """Returns when full load has ended; messages per second. The replicas are in sync all the time."""
+async def load_up(group: Group, messages: int) -> float:
+    """Returns when full load has ended, or, with 0 messages, after STEADY_S; messages per second. The
+    replicas are in sync all the time."""
     if not messages:
         await asyncio.sleep(STEADY_S)
         return float(RATE)
@@ -304,7 +305,7 @@ def longest_wait(waits: Waits, begin: float, end: float) -> float:
 async def _planned(group: Group, load: Load, messages: int, found: Found, *, by_signal: bool) -> None:
     """A planned switch right after full load; the sends that begin within PLANNED_WINDOW_S count."""
     master = await group.master()
-    await _load_up(group, messages)
+    await load_up(group, messages)
     load.sends.clear()
     failed = len(load.errors)
     began = time.monotonic()
@@ -327,7 +328,7 @@ async def _planned(group: Group, load: Load, messages: int, found: Found, *, by_
 async def _hang(group: Group, load: Load, messages: int) -> float:
     """ms from SIGSTOP right after full load to the first answer to a later send."""
     master = await group.master()
-    await _load_up(group, messages)
+    await load_up(group, messages)
     load.sends.clear()
     group.cluster.pause(master)
     began = time.monotonic()

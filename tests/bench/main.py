@@ -39,6 +39,7 @@ OPTIONS = {
     "offsets": ("--offsets", ("failover",)),
     "topics": ("--topics", ("failover",)),
     "container": ("--container", ("failover",)),
+    "features": ("--features", ("failover",)),
 }
 """Parameter of a suite's run() -> its option, and the suites that have it."""
 

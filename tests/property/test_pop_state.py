@@ -74,7 +74,7 @@ class Model:
         for queue in range(QUEUES):
             while (checkpoint := self.pop_state.holding(queue, 10)) is not None:
                 self.put(checkpoint)
-            assert self.pop_state.ends[queue] - self.pop_state.position(queue) <= 10 + len(self.pop_state)
+            assert self.pop_state.ends[queue] - self.pop_state.position(queue) <= 10 + 2 * len(self.pop_state)
 
     def mark(self) -> None:
         self.positions.append([self.pop_state.position(queue) for queue in range(QUEUES)])

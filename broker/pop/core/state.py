@@ -159,10 +159,12 @@ class PopState:
 
     def holding(self, revive_queue: int, records_max: int) -> Checkpoint | None:
         """Returns the oldest checkpoint if a new master would read more than records_max records because of
-        it."""
-        if self.ends[revive_queue] - self.position(revive_queue) <= records_max:
+        it. The records of the open ones and one more of each do not count: with many open checkpoints, each
+        would be written again for every few records."""
+        held = self._held[revive_queue]
+        if self.ends[revive_queue] - self.position(revive_queue) <= records_max + 2 * len(held):
             return None
-        return next(iter(self._held[revive_queue].values()))
+        return next(iter(held.values()))
 
     def _drop_stale(self) -> None:
         """Rebuilds the heap if most of it is stale: most messages are acknowledged before they are due."""

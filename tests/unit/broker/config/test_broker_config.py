@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from broker.config.broker_config import BrokerConfig, split_addresses
 from broker.config.detected_address import detect_address
@@ -117,3 +118,14 @@ def test_timers_that_outlive_the_log() -> None:
     assert not [line for line in load({"namesrvAddr": "a:1"}).warnings() if "timer" in line]
     (line,) = load({"namesrvAddr": "a:1", "fileReservedTime": "48"}).warnings()
     assert "timerMaxDelaySec 259200 is above fileReservedTime 48 h" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "refused"), [("brokerPermission", "4", "9"), ("timerPrecisionMs", "100", "5")]
+)
+def test_a_number_of_a_few_is_read_from_the_text_of_a_file(key: str, text: str, refused: str) -> None:
+    """Seen: timerPrecisionMs=100 in a file was refused, "Input should be 100 or 1000"."""
+    config = BrokerConfig.model_validate({key: text})
+    assert config.model_dump(by_alias=True)[key] == int(text)
+    with pytest.raises(ValidationError, match=key):
+        BrokerConfig.model_validate({key: refused})

@@ -2,12 +2,14 @@
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from broker.admission.send_gate import HAND_OVER
 from broker.clients.core.locks import Queue
+from broker.delay import service
 from broker.delay.service import BATCH_MAX, ScheduleMessageService
 from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import Record, decode, parse_properties
@@ -295,6 +297,24 @@ def test_more_than_a_batch_is_due(broker: Broker, later: Later) -> None:
     assert later.delivery.round()
     later.run()
     assert len(stored(broker)) == BATCH_MAX + 5
+
+
+def test_a_round_delivers_a_bounded_number_of_all_levels_and_none_waits_for_another(
+    broker: Broker, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new master may find messages of every level due, as many as the old one had no time for."""
+    monkeypatch.setattr(service, "BATCH_MAX", 4)
+    for level in (1, 2, 3):
+        for _ in range(6):
+            ok(broker.send(b"%d" % level, i=f"DELAY\x01{level}"))
+    broker.tick()
+    later.now += 60_000
+    counts = [0]
+    while later.delivery.round():
+        counts.append(len(stored(broker)))
+    assert [after - before for before, after in pairwise(counts)] == [4, 4, 4, 4]
+    bodies = [record.body for record in stored(broker)]
+    assert bodies[:12] == [b"1"] * 4 + [b"2"] * 4 + [b"3"] * 4 and len(bodies) == 18
 
 
 def test_what_cannot_be_delivered_holds_up_nobody(

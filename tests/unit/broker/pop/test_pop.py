@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from broker.admission.send_gate import PutRefused
 from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
+from broker.pop import service
 from broker.pop.core.state import INVISIBLE_MS_MAX, Checkpoint, PopState
 from broker.pop.reading import PopReader
 from broker.pop.records import REVIVE_GROUP, checkpoint_of
@@ -307,6 +309,42 @@ async def test_the_revive_log_is_read_from_where_it_matters(scene: Scene) -> Non
     assert (await scene.ack(slow)).code == 0
     scene.run(100 * INVISIBLE_MS)
     assert await scene.pop() == []
+
+
+async def test_a_round_revives_a_bounded_number_of_messages(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that died can have left thousands, which are all due at the same time."""
+    monkeypatch.setattr(service, "BATCH_MAX", 8)
+    scene.send(*(b"%d" % number for number in range(30)))
+    for _ in range(6):
+        assert len(await scene.pop(maxMsgNums=5)) == 5
+    scene.now += INVISIBLE_MS
+    revived = [0]
+    while scene.pop_service.round():
+        scene.tick()
+        revived.append(scene.retries())
+    scene.tick()
+    assert scene.retries() == 30
+    assert max(after - before for before, after in pairwise(revived)) == 10
+
+
+async def test_a_round_writes_a_bounded_number_of_checkpoints_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.send(*(b"%d" % number for number in range(200)))
+    for _ in range(80):
+        await scene.pop(maxMsgNums=1, consumerGroup="slow", queueId=0, invisibleTime=100 * INVISIBLE_MS)
+    for _ in range(200):
+        await popped_and_acked(scene, maxMsgNums=1, queueId=0)
+    monkeypatch.setattr(service, "BATCH_MAX", 8)
+    scene.replay_at_most(0)
+    ends = [0, sum(scene.pop_service.state.ends)]
+    while ends[-1] != ends[-2]:
+        scene.pop_service.round()
+        ends.append(sum(scene.pop_service.state.ends))
+    written = [after - before for before, after in pairwise(ends[1:-1])]
+    assert written == [8] * 10, "each open one once"
 
 
 async def test_dead_letters(scene: Scene) -> None:
@@ -658,8 +696,12 @@ async def test_what_was_out_before_a_reset_moves_nobody_on(scene: Scene) -> None
     assert (await scene.change(changed, INVISIBLE_MS * 60)).code == 0
     scene.restart()
     assert await popped_and_acked(scene, queueId=1, maxMsgNums=1) == [b"2"]
+    scene.send(*(b"more" for _ in range(40)), queue_id=2)
+    for _ in range(40):  # records of ended checkpoints, in each of the revive queues
+        assert await popped_and_acked(scene, queueId=2, maxMsgNums=1) == [b"more"]
     scene.replay_at_most(0)
-    scene.run()
+    scene.pop_service.round()  # one: the new master has not settled what was written again
+    scene.tick()
     scene.restart()
     assert bodies(await scene.pop(queueId=1)) == [b"3", b"4", b"5"]
     assert (await scene.ack(slow)).code == 0
