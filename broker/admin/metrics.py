@@ -375,6 +375,7 @@ def _add_storage(made: Scrape, store: MessageStore, scrub: Scrub, readiness: Bro
     made.add("rocketmq_scrub_position_offset", scrub.position)
     made.add("rocketmq_scrub_checked_bytes_total", scrub.checked_bytes)
     made.add("rocketmq_scrub_rounds_total", scrub.rounds)
+    made.add("rocketmq_scrub_entries_rewritten_total", scrub.entries.rewritten)
     made.add("rocketmq_confirm_offset", store.confirm_offset)
     made.add("rocketmq_max_offset", log.max_offset)
     made.add("rocketmq_min_offset", log.min_offset)

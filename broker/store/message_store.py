@@ -366,6 +366,10 @@ class MessageStore(DispatchingStore):
     ) -> None:
         """Replaces a unit that the queue has; the next flush makes it durable. OSError: no room."""
         queue.rewrite(number, log_offset, size, tags_code)
+        self.unit_rewritten(queue)
+
+    def unit_rewritten(self, queue: ConsumeQueue) -> None:
+        """A unit of the queue was written anew: the next flush makes it durable."""
         self._flusher.dirty.add(queue)
 
     def _dispatched(self) -> tuple[int, int]:
