@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.message.prop_crc import parse_with_prop_crc
 from broker.message.record_scan import Place
+from broker.store.dispatching import may_have
 from broker.store.entry_check import EntryCheck, Wanted, wanted_units
 from broker.store.log_check import RECORD_BYTES_MAX, Piece, check_file
 from broker.store.message_store import MessageStore
@@ -157,12 +158,15 @@ class Scrub:
         self._store.log_check.found(piece)
 
     def _has_all_checksums(self, piece: Piece) -> bool:
-        """Whether its records have right checksums of topic and properties, too, where they have some: who
-        found the damage may have looked at these (29047, verify)."""
+        """Whether its records have right checksums of topic and properties, too, where they have some, and
+        numbers that can be: who found the damage may have looked at these (29047, verify, dispatch)."""
         view, pos = self._store.commit_log.view(piece.start, piece.end - piece.start), 0
         while pos < len(view):
             parsed = parse_with_prop_crc(view, pos, len(view), offset=piece.start + pos)
             if parsed is None:
+                return False
+            queue = self._store.queues.find(parsed[1].decode("utf-8", "replace"), parsed[2])
+            if queue is not None and not may_have(queue, parsed[3], piece.start + pos):
                 return False
             pos += parsed[0]
         return True
