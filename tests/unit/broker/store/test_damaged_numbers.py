@@ -1,5 +1,5 @@
-"""No checksum covers QUEUEOFFSET: one that cannot be makes its record a damaged range. It neither fills a disk
-with entries, nor moves the numbers of its queue."""
+"""No checksum covers QUEUEOFFSET: one that cannot be makes its record a damaged range. It neither fills a
+disk with entries, nor moves the numbers of its queue."""
 
 import logging
 from pathlib import Path
