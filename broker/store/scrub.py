@@ -181,12 +181,21 @@ class Scrub:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s: %r; the log is checked from its beginning", self._path, error)
+            kept = {}
+        if kept.get("hasDamage") is True and not self._store.damage.is_there:
+            logger.error("%s is lost; the log is checked from its beginning", self._store.damage.path)
+            self.position = 0
         if self._store.damage.is_file_lost or not 0 <= self.position <= self._store.commit_log.max_offset:
             self.position = 0
 
     def save(self) -> None:
         """Writes the position, not durably; any thread."""
-        kept = {"position": self.position, "rounds": self.rounds, "roundMs": self.round_ms}
+        kept = {
+            "position": self.position,
+            "rounds": self.rounds,
+            "roundMs": self.round_ms,
+            "hasDamage": self._store.damage.is_there,
+        }
         try:
             replace_file(self._path, json.dumps(kept).encode() + b"\n", keep_backup=False, durable=False)
         except OSError as error:
