@@ -114,7 +114,7 @@ class EntryCheck:
                     yield
             elif not units:
                 if queue.min_offset <= first < queue.max_offset:
-                    self._judge(queue, first, offset)
+                    self.judge(queue, first, offset)
             else:
                 yield from self._compare_units(queue, first, units)
 
@@ -132,7 +132,7 @@ class EntryCheck:
                     found[pos : pos + UNIT_BYTES] != expected
                     and queue.min_offset <= number < queue.max_offset
                 ):
-                    self._judge(queue, number, UNIT.unpack(expected)[0])
+                    self.judge(queue, number, UNIT.unpack(expected)[0])
                     yield
                 number += 1
 
@@ -146,7 +146,7 @@ class EntryCheck:
         view = log.view(offset, log.file_bytes)
         return parse(view, 0, len(view), offset=offset)
 
-    def _judge(self, queue: ConsumeQueue, number: int, offset: int) -> None:
+    def judge(self, queue: ConsumeQueue, number: int, offset: int) -> None:
         """Rewrites the entry `number` if it is proved that it does not say what its record does, which is at
         `offset`."""
         parsed = self._parsed(offset)
@@ -207,7 +207,7 @@ class EntryCheck:
     # -- queues of batches -------------------------------------------------------------------------------
 
     def _compare_batch(self, queue: BatchQueue, offset: int) -> None:
-        """As _judge(), for the unit of the record at `offset`, which is found by its place."""
+        """As judge(), for the unit of the record at `offset`, which is found by its place."""
         parsed = self._parsed(offset)
         if parsed is None or not parsed[1]:
             return

@@ -134,14 +134,17 @@ async def test_lost_entries_of_sound_records_are_written(tmp_path: Path, lost: b
     store.close()
 
 
-async def test_what_is_mended_is_durable_with_the_next_flush(tmp_path: Path) -> None:
+async def test_what_is_mended_is_durable_with_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = filled(tmp_path)
     right = unit_at(tmp_path, 3)
     overwrite(tmp_path, 3, bytes(UNIT_BYTES))
     await whole_round(scrub_of(store))
-    queue = store.queues.get("TopicA", 0)
-    assert queue in store._flusher.dirty and queue._synced_end <= 3 * UNIT_BYTES
+    synced: list[Path] = []
+    monkeypatch.setattr("broker.store.queue.consume_queue.sync_file", lambda _, path: synced.append(path))
     store.flush()
+    assert units_path(tmp_path, 3)[0] in synced
     crash(store)
     store = open_store(tmp_path)
     assert unit_at(tmp_path, 3) == right and bodies(store) == ALL
@@ -151,7 +154,7 @@ async def test_what_is_mended_is_durable_with_the_next_flush(tmp_path: Path) -> 
 async def test_sound_queues_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
     scrub = scrub_of(store)
-    monkeypatch.setattr(EntryCheck, "_judge", lambda *_: pytest.fail("an entry was judged"))
+    monkeypatch.setattr(EntryCheck, "judge", lambda *_: pytest.fail("an entry was judged"))
     await whole_round(scrub)
     assert scrub.entries.rewritten == 0
     store.close()
@@ -165,10 +168,9 @@ async def test_an_entry_of_a_newer_record_of_the_number_stays(tmp_path: Path) ->
     queue.next_offset = 0
     again = put(store, ALL[0], tags="a")[0]
     overwrite(tmp_path, 0, struct.pack(">q", again))
-    store._queued.clear()
-    store.confirm_offset = store.dispatch_offset = store.commit_log.max_offset
+    store.set_confirm_offset(store.commit_log.max_offset)
     check = EntryCheck(store)
-    check._judge(queue, 0, first)
+    check.judge(queue, 0, first)
     assert check.rewritten == 0 and UNIT.unpack(unit_at(tmp_path, 0))[0] == again
     store.close()
 
@@ -233,7 +235,7 @@ async def test_nothing_is_judged_after_a_cut(tmp_path: Path, monkeypatch: pytest
         store.begin_cut(store.commit_log.max_offset - 200)
 
     monkeypatch.setattr(entry_check, "STEP_US", 0)
-    monkeypatch.setattr(EntryCheck, "_judge", judge)
+    monkeypatch.setattr(EntryCheck, "judge", judge)
     await EntryCheck(store).compare(wanted, store.cut_count)
     assert judged == [0]
     store.close()
