@@ -129,6 +129,10 @@ TABLE = Table(
         Metric(
             "rocketmq_scrub_rounds_total", "how often the scrub has read the whole log, also before the start"
         ),
+        Metric(
+            "rocketmq_scrub_entries_rewritten_total",
+            "ConsumeQueue entries that were damaged, and that the scrub has rewritten from their records",
+        ),
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
