@@ -129,6 +129,10 @@ TABLE = Table(
         Metric(
             "rocketmq_scrub_rounds_total", "how often the scrub has read the whole log, also before the start"
         ),
+        Metric(
+            "rocketmq_scrub_entries_rewritten_total",
+            "ConsumeQueue entries that were damaged, and that the scrub has rewritten from their records",
+        ),
         Metric("rocketmq_broker_connections", "open connections of clients"),
         *unsent_metrics("rocketmq_broker"),
         *limit_metrics("rocketmq_broker"),
@@ -375,6 +379,7 @@ def _add_storage(made: Scrape, store: MessageStore, scrub: Scrub, readiness: Bro
     made.add("rocketmq_scrub_position_offset", scrub.position)
     made.add("rocketmq_scrub_checked_bytes_total", scrub.checked_bytes)
     made.add("rocketmq_scrub_rounds_total", scrub.rounds)
+    made.add("rocketmq_scrub_entries_rewritten_total", scrub.entries.rewritten)
     made.add("rocketmq_confirm_offset", store.confirm_offset)
     made.add("rocketmq_max_offset", log.max_offset)
     made.add("rocketmq_min_offset", log.min_offset)

@@ -7,12 +7,14 @@ cut.
 import sys
 from abc import ABC, abstractmethod
 from functools import partial
+from pathlib import Path
 
 from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
+from broker.store.queue.ends_at_stop import remove_ends
 from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher
@@ -22,6 +24,7 @@ class CuttableStore(ABC):
     """The part of MessageStore that cuts it, and the attributes that this part uses. The flusher runs the
     jobs."""
 
+    root: Path
     commit_log: CommitLog
     damage: DamagedRanges
     log_check: LogCheck
@@ -32,6 +35,7 @@ class CuttableStore(ABC):
     is_master: bool
     is_cutting: bool
     cut_count: int
+    _next_ends_ms: int  # when a checkpoint writes them
     _jobs: DiskJobs
     _flusher: StoreFlusher
 
@@ -61,6 +65,7 @@ class CuttableStore(ABC):
         assert not self.is_master, "a cut of a master's log"
         self.is_cutting, log = True, self.commit_log
         self.cut_count += 1
+        self._forget_ends()
         if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
             self._jobs.add(
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
@@ -75,6 +80,10 @@ class CuttableStore(ABC):
         self._jobs.add(self.queues.cut(log.max_offset))
         if self.dispatch_offset > log.max_offset:
             self.dispatch_offset = queued_end(log, self.queues.each())  # a record boundary
+
+    def _forget_ends(self) -> None:
+        self._jobs.add([partial(remove_ends, self.root)])  # before a queue ends earlier
+        self._next_ends_ms = 0
 
     def write_cut(self) -> None:
         """The second step: cuts the files, durably; any thread. OSError: not all of it is done, and the
@@ -109,6 +118,7 @@ class CuttableStore(ABC):
         assert not self.is_master, "a cut of a master's log"
         self.is_cutting = True
         self.cut_count += 1
+        self._forget_ends()
         self._jobs.add(self.commit_log.cut_all(offset))
         self.damage.healed(0, sys.maxsize)
         self._jobs.add([self.damage.save])

@@ -52,7 +52,8 @@ _decode = msgspec.json.Decoder(_Content).decode
 
 class DamagedRanges:
     """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread.
-    is_file_lost: the file could not be read, so the ranges that it had must be searched for again."""
+    path: of the file. is_file_lost: the file could not be read, so the ranges that it had must be searched
+    for again."""
 
     def __init__(self, root: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         """root: storePathRootDir. clock: wall clock in ms."""
@@ -61,34 +62,39 @@ class DamagedRanges:
         self.is_file_lost = False
         self.healing = ""
         """Why the last attempt to heal the ranges has left some, and what to do; empty: there was none."""
-        self._path, self._clock = root / FILE_NAME, clock
+        self.path, self._clock = root / FILE_NAME, clock
         self._saved: tuple[DamagedRange, ...] = ()
         self._lock = threading.Lock()  # of save()
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the file has ranges, as of the last load() or save()."""
+        return bool(self._saved)
+
     # -- the file ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Reads the file; changes nothing on disk."""
         try:
-            self.ranges = self._saved = decode_ranges(self._path.read_bytes())
+            self.ranges = self._saved = decode_ranges(self.path.read_bytes())
         except FileNotFoundError:
             return
         except ValueError as error:
             self.is_file_lost = True
-            log.error("%s: %s; the whole log will be checked again", self._path, error)
+            log.error("%s: %s; the whole log will be checked again", self.path, error)
 
     def save(self) -> None:
         """Writes the ranges durably if they have changed. OSError: the file has the ranges of the last
         save."""
         with self._lock:
-            if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self._path.exists()):
+            if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self.path.exists()):
                 if ranges:
-                    replace_file(self._path, encode_ranges(ranges), keep_backup=False)
+                    replace_file(self.path, encode_ranges(ranges), keep_backup=False)
                 else:
-                    self._path.unlink(missing_ok=True)
+                    self.path.unlink(missing_ok=True)
                 self._saved = ranges
 
     # -- changes -----------------------------------------------------------------------------------------

@@ -21,10 +21,20 @@ from typing import Final
 from broker.core.confirm_times import ConfirmTimes
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
 from broker.message.indexed_keys import Keyed
-from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
+from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX, message_count, sys_flag_at
 from broker.message.prop_crc import RecordParser, parse_checked
-from broker.message.record import Parsed, is_incomplete, parse
-from broker.message.record_scan import FIRST, LOG_BYTES, NEXT, QUEUE, UNITS, clear, scan_ends, scan_units
+from broker.message.record import HEADER_BYTES, Parsed, is_incomplete, parse
+from broker.message.record_scan import (
+    FIRST,
+    LOG_BYTES,
+    NEXT,
+    QUEUE,
+    UNITS,
+    Place,
+    clear,
+    scan_ends,
+    scan_units,
+)
 from broker.store.cut_store import CuttableStore
 from broker.store.indexing import catch_up_index, keyed
 from broker.store.log_check import past_damage
@@ -37,6 +47,8 @@ from keelmq.runtime.clock import now_us
 log = logging.getLogger(__name__)
 
 SLICE_BYTES: Final = 256 << 10
+NUMBER_MAX: Final = 1 << 44
+"""More messages than a queue ever gets."""
 RECORD_BYTES: Final = 512
 """One pass copies this much of the log for each record that it may read, and SLICE_BYTES at most."""
 Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
@@ -57,6 +69,7 @@ class DispatchingStore(CuttableStore):
     _queued_from: int
     _scanned_to: int
     _looked_at: int
+    _scan_singly_to: int = 0  # a record in front of it has a QUEUEOFFSET that cannot be
     _durable_end: int  # the log was whole up to here: what is bad in front of it is damage
 
     def set_confirm_offset(self, offset: int) -> None:
@@ -164,6 +177,12 @@ class DispatchingStore(CuttableStore):
         end, count, timestamp, found = scan_units(
             raw, begin, records_max, places, keys, check_crc=parser is parse_checked
         )
+        wrong = [place for place in found if not may_have(place[QUEUE], place[FIRST], _first_of(place))]
+        if wrong:  # what is in front of the first such record is dispatched, then _dispatch_one() takes it
+            end = min(map(_first_of, wrong))
+            for place in found:
+                clear(place)
+            return self._dispatch_many(end, records_max, parser) if end > begin else 0
         try:
             for place in found:
                 queue: ConsumeQueue = place[QUEUE]
@@ -192,7 +211,9 @@ class DispatchingStore(CuttableStore):
         end, keys = offset + parsed[0], list[Keyed]()
         if parsed[1]:
             queue = self.queues.of_record(parsed, sys_flag_at(view, 0), self.on_queue)
-            if queue is not None:
+            if queue is not None and self._is_damaged_number(queue, offset, parsed):
+                queue = None
+            elif queue is not None:
                 self._append_unit(queue, offset, parsed)
             keys = keyed(queue, offset, parsed, view, 0)
         if index is not None and index.offset == offset:
@@ -234,13 +255,19 @@ class DispatchingStore(CuttableStore):
         self._scanned_to = max(self._scanned_to, log.min_offset)
         while left > 0 and self._scanned_to < log.max_offset:
             begin = self._scanned_to
-            found = scan_ends(bytes(log.view(begin, _slice_bytes(left))), begin, left, self.queues.places)
-            for place in found.places:
-                queue: ConsumeQueue = place[QUEUE]
-                queue.next_offset = max(queue.next_offset, place[NEXT])
-                clear(place)
-            self._scanned_to = found.end
-            count = found.records or self._scan_one()
+            count = 0
+            if begin >= self._scan_singly_to:
+                found = scan_ends(bytes(log.view(begin, _slice_bytes(left))), begin, left, self.queues.places)
+                if all(may_have(place[QUEUE], place[NEXT] - 1, found.end) for place in found.places):
+                    for place in found.places:
+                        queue: ConsumeQueue = place[QUEUE]
+                        queue.next_offset = max(queue.next_offset, place[NEXT])
+                    self._scanned_to, count = found.end, found.records
+                else:
+                    self._scan_singly_to = found.end
+                for place in found.places:
+                    clear(place)
+            count = count or self._scan_one()
             if not count:
                 self._looked_at = log.max_offset
                 return False
@@ -260,14 +287,22 @@ class DispatchingStore(CuttableStore):
         if parsed is None:
             return 0
         if parsed[1]:
-            self.reserve(parsed, sys_flag_at(view, 0))
+            self.reserve(parsed, sys_flag_at(view, 0), offset=offset)
         self._scanned_to = offset + parsed[0]
         return 1
 
-    def reserve(self, parsed: Parsed, sys_flag: int) -> None:
+    def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
+        """Whether the record at `offset` has a QUEUEOFFSET that cannot be; then it is a damaged range."""
+        if may_have(queue, parsed[3], offset):
+            return False
+        text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
+        self.damage.add(offset, offset + parsed[0], f"{text}, which has {queue.max_offset} messages")
+        return True
+
+    def reserve(self, parsed: Parsed, sys_flag: int, *, offset: int) -> None:
         """Gives the queue offsets of a record of the log, which is not dispatched yet, to no other one."""
         queue = self.queues.of_record(parsed, sys_flag)
-        if queue is not None:
+        if queue is not None and not self._is_damaged_number(queue, offset, parsed):
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
 
@@ -291,6 +326,7 @@ class DispatchingStore(CuttableStore):
         """To be called when the next_offset of every queue is its max_offset: what is not dispatched will be
         read again."""
         self._scanned_to = self._looked_at = self.dispatch_offset
+        self._scan_singly_to = 0
 
     def catch_up_index(self, records_max: int) -> bool:
         """Indexes up to records_max records that dispatch has passed already. True: there are more."""
@@ -303,3 +339,21 @@ class DispatchingStore(CuttableStore):
 
 def _slice_bytes(records_max: int) -> int:
     return min(records_max * RECORD_BYTES, SLICE_BYTES)
+
+
+def _first_of(place: Place) -> int:
+    """The CommitLog offset of the first record of a place."""
+    return int.from_bytes(place[UNITS][:8], "big")
+
+
+def may_have(queue: ConsumeQueue, number: int, offset: int) -> bool:
+    """Whether a record that begins at `offset` or in front of it can have this QUEUEOFFSET: the records of
+    the numbers that the queue lacks have bytes in the log behind its last one. A queue without an entry may
+    begin anywhere below NUMBER_MAX: its messages may have been deleted, here or at another broker."""
+    missing = number - max(queue.max_offset, queue.next_offset)
+    if missing <= 0:
+        return True
+    if not max(queue.max_offset, queue.next_offset):
+        return number < NUMBER_MAX
+    per_record = MESSAGES_MAX if isinstance(queue, BatchQueue) else 1
+    return missing <= (offset - queue.log_end_offset()) // HEADER_BYTES * per_record

@@ -31,7 +31,7 @@ from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.ends_at_stop import FILE_NAME as ENDS_NAME
-from broker.store.queue.ends_at_stop import read_ends, rebuild_from, write_ends
+from broker.store.queue.ends_at_stop import QueueEnds, read_ends, rebuild_from, write_ends
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
 from broker.store.queue.size_counts import SMALL_BYTES, count_large
@@ -49,7 +49,7 @@ from broker.store.settings import TopicLike
 from broker.store.store_check import check_store
 from broker.store.store_flusher import StoreFlusher
 from broker.store.whole_reading import whole_part
-from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.clock import now_ms, wall_ms
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ ABORT_PREFIX: Final = "keelmq "
 """Marks an abort file of ours: everything that our own checkpoint counts is durable, see scan_start()."""
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
+ENDS_MS: Final = 10_000
+"""Between two writes of the ends of all queues; with more than 10,000 queues 1 ms for each."""
 
 
 class MessageStore(DispatchingStore):
@@ -117,6 +119,7 @@ class MessageStore(DispatchingStore):
         self._queued_from = _NEVER  # _queued has a unit for every record from here on
         self.is_cutting = False  # between begin_cut() and end_cut()
         self.cut_count = 0  # since the start; a copy of the log is void if it changes
+        self._next_ends_ms = 0
         self._jobs = DiskJobs()  # of a cut; run under the flush lock
         self._lock_fd = -1
         self._flusher = StoreFlusher(self.root, commit_log, self.index, dispatched=self._dispatched)
@@ -139,8 +142,9 @@ class MessageStore(DispatchingStore):
         self._durable_end = confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
-        ends = read_ends(self.root)
-        lost_from = rebuild_from(self.commit_log, queues, ends) if ends else self.commit_log.max_offset
+        ends, lost_from = read_ends(self.root), self.commit_log.max_offset
+        if ends is not None and (own_abort or not abnormal):
+            lost_from = rebuild_from(self.commit_log, queues, ends, crashed=abnormal)
         start = scan_start(self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
         start = min(start, lost_from)
         known_end = max(checkpoint.confirm_offset, queued_end(self.commit_log, queues))
@@ -354,8 +358,15 @@ class MessageStore(DispatchingStore):
     def flush_checkpoint(self, *, index_too: bool = False) -> None:
         """Flushes, then writes the checkpoint and the damaged ranges; any thread. See
         StoreFlusher.flush_checkpoint()."""
+        cuts, offset = self.cut_count, self.dispatch_offset  # before the ends, and those before the flush
+        ends = QueueEnds(offset, self.queues.ends()) if now_ms() >= self._next_ends_ms else None
         self._flusher.flush_checkpoint(index_too=index_too)
         self.damage.save()
+        if ends is not None:
+            with self._flusher.lock:  # a cut deletes the file under it
+                if not self.is_cutting and cuts == self.cut_count:
+                    write_ends(self.root, ends)
+                    self._next_ends_ms = now_ms() + max(ENDS_MS, len(ends.ends))
 
     def rewrite(self, offset: int, data: bytes) -> Rewrite:
         """Prepares the write of sound records over a damaged range. See Rewrite."""
@@ -366,6 +377,10 @@ class MessageStore(DispatchingStore):
     ) -> None:
         """Replaces a unit that the queue has; the next flush makes it durable. OSError: no room."""
         queue.rewrite(number, log_offset, size, tags_code)
+        self.unit_rewritten(queue)
+
+    def unit_rewritten(self, queue: ConsumeQueue) -> None:
+        """A unit of the queue was written anew: the next flush makes it durable."""
         self._flusher.dirty.add(queue)
 
     def _dispatched(self) -> tuple[int, int]:
@@ -381,7 +396,7 @@ class MessageStore(DispatchingStore):
             if self.index is not None:
                 self.index.write_pending()
             self.flush_checkpoint(index_too=True)
-            write_ends(self.root, self.queues.each())
+            write_ends(self.root, QueueEnds(self.dispatch_offset, self.queues.ends()))
         with self._flusher.lock:  # a thread may still be writing a cut
             if self.index is not None:
                 self.index.close()

@@ -3,7 +3,8 @@
 One piece at a time is read in a thread, with pread, so a slow disk holds nobody; a thread holds the
 interpreter lock for the check of log_check.PIECE_BYTES at most. What is old and synced is dropped from the
 page cache first: the cache may hide damage of the disk. The position is kept over restarts, in a file that
-is not synced: after a power failure some records are checked again. ConsumeQueues are not read.
+is not synced: after a power failure some records are checked again. The ConsumeQueue entries of sound records
+are compared with them (entry_check.py).
 """
 
 import asyncio
@@ -14,7 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.message.prop_crc import parse_with_prop_crc
-from broker.store.log_check import Piece, check_file
+from broker.message.record_scan import Place
+from broker.store.dispatching import may_have
+from broker.store.entry_check import EntryCheck, Wanted, wanted_units
+from broker.store.log_check import RECORD_BYTES_MAX, Piece, check_file
 from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.durable_file import replace_file
@@ -50,6 +54,7 @@ class Scrub:
         self._boundary_of = -1  # the cut_count as of which the position is a record boundary
         self._saved_ms = now_ms()
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+        self.entries = EntryCheck(store)
 
     def runtime_info(self) -> Mapping[str, str]:
         """Returns the keys of the runtime information (28) that tell the progress."""
@@ -59,6 +64,7 @@ class Scrub:
             "scrubRounds": str(self.rounds),
             "scrubRoundTimestamp": str(self.round_ms),
             "scrubFault": self.fault,
+            "scrubEntriesRewritten": str(self.entries.rewritten),
         }
 
     async def run(self) -> None:
@@ -88,7 +94,7 @@ class Scrub:
         forget = log.page_dropper(start, min(start + SLICE_BYTES, end)) if is_old else None
         descriptor = log.open_file(start)
         try:
-            pieces = await asyncio.to_thread(_check, descriptor, start, end, file_bytes, forget)
+            pieces, wanted = await asyncio.to_thread(_check, descriptor, start, end, file_bytes, forget)
             self.fault = ""
         except OSError as error:
             self.fault = f"the log cannot be read at {start}: {error}"
@@ -111,7 +117,8 @@ class Scrub:
         self._boundary_of = cuts
         self.position = pieces[-1].end
         self.checked_bytes += self.position - start
-        return self.position - start
+        await self.entries.compare(wanted, cuts)
+        return pieces[-1].end - start
 
     def _is_in_round(self) -> bool:
         """Begins and ends rounds. A round ends where the dispatched and synced log ended when it began: a
@@ -151,12 +158,15 @@ class Scrub:
         self._store.log_check.found(piece)
 
     def _has_all_checksums(self, piece: Piece) -> bool:
-        """Whether its records have right checksums of topic and properties, too, where they have some: who
-        found the damage may have looked at these (29047, verify)."""
+        """Whether its records have right checksums of topic and properties, too, where they have some, and
+        numbers that can be: who found the damage may have looked at these (29047, verify, dispatch)."""
         view, pos = self._store.commit_log.view(piece.start, piece.end - piece.start), 0
         while pos < len(view):
             parsed = parse_with_prop_crc(view, pos, len(view), offset=piece.start + pos)
             if parsed is None:
+                return False
+            queue = self._store.queues.find(parsed[1].decode("utf-8", "replace"), parsed[2])
+            if queue is not None and not may_have(queue, parsed[3], piece.start + pos):
                 return False
             pos += parsed[0]
         return True
@@ -171,12 +181,21 @@ class Scrub:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s: %r; the log is checked from its beginning", self._path, error)
+            kept = {}
+        if kept.get("hasDamage") is True and not self._store.damage.is_there:
+            logger.error("%s is lost; the log is checked from its beginning", self._store.damage.path)
+            self.position = 0
         if self._store.damage.is_file_lost or not 0 <= self.position <= self._store.commit_log.max_offset:
             self.position = 0
 
     def save(self) -> None:
         """Writes the position, not durably; any thread."""
-        kept = {"position": self.position, "rounds": self.rounds, "roundMs": self.round_ms}
+        kept = {
+            "position": self.position,
+            "rounds": self.rounds,
+            "roundMs": self.round_ms,
+            "hasDamage": self._store.damage.is_there,
+        }
         try:
             replace_file(self._path, json.dumps(kept).encode() + b"\n", keep_backup=False, durable=False)
         except OSError as error:
@@ -185,13 +204,18 @@ class Scrub:
 
 def _check(
     descriptor: int, start: int, end: int, file_bytes: int, forget: Callable[[], None] | None
-) -> list[Piece]:
-    """Checks SLICE_BYTES of a file, or a few more; runs in a thread."""
+) -> tuple[list[Piece], list[Wanted]]:
+    """Checks SLICE_BYTES of a file, or a few more, and finds the queue entries of its records; runs in a
+    thread."""
     if forget is not None:
         forget()
-    pieces: list[Piece] = []
+    pieces, wanted, places = list[Piece](), list[Wanted](), dict[bytes, dict[int, Place]]()
     for piece in check_file(descriptor, start, end, file_bytes):
         pieces.append(piece)
+        size = piece.end - piece.start
+        if not piece.fault and size <= RECORD_BYTES_MAX:  # a larger one is the rest of a file
+            data = os.pread(descriptor, size, piece.start % file_bytes)
+            wanted += wanted_units(data, piece.start, places)
         if piece.end - start >= SLICE_BYTES:
             break
-    return pieces
+    return pieces, wanted

@@ -15,7 +15,9 @@ FILES, UNITS = f"{STORE}test_damaged_files.py::", f"{STORE}test_lost_units.py::"
 LOG = f"{STORE}test_damaged_log.py::"
 ENTRY = f"{FILES}test_a_damaged_entry_is_an_error_and_never_another_message"
 BATCH = f"{FILES}test_a_damaged_entry_of_a_batch_queue"
+SCRUBBED = f"{STORE}test_entry_check.py::"
 ENDS = f"{FILES}test_lost_entries_at_the_end_are_made_again"
+SINCE = f"{FILES}test_entries_since_the_ends_were_written_are_made_again"
 SIGBUS = f"{FILES}test_a_mapped_file_that_a_program_truncates_ends_the_broker"
 INDEX = f"{FILES}test_a_damaged_index_finds_fewer_messages_and_none_that_is_wrong"
 CHECKPOINT = (
@@ -50,6 +52,8 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{LOG}test_a_consumer_gets_all_but_the_damaged_records",
             f"{LOG}test_a_start_keeps_the_records_behind_damage",
             f"{STORE}test_scrub.py::test_it_names_exactly_what_is_damaged",
+            f"{STORE}test_damaged_numbers.py::test_a_replica",
+            f"{STORE}test_damaged_numbers.py::test_a_start_after_a_crash",
             "tests/unit/broker/healing/test_healer.py::test_a_range_is_healed_and_counted",
         ),
         "zeroed page": (
@@ -60,19 +64,26 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "lost": ("tests/unit/broker/app/test_start_check.py::test_a_refused_start_changes_nothing",),
     },
     "consumequeue": {
-        "flipped bit": (ENTRY,),
+        "flipped bit": (
+            ENTRY,
+            f"{SCRUBBED}test_a_flipped_bit_is_mended",
+            f"{SCRUBBED}test_a_filtered_consumer_misses_nothing_any_more",
+            f"{SCRUBBED}test_the_place_of_another_record_of_the_same_size",
+        ),
         "zeroed page": (
             ENTRY,
             f"{UNITS}test_lost_entries_end_no_queue",
             f"{UNITS}test_a_lost_page_of_the_last_file_ends_no_queue",
             ENDS,
+            SINCE,
+            f"{SCRUBBED}test_lost_entries_of_sound_records_are_written",
         ),
         "truncated": (f"{FILES}test_a_truncated_file_of_entries", SIGBUS),
-        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS),
+        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS, SINCE),
     },
     "batchconsumequeue": {
-        "flipped bit": (BATCH,),
-        "zeroed page": (BATCH,),
+        "flipped bit": (BATCH, f"{SCRUBBED}test_a_flipped_bit_in_an_entry_of_batches"),
+        "zeroed page": (BATCH, f"{SCRUBBED}test_a_lost_page_of_batches"),
         "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
         "lost": (f"{UNITS}test_a_lost_file_of_batches",),
     },
@@ -94,7 +105,10 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "config/users.json and config/acls.json": same(*TABLE),
     "checkpoint": same(*CHECKPOINT),
     "abort": same(f"{FILES}test_a_damaged_checkpoint_loses_nothing"),
-    "damagedRanges": same(f"{FILES}test_a_damaged_list_of_damage_is_made_again"),
+    "damagedRanges": {
+        **same(f"{FILES}test_a_damaged_list_of_damage_is_made_again"),
+        "lost": (f"{STORE}test_scrub.py::test_a_lost_list_of_damage_makes_it_begin_anew",),
+    },
     "raft.journal": same(CONTROLLER, ALIVE),
     "raft.vote": same(CONTROLLER, ALIVE),
     "raft.snapshot": same(

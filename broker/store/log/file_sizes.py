@@ -121,7 +121,14 @@ class FileKind:
             )
         for files in found:
             if pair := self.out_of_place(files):
-                raise StoreError(f"{pair[1].path} does not continue {pair[0].path}: {how_to_mend}")
+                before, file = pair
+                missing = before.path.with_name(f"{before.start + self.file_bytes:020d}")
+                lost = (file.start - before.start) // self.file_bytes - 1
+                more = f" and {lost - 1} behind it are" if lost > 1 else " is"
+                raise StoreError(
+                    f"{file.path} does not continue {before.path}: {missing}{more} missing after a"
+                    f" power failure or a fault of the disk, or its name is wrong: {how_to_mend}"
+                )
 
     def _advice(self, directories: Sequence[Sequence[SizedFile]], how_to_mend: str) -> str:
         counts = Counter(file.size for files in directories for file in files)

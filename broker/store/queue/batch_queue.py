@@ -19,7 +19,7 @@ from typing import ClassVar, Final, NamedTuple
 from broker.store.log.disk_jobs import Job
 from broker.store.log.mapped_file import MappedFile
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
-from broker.store.queue.opening import first_behind
+from broker.store.queue.opening import end_in_front, first_behind
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +193,42 @@ class BatchQueue(ConsumeQueue):
         if behind > first and self._unit_at(behind - 1).end_offset > queue_offset:
             return behind - 1
         return behind
+
+    # -- damaged units -----------------------------------------------------------------------------------
+
+    def wrong_unit(self, wanted: BatchUnit, *, is_code_sure: bool) -> int | None:
+        """Returns the number in the files of the unit that should be `wanted` and is not; None: it is right,
+        or the units around it do not prove that it is another one."""
+        behind = self._first_behind(lambda offset, size: offset < wanted.log_offset, search=end_in_front)
+        low, high = self._first_unit(), self._end_unit
+        near = [number for number in (behind, behind - 1) if low <= number < high]
+        for number in near:
+            found = self._unit_at(number)
+            if found.log_offset == wanted.log_offset:
+                code = wanted.tags_code if is_code_sure else found.tags_code
+                return None if found == wanted._replace(tags_code=code) else number
+        for number in near:
+            before = self._unit_at(number - 1) if number > low else None
+            after = self._unit_at(number + 1) if number + 1 < high else None
+            if after is not None and not _is_written(after):
+                after = None
+            if before is None and after is None:
+                continue
+            if before is not None and (not _is_written(before) or before.end_offset != wanted.base_offset):
+                continue
+            if after is None or after.base_offset == wanted.end_offset:
+                return number
+        return None
+
+    def rewrite_batch(self, number: int, unit: BatchUnit) -> BatchUnit:
+        """Replaces the unit with this number in the files, as rewrite(), and returns what was there."""
+        found, position = self._unit_at(number), number * BATCH_UNIT_BYTES
+        file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
+        at = position - file.start_offset
+        file.reserve(at, BATCH_UNIT_BYTES)
+        file.map[at : at + BATCH_UNIT_BYTES] = unit.packed()
+        self._synced_end = min(self._synced_end, position)
+        return found
 
     # -- cutting -----------------------------------------------------------------------------------------
 

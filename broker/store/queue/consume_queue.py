@@ -24,7 +24,15 @@ from broker.store.log.file_sizes import FileKind
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
 from broker.store.log.sync_fault import sync_file
 from broker.store.queue.opening import FILLER_SIZE as FILLER_SIZE
-from broker.store.queue.opening import end_in_front, first_behind, is_torn, lost_files, open_files, units_in
+from broker.store.queue.opening import (
+    PAGE_BYTES,
+    end_in_front,
+    first_behind,
+    is_torn,
+    lost_files,
+    open_files,
+    units_in,
+)
 
 log = logging.getLogger(__name__)
 
@@ -298,6 +306,11 @@ class ConsumeQueue:
             return 0
         offset, size, _ = self.unit(self.max_offset - 1)
         return offset + size if size != FILLER_SIZE else 0
+
+    def may_have_lost_page(self) -> bool:
+        """Whether the queue ends at a page's begin, where it would end if a disk has lost its last page."""
+        at = self._end_position % self.file_bytes
+        return bool(self._files) and (not at or -at % PAGE_BYTES < self.unit_bytes)
 
     def end_before(self, log_offset: int) -> int:
         """Returns the next queue offset as it was when the CommitLog ended at log_offset."""

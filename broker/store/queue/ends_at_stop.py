@@ -1,11 +1,14 @@
-"""queueEnds: where the queues ended when the store was closed, so that a start finds the entries that a disk
-has lost at the end of one. Without it their numbers would be given again.
+"""queueEnds: where the queues ended when the store was closed, or some seconds ago, so that a start finds the
+entries that a disk has lost at the end of one. Without it their numbers would be given again.
 
-A line of JSON behind its CRC-32 in hex and a blank: [[topic, queueId, end], ...]. It is there from a clean
-stop to the end of the next start that succeeds. A damaged one is as good as none.
+A line of JSON behind its CRC-32 in hex and a blank: {"offset": CommitLog offset up to which all records had
+their entries, "ends": [[topic, queueId, end], ...]}. All of these entries were durable when it was written.
+It is deleted before a queue is cut, and at the end of a start; a checkpoint writes it anew. A damaged one is
+as good as none. Earlier releases wrote the ends alone, at a clean stop.
 """
 
 import logging
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,18 +17,31 @@ from typing import Final
 import msgspec
 
 from broker.store.log.commit_log import CommitLog
+from broker.store.log.mapped_file import sync_directory
 from broker.store.queue.consume_queue import ConsumeQueue
 from keelmq.runtime.durable_file import replace_file
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "queueEnds"
-_decode = msgspec.json.Decoder(list[tuple[str, int, int]]).decode
+NO_OFFSET: Final = sys.maxsize
+Row = tuple[str, int, int]
+"""Topic, queueId, end."""
 
 
-def write_ends(root: Path, queues: Iterable[ConsumeQueue]) -> None:
+class QueueEnds(msgspec.Struct, frozen=True):
+    """offset: all records in front of it have their entries; NO_OFFSET: all records have."""
+
+    offset: int
+    ends: list[Row]
+
+
+_decode = msgspec.json.Decoder(QueueEnds | list[Row]).decode
+
+
+def write_ends(root: Path, ends: QueueEnds) -> None:
     """Writes the file durably. If that fails, the log says so, and there is none."""
-    body = msgspec.json.encode([(each.topic, each.queue_id, each.max_offset) for each in queues])
+    body = msgspec.json.encode(ends)
     try:
         replace_file(root / FILE_NAME, b"%08x " % zlib.crc32(body) + body, keep_backup=False)
     except OSError as error:
@@ -33,22 +49,30 @@ def write_ends(root: Path, queues: Iterable[ConsumeQueue]) -> None:
         (root / FILE_NAME).unlink(missing_ok=True)
 
 
-def read_ends(root: Path) -> dict[tuple[str, int], int]:
-    """Returns (topic, queueId) -> end; empty if there is no good file."""
+def remove_ends(root: Path) -> None:
+    """Deletes the file durably: queues will be cut, and end earlier. OSError: it may still be there."""
+    (root / FILE_NAME).unlink(missing_ok=True)
+    sync_directory(root)
+
+
+def read_ends(root: Path) -> QueueEnds | None:
+    """Returns the content; None: there is no good file."""
     try:
         crc, _, body = (root / FILE_NAME).read_bytes().partition(b" ")
     except FileNotFoundError:
-        return {}
+        return None
     if crc != b"%08x" % zlib.crc32(body):
         logger.warning("%s is damaged, and not used", root / FILE_NAME)
-        return {}
-    return {(topic, queue_id): end for topic, queue_id, end in _decode(body)}
+        return None
+    found = _decode(body)
+    return QueueEnds(NO_OFFSET, found) if isinstance(found, list) else found
 
 
-def rebuild_from(log: CommitLog, queues: Iterable[ConsumeQueue], ends: dict[tuple[str, int], int]) -> int:
+def rebuild_from(log: CommitLog, queues: Iterable[ConsumeQueue], found: QueueEnds, *, crashed: bool) -> int:
     """Returns the CommitLog offset from which entries have to be made again, and cuts off last entries that
-    name bytes behind the log; the log's end: none is lost."""
+    name bytes behind the log; the log's end: none is lost. crashed: entries were added since."""
     start = log.max_offset
+    ends = {(topic, queue_id): end for topic, queue_id, end in found.ends}
     for queue in queues:
         end = ends.pop((queue.topic, queue.queue_id), 0)
         if end and queue.log_end_offset() > log.max_offset:
@@ -58,6 +82,8 @@ def rebuild_from(log: CommitLog, queues: Iterable[ConsumeQueue], ends: dict[tupl
             text = "the ConsumeQueue %s ends at %d instead of %d: its entries are made again from the log"
             logger.error(text, where, queue.max_offset, end)
             start = min(start, max(queue.log_end_offset(), log.min_offset))
+        elif crashed and queue.may_have_lost_page():
+            start = min(start, max(found.offset, log.min_offset))
     for (topic, queue_id), end in ends.items():
         if end:
             logger.error("the ConsumeQueue %s/%d is lost: it is made again from the log", topic, queue_id)

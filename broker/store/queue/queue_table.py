@@ -100,6 +100,12 @@ class QueueTable:
         """All queues of both kinds."""
         return [queue for _, queues in self.topics() for queue in queues.values()]
 
+    def ends(self) -> list[tuple[str, int, int]]:
+        """Returns (topic, queueId, max_offset) of each queue that had a unit; any thread."""
+        tables: list[Mapping[str, Mapping[int, ConsumeQueue]]] = [self.table.copy(), self._batch_table.copy()]
+        each = (queue for table in tables for few in table.values() for queue in tuple(few.values()))
+        return [(queue.topic, queue.queue_id, queue.max_offset) for queue in each]
+
     def topics(self) -> Iterator[tuple[str, Mapping[int, ConsumeQueue]]]:
         """Each topic that has a queue, and its queues by queueId."""
         return chain(self.table.items(), self._batch_table.items())

@@ -94,7 +94,13 @@ KINDS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "a log file that continues none": (
         lambda root: shutil.copy(log_file(root), root / "commitlog" / f"{5 * LOG_BYTES:020d}"),
         {},
-        "does not continue",
+        "behind it are missing after a power failure or a fault of the disk, or its name is wrong: restore "
+        "its files from a copy, or stop the broker and run keelmq repair --resync",
+    ),
+    "a hole between two log files": (
+        lambda root: shutil.copy(log_file(root), root / "commitlog" / f"{2 * LOG_BYTES:020d}"),
+        {},
+        f"{LOG_BYTES:020d} is missing after a power failure",
     ),
     "another broker's identity": (lambda root: _meta(root, "other"), {}, "belongs to DefaultCluster/other"),
     "a damaged identity": (

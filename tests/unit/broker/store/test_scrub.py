@@ -288,3 +288,28 @@ async def test_the_longest_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     await whole_round(scrub_of(store))
     assert [(each.start, each.end) for each in store.damage.ranges] == ([(begin, end)] if is_hurt else [])
     store.close()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_lost_list_of_damage_makes_it_begin_anew(
+    root: Path, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if the range is in front of the position."""
+    hurt = of_queue(root)[0]
+    flip(root, hurt)
+    store = open_store(root)
+    scrub = scrub_of(store)
+    await scrub.step()
+    assert store.damage.ranges and scrub.position > hurt.offset + hurt.size
+    store.flush_checkpoint()
+    scrub.save()
+    store.close()
+    if is_lost:
+        (root / "damagedRanges").unlink()
+    store = open_store(root)
+    again = scrub_of(store)
+    assert (again.position == 0) is is_lost
+    assert (f"{root / 'damagedRanges'} is lost" in caplog.text) is is_lost
+    await whole_round(again)
+    assert store.damage.ranges
+    store.close()

@@ -1,0 +1,232 @@
+"""Compares ConsumeQueue entries with the sound records that the scrub has read, and mends them.
+
+An entry whose tag code, offset or size a disk has changed is written anew from its record. What the records
+ask for is found in the scrub's thread, many records in one pass; entries are compared and written in the
+event loop's thread, for STEP_US at a time.
+
+An entry with another place is left alone if it may be right: it names a record of this queue and number that
+was stored later, or one that has entries in more queues than its own (INNER_MULTI_DISPATCH, RocketMQ's light
+topics). It is written only if the record lies between those of the entries around it. A record that has no
+queue, or whose number the queue does not have (not dispatched, expired), is passed over. The code of a
+delayed message depends on messageDelayLevel, so it is not compared.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from broker.message.delay_levels import SCHEDULE_TOPIC, SCHEDULED_TOPICS
+from broker.message.inner_batch import INNER_BATCH, message_count, sys_flag_at
+from broker.message.record import Parsed, parse, property_value
+from broker.message.record_scan import FIRST, QUEUE, UNITS, Places, clear, new_place, scan_units
+from broker.store.log.mapped_file import is_file_name
+from broker.store.message_store import MessageStore
+from broker.store.queue.batch_queue import BatchQueue, BatchUnit
+from broker.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, Unit
+from keelmq.runtime.clock import now_ms, now_us
+from keelmq.runtime.rate_limited_log import RateLimitedLogger
+
+logger = logging.getLogger(__name__)
+
+STEP_US: Final = 2_000
+"""For which the event loop is held."""
+RECORDS_PER_PASS: Final = 256
+WINDOW_BYTES: Final = 64 << 10
+NEIGHBOURS: Final = 256
+"""Entries in which a right one is looked for on each side: more than a page has."""
+OTHER_QUEUES: Final = b"INNER_MULTI_DISPATCH"
+EXTENDED_BELOW: Final = -(1 << 31)
+"""A tags code below it is an address in RocketMQ's consumequeue_ext."""
+_SCHEDULED: Final = frozenset(name.encode() for name in SCHEDULED_TOPICS)
+
+
+class Wanted(NamedTuple):
+    """Packed units that a queue must have from the number `first` on. Without units: the record at `offset`
+    needs a closer look."""
+
+    topic: bytes
+    queue_id: int
+    first: int
+    units: bytes
+    offset: int = -1
+
+
+def wanted_units(data: bytes, offset: int, places: Places) -> Iterator[Wanted]:
+    """Yields what the records in `data`, whole ones that begin at the CommitLog offset `offset`, need; any
+    thread. places: of this reader alone, empty at first."""
+    at = 0
+    while at < len(data):
+        window = data[at : at + WINDOW_BYTES]
+        found = scan_units(window, offset + at, RECORDS_PER_PASS, places, None, check_crc=False)
+        for place in found.places:
+            topic, queue_id = place[QUEUE]
+            yield Wanted(topic, queue_id, place[FIRST], bytes(place[UNITS]))
+            clear(place)
+        at = found.end - offset
+        if found.records or at >= len(data):
+            continue
+        parsed = parse(data, at, len(data), offset=offset + at)
+        if parsed is None:
+            return  # it was changed meanwhile: a cut, or a heal
+        size, topic, queue_id, number, code, *_ = parsed
+        if topic and (sys_flag_at(data, at) & INNER_BATCH or topic in _SCHEDULED):
+            yield Wanted(topic, queue_id, number, b"", offset + at)
+        elif topic:  # the first one of its queue, or a long one
+            places.setdefault(topic, {})[queue_id] = new_place((topic, queue_id), 0, is_plain=True)
+            yield Wanted(topic, queue_id, number, UNIT.pack(offset + at, size, code))
+        at += size
+
+
+class EntryCheck:
+    """Owned by the event loop's thread. rewritten: entries, since the start."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.rewritten = 0
+        self._store = store
+        self._has_extended = (store.root / "consumequeue_ext").exists()
+        self._told = RateLimitedLogger(logger)
+        self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+
+    async def compare(self, wanted: Sequence[Wanted], cuts: int) -> None:
+        """Compares entries, and rewrites wrong ones. cuts: the store's cut_count when the records were read;
+        nothing is done any more once it has changed."""
+        store, began = self._store, now_us()
+        for _ in self._steps(wanted):
+            if now_us() - began >= STEP_US:
+                await asyncio.sleep(0)
+                if store.is_cutting or store.cut_count != cuts:
+                    return
+                began = now_us()
+
+    def _steps(self, wanted: Sequence[Wanted]) -> Iterator[None]:
+        """Yields after each small piece of work."""
+        for topic, queue_id, first, units, offset in wanted:
+            yield
+            name = topic.decode("utf-8", "replace")
+            queue = self._store.queues.find(name, queue_id) if is_file_name(name) else None
+            if queue is None:
+                continue
+            if isinstance(queue, BatchQueue):
+                offsets = [each[0] for each in UNIT.iter_unpack(units)] if units else [offset]
+                for each in offsets:
+                    self._compare_batch(queue, each)
+                    yield
+            elif not units:
+                if queue.min_offset <= first < queue.max_offset:
+                    self.judge(queue, first, offset)
+            else:
+                yield from self._compare_units(queue, first, units)
+
+    def _compare_units(self, queue: ConsumeQueue, first: int, units: bytes) -> Iterator[None]:
+        number, end = max(first, queue.min_offset), first + len(units) // UNIT_BYTES
+        while number < (end := min(end, queue.max_offset)):
+            found = bytes(queue.raw(number, end - number))
+            at = (number - first) * UNIT_BYTES
+            if found == units[at : at + len(found)]:
+                number += len(found) // UNIT_BYTES
+                continue
+            for pos in range(0, len(found), UNIT_BYTES):
+                expected = units[at + pos : at + pos + UNIT_BYTES]
+                if (
+                    found[pos : pos + UNIT_BYTES] != expected
+                    and queue.min_offset <= number < queue.max_offset
+                ):
+                    self.judge(queue, number, UNIT.unpack(expected)[0])
+                    yield
+                number += 1
+
+    # -- one entry ---------------------------------------------------------------------------------------
+
+    def _parsed(self, offset: int) -> Parsed | None:
+        """Returns the whole record of the log that begins there; None: there is none."""
+        log = self._store.commit_log
+        if not log.min_offset <= offset < self._store.dispatch_offset:
+            return None
+        view = log.view(offset, log.file_bytes)
+        return parse(view, 0, len(view), offset=offset)
+
+    def judge(self, queue: ConsumeQueue, number: int, offset: int) -> None:
+        """Rewrites the entry `number` if it is proved that it does not say what its record does, which is at
+        `offset`."""
+        parsed = self._parsed(offset)
+        if parsed is None or not parsed[1]:
+            return
+        size, _, _, _, code, stored, properties = parsed
+        found = queue.unit(number)
+        is_sure = properties.count(b"TAGS\x01") < 2
+        if queue.topic in SCHEDULED_TOPICS:
+            code = self._store.delay_levels.queue_code(queue.topic, properties, stored)
+            is_sure = queue.topic != SCHEDULE_TOPIC
+        if found[:2] == (offset, size):
+            is_address = self._has_extended and found[2] < EXTENDED_BELOW
+            if found[2] == code or is_address or not is_sure:
+                return
+        elif self._may_be_right(queue, number, found, offset) or not self._fits(queue, number, offset, size):
+            return
+        try:
+            self._store.rewrite_unit(queue, number, offset, size, code)
+        except OSError as error:
+            self._failures.tell(now_ms(), "an entry of %s cannot be rewritten: %s", queue.directory, error)
+            return
+        self._count(queue, number, found, (offset, size, code))
+
+    def _may_be_right(self, queue: ConsumeQueue, number: int, found: Unit, offset: int) -> bool:
+        """Whether an entry with another place than `offset` may be right."""
+        its_offset, its_size, _ = found
+        parsed = self._parsed(its_offset) if its_size not in (0, FILLER_SIZE) else None
+        if parsed is None or parsed[0] != its_size:
+            return False
+        if _is_of(queue, number, parsed):
+            return its_offset > offset
+        others = property_value(parsed[6], OTHER_QUEUES) or b""
+        return queue.topic.encode() in others.split(b",")
+
+    def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+        """Whether the record lies between those of the next right entries on both sides."""
+        behind = self._right_one(queue, range(number + 1, min(number + 1 + NEIGHBOURS, queue.max_offset)))
+        low = max(number - NEIGHBOURS, queue.min_offset)
+        before = self._right_one(queue, range(number - 1, low - 1, -1))
+        return (before is None or sum(before) <= offset) and (behind is None or offset + size <= behind[0])
+
+    def _right_one(self, queue: ConsumeQueue, numbers: range) -> tuple[int, int] | None:
+        """Returns (CommitLog offset, size) of the first entry that names a record of its queue and number."""
+        for number in numbers:
+            offset, size, _ = queue.unit(number)
+            if size not in (0, FILLER_SIZE):
+                parsed = self._parsed(offset)
+                if parsed is not None and parsed[0] == size and _is_of(queue, number, parsed):
+                    return offset, size
+        return None
+
+    def _count(self, queue: ConsumeQueue, number: int, found: object, written: object) -> None:
+        self.rewritten += 1
+        text = "the entry %d of the ConsumeQueue %s/%d was damaged: %s instead of %s; it is rewritten"
+        self._told.tell(now_ms(), text, number, queue.topic, queue.queue_id, found, written)
+
+    # -- queues of batches -------------------------------------------------------------------------------
+
+    def _compare_batch(self, queue: BatchQueue, offset: int) -> None:
+        """As judge(), for the unit of the record at `offset`, which is found by its place."""
+        parsed = self._parsed(offset)
+        if parsed is None or not parsed[1]:
+            return
+        size, _, _, base, code, stored, properties = parsed
+        wanted = BatchUnit(offset, size, code, stored, base, message_count(properties))
+        if not queue.min_offset <= base < queue.max_offset:
+            return
+        number = queue.wrong_unit(wanted, is_code_sure=properties.count(b"TAGS\x01") < 2)
+        if number is None:
+            return
+        try:
+            found = queue.rewrite_batch(number, wanted)
+        except OSError as error:
+            self._failures.tell(now_ms(), "an entry of %s cannot be rewritten: %s", queue.directory, error)
+            return
+        self._store.unit_rewritten(queue)
+        queue.correct_min_offset(self._store.commit_log.min_offset)
+        self._count(queue, number, tuple(found), tuple(wanted))
+
+
+def _is_of(queue: ConsumeQueue, number: int, parsed: Parsed) -> bool:
+    return parsed[2:4] == (queue.queue_id, number) and parsed[1].decode("utf-8", "replace") == queue.topic
