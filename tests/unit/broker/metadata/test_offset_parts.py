@@ -130,7 +130,10 @@ def test_a_row_that_is_changed_and_has_no_version_yet_is_sent_whole(table: Consu
     before = table.data_version
     table.commit("G", "T", 7, 99)
     table.commit_staged()
-    table.remove_group("G")  # staged only
+    table.stage("T@G", {3: 1})  # it has no version yet
+    change = table.changes_since(before, takes_parts=True)
+    assert change is not None and change.rows == {"T@G": {3: 1}} and not change.parts
+    table.remove_group("G")
     change = table.changes_since(before, takes_parts=True)
     assert change is not None and change.gone == {"T@G": 0} and not change.parts
 

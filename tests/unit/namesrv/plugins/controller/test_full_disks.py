@@ -36,6 +36,13 @@ async def test_a_full_member_wins_if_it_is_the_only_one_with_all_that_is_confirm
     assert (await winner(bench))[0] == 2
 
 
+async def test_confirmed_messages_are_worth_more_than_room_and_a_sound_log(bench: Bench) -> None:
+    await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8, **FULL)
+    await bench.beat(3, epoch=1, max_offset=80, confirm_offset=70)
+    bench.lose(1)
+    assert (await winner(bench))[0] == 2
+
+
 async def test_a_sound_full_member_wins_over_a_damaged_one(bench: Bench) -> None:
     await bench.beat(2, epoch=1, max_offset=100, confirm_offset=90, **FULL)
     await bench.beat(3, epoch=1, max_offset=100, confirm_offset=90, damaged_bytes=8)
