@@ -117,7 +117,14 @@ TABLE = Table(
         Metric(
             "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", STORAGE_LABELS
         ),
-        Metric("rocketmq_storage_fault", "1 while the store cannot write (a full disk), else 0"),
+        Metric(
+            "rocketmq_storage_fault",
+            "1 while the store cannot write, or its disk is above diskSpaceWarningLevelRatio; else 0",
+        ),
+        Metric(
+            "rocketmq_storage_used_ratio",
+            "used part of the disk with the log, or of that with the queues if it is fuller: 0 to 1",
+        ),
         Metric(
             "rocketmq_log_damaged_bytes",
             "bytes of the log that failed their checksum, and are neither healed nor marked to be passed",
@@ -374,7 +381,9 @@ def _add_storage(made: Scrape, store: MessageStore, scrub: Scrub, readiness: Bro
     if oldest_ms is not None:
         age_ms = max(wall_ms() - oldest_ms, 0)
         made.add("rocketmq_storage_message_reserve_time_milliseconds", age_ms, *STORAGE)
-    made.add("rocketmq_storage_fault", bool(readiness.disk_fault))
+    made.add("rocketmq_storage_fault", bool(readiness.disk_fault or readiness.no_room))
+    used = max(disk_room(each).used_ratio for each in (store.commit_log.directory, store.root))
+    made.add("rocketmq_storage_used_ratio", used)
     made.add("rocketmq_log_damaged_bytes", store.damage.unhealed_bytes)
     made.add("rocketmq_scrub_position_offset", scrub.position)
     made.add("rocketmq_scrub_checked_bytes_total", scrub.checked_bytes)

@@ -17,6 +17,7 @@ from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.config.store_settings import StoreSettings
 from broker.core.retention import HELD_MS_MAX, OldFile, decide_retention, is_full
 from broker.store.message_store import MessageStore
+from keelmq.remoting.operations.health import NO_ROOM
 from keelmq.runtime.clock import now_ms, wall_ms
 from keelmq.runtime.disk_room import disk_ratio
 
@@ -112,10 +113,11 @@ class RetentionService:
     def watch_room(self) -> None:
         """Closes the gate while the log has no room to grow, and opens it as soon as it has."""
         log = self._store.commit_log
+        full, cannot_grow = NO_ROOM
         if self._is_full:
-            self._gate.close(DISK_FULL, "the disk is full: above diskSpaceWarningLevelRatio")
+            self._gate.close(DISK_FULL, f"{full}: above diskSpaceWarningLevelRatio")
         elif not log.has_room():
-            self._gate.close(DISK_FULL, f"the disk is full: {log.write_fault}")
+            self._gate.close(DISK_FULL, f"{cannot_grow}: {log.write_fault}")
         elif self._gate.is_closed_by(DISK_FULL):
             logger.info("disk space is available again: messages are accepted")
             self._gate.open(DISK_FULL)

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from broker.admission.fast_path import FastPathPeer
-from broker.admission.send_gate import HAND_OVER, ROLE, SendGate
+from broker.admission.send_gate import DISK_FULL, HAND_OVER, ROLE, SendGate
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, response_frame
@@ -168,9 +168,12 @@ class SendForwarder:
         broker_name: str,
         master: Callable[[], str | None],
         send_here: Callable[[Any, bytes, FastPathPeer], bytes | None],
+        successor_is_due: Callable[[], bool] = lambda: False,
     ) -> None:
         """master: returns the address of the master if it is another broker; else None. send_here: the send
-        handler, for held messages when this broker stays master after all."""
+        handler, for held messages when this broker stays master after all. successor_is_due: whether this
+        master hands over in a moment, because its disk is full."""
+        self._successor_is_due = successor_is_due
         self._client, self._gate, self._master, self._broker_name = client, gate, master, broker_name
         self._send_here = send_here
         self._held: deque[Taken] = deque()
@@ -194,7 +197,12 @@ class SendForwarder:
         it must be refused."""
         gate = self._gate
         holds = gate.is_closed_by(HAND_OVER)
-        may_be_stored = holds or gate.is_closed_by(ROLE) or gate.is_gathering
+        may_be_stored = (
+            holds
+            or gate.is_closed_by(ROLE)
+            or gate.is_gathering
+            or (gate.is_closed_by(DISK_FULL) and self._successor_is_due())
+        )
         if not may_be_stored and self._master() is None:
             return False
         if getattr(command.ext, "group", "") == FORWARDED_GROUP:

@@ -10,7 +10,7 @@ Refusals of one message (its size, topic or properties) are not here: see broker
 Source: RocketMQ 5.3.3 SendMessageProcessor.preSend, DefaultMessageStore.checkStoreStatus.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from broker.admission.fast_path import FastPathPeer
@@ -27,6 +27,29 @@ STOPPING: Final = "stopping"
 DISK: Final = "disk"
 DISK_FULL: Final = "disk-full"
 HAND_OVER: Final = "hand-over"
+
+
+class ClosedBy(NamedTuple):
+    """What a broker does while its gate is closed for one reason. role_is_settled: it has a role, so a master
+    goes on to register with the name servers, and consumers find it. hands_over: a master gives its role to a
+    member of the SyncStateSet. heartbeats: it may be elected. alert: the rule of deploy/prometheus that
+    fires; empty: none, because the reason lasts for a moment or is no fault."""
+
+    role_is_settled: bool
+    hands_over: bool
+    heartbeats: bool
+    alert: str
+
+
+REASONS: Final[Mapping[str, ClosedBy]] = {
+    ROLE: ClosedBy(False, False, True, "KeelmqGroupWithoutMaster"),
+    HAND_OVER: ClosedBy(False, False, True, ""),  # its target may be master already
+    STOPPING: ClosedBy(True, False, True, "KeelmqDown"),  # it has handed over before: PlannedStop
+    DISK: ClosedBy(True, True, False, "KeelmqDiskFull"),
+    DISK_FULL: ClosedBy(True, True, True, "KeelmqDiskFull"),
+}
+"""Every reason that closes the gate. docs/replication.md has them as a table, with those that refuse messages
+while the gate is open."""
 
 GATHER_MS: Final = 2_000
 """So long after a term began, a master with too few replicas in sync waits for them: they have just lost
@@ -83,7 +106,8 @@ class SendGate:
     # -- inputs ------------------------------------------------------------------------------------------
 
     def close(self, by: str, remark: str) -> None:
-        """Closes the gate for the reason `by`; remark: the text that clients get."""
+        """Closes the gate for the reason `by`, one of REASONS; remark: the text that clients get."""
+        assert by in REASONS, by
         self._closed[by] = remark
         self._update()
 
@@ -186,6 +210,15 @@ class SendGate:
     def is_closed_by(self, by: str) -> bool:
         """Returns whether the gate is closed for the reason `by`."""
         return by in self._closed
+
+    def remark_of(self, by: str) -> str:
+        """Returns the remark of this reason; empty: it does not close the gate."""
+        return self._closed.get(by, "")
+
+    @property
+    def role_is_settled(self) -> bool:
+        """Whether no reason says that the role of this broker is about to change."""
+        return all(REASONS[by].role_is_settled for by in self._closed)
 
     @property
     def unavailable(self) -> str:

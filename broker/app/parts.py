@@ -14,7 +14,7 @@ from broker.admin.telemetry import BrokerTelemetry
 from broker.admission.disk_fault import DiskFault
 from broker.admission.fast_path import FastPathPeer
 from broker.admission.pending_replies import PendingReplies
-from broker.admission.send_gate import SendGate
+from broker.admission.send_gate import DISK_FULL, SendGate
 from broker.app.assembly import cached_bytes, make_metadata, make_store, make_topics
 from broker.app.background_services import BackgroundServices
 from broker.app.handlers import BrokerHandlers
@@ -110,6 +110,7 @@ class BrokerParts:
             tasks=self._tasks,
             is_serving=lambda: self._serving,
             refusal=lambda: "the broker is starting" if self._handlers is None else self._handlers.refusal,
+            no_room=lambda: self.gate.remark_of(DISK_FULL),
         )
 
     # -- the parts ---------------------------------------------------------------------------------------

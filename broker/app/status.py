@@ -59,15 +59,17 @@ class BrokerStatus:
         tasks: TaskSet,
         is_serving: Callable[[], bool],
         refusal: Callable[[], str],
+        no_room: Callable[[], str],
     ) -> None:
         """host: what clients are told. http_address: None without an HTTP port. controlled: None without
         controller mode. plain: None without slaves, and in controller mode. is_serving: started and not
-        stopping. refusal: why sends are refused; empty: they are not."""
+        stopping. refusal: why sends are refused; empty: they are not. no_room: why the disk takes no
+        messages; empty: it does."""
         self._config, self._host, self._listeners = config, host, listeners
         self._http_address = http_address
         self._store, self._metadata, self._disk_fault = store, metadata, disk_fault
         self._routes, self._controlled, self._plain, self._tasks = routes, controlled, plain, tasks
-        self._is_serving, self._refusal = is_serving, refusal
+        self._is_serving, self._refusal, self._no_room = is_serving, refusal, no_room
         self._bodies = RegistrationBodies()
 
     # -- addresses ---------------------------------------------------------------------------------------
@@ -232,4 +234,5 @@ class BrokerStatus:
             refusal=self._refusal(),
             permits_write=bool(self._config.broker_permission & PERM_WRITE),
             log_damage=store.damage.describe(),
+            no_room=self._no_room(),
         )

@@ -20,7 +20,7 @@ from broker.admission.send_gate import HAND_OVER, SendGate
 from broker.controller_mode.controller_client import ControllerClient
 from broker.controller_mode.replicas_manager import ReplicasManager
 from broker.core.role import Role
-from broker.core.transfer_target import TransferCandidate, choose_transfer_target, fully_replicated
+from broker.core.transfer_target import Transfer, TransferCandidate, fully_replicated, next_transfer
 from broker.ha.service import HaService
 from broker.metadata.service import Metadata
 from keelmq.remoting.operation import Call, Failed, Ok, OperationTable, Outcome
@@ -47,7 +47,7 @@ class HandOverError(Exception):
 
 
 class HandOverRefused(HandOverError):
-    """The controllers refuse this target: its log is damaged, or it is not alive."""
+    """The controllers refuse this target: its log is damaged, its disk is full, or it is not alive."""
 
 
 class HandOver:
@@ -72,41 +72,46 @@ class HandOver:
         self._metadata = metadata
         self._running = asyncio.Lock()
 
-    async def give(self, wanted: int | None = None, *, leaves: bool = False) -> int:
+    async def give(
+        self, wanted: int | None = None, *, leaves: bool = False, for_room: bool = False, quiet: bool = False
+    ) -> int:
         """Hands over to `wanted`, or to the best member if None that the controllers do not refuse. Returns
         the id of the new master. leaves: this broker stops afterwards, and stays in the SyncStateSet only if
-        minInSyncReplicas needs it. Raises HandOverError."""
-        refused: set[int] = set()
+        minInSyncReplicas needs it. for_room: only to a member whose disk is not full. quiet: failures are not
+        logged here. Raises HandOverError."""
+        refused: set[Transfer] = set()
         while True:
-            links = [link for link in self._links() if link.broker_id not in refused]
-            target = choose_transfer_target(links, wanted)
+            transfer = next_transfer(self._links(), refused, wanted=wanted, for_room=for_room)
             try:
-                return await self._give(target, leaves=leaves)
+                return await self._give(transfer, leaves=leaves, quiet=quiet)
             except HandOverRefused:
-                assert target is not None
-                refused.add(target)
-                if wanted is not None or all(link.broker_id in refused for link in self._links()):
+                assert transfer is not None
+                refused.add(transfer)
+                if next_transfer(self._links(), refused, wanted=wanted, for_room=for_room) is None:
                     raise
 
-    async def _give(self, transfer_target: int | None, *, leaves: bool) -> int:
+    async def _give(self, transfer: Transfer | None, *, leaves: bool, quiet: bool) -> int:
         async with self._running:
             role = self._manager.role
             if not role.is_master or self._ha.mastership is None:
                 raise HandOverError("this broker is not master")
-            if transfer_target is None:
+            if transfer is None:
                 raise HandOverError("no other member of the SyncStateSet is connected")
-            began_ms = now_ms()
-            logger.info("hand-over to broker %d begins", transfer_target)
+            transfer_target, began_ms = transfer.broker_id, now_ms()
+            logger.log(
+                logging.DEBUG if quiet else logging.INFO, "hand-over to broker %d begins", transfer_target
+            )
             self._gate.close(HAND_OVER, f"the mastership is handed over to broker {transfer_target}")
             try:
                 self._metadata.commit_staged()  # the last oneway offset commits: the gate is closed
                 await self._drain(transfer_target)
                 drained_ms = now_ms()
-                await self._elect(transfer_target, leaves=leaves)
+                await self._elect(transfer, leaves=leaves)
                 elected_ms = now_ms()
                 await self._switched(role.epoch)
             except HandOverError as error:
-                logger.warning("hand-over to broker %d failed: %s", transfer_target, error)
+                level = logging.DEBUG if quiet else logging.WARNING
+                logger.log(level, "hand-over to broker %d failed: %s", transfer_target, error)
                 raise
             finally:
                 self._gate.open(HAND_OVER)
@@ -153,7 +158,7 @@ class HandOver:
                 )
             await asyncio.sleep(STEP_MS / 1000)
 
-    async def _elect(self, transfer_target: int, *, leaves: bool) -> None:
+    async def _elect(self, transfer: Transfer, *, leaves: bool) -> None:
         role, mastership = self._manager.role, self._ha.mastership
         assert mastership is not None
         end, agreed = self._ha.store.commit_log.max_offset, mastership.sync_state_set_manager.agreed
@@ -165,13 +170,14 @@ class HandOver:
         request = ElectMasterRequest(
             cluster_name=self._cluster_name,
             broker_name=self._broker_name,
-            broker_id=transfer_target,
+            broker_id=transfer.broker_id,
             designate_elect=True,
             invoke_time=wall_ms(),
             master_broker_id=role.broker_id,
             master_epoch=role.epoch,
             sync_state_set_epoch=agreed.epoch,
             equal_replicas=";".join(str(each) for each in sorted(kept)),
+            needs_room=transfer.needs_room,
         )
         outcome = await self._controller.call(ELECT_MASTER, request, timeout_ms=ELECT_MS)
         if isinstance(outcome, Failed):

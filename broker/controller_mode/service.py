@@ -7,20 +7,22 @@ about the isolation lease.
 
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from broker.admission.send_forwarder import SendForwarder
+from broker.admission.send_gate import DISK_FULL
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controlled_parts import ControlledParts
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
-from broker.controller_mode.damage_watch import DamageWatch
 from broker.controller_mode.ha_requests import HaRequests
 from broker.controller_mode.ha_security import ha_security
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
+from broker.controller_mode.hand_over_watch import HEAL_MS, ROOM_MS, HandOverWatch
 from broker.controller_mode.isolation_lease import IsolationLease
 from broker.controller_mode.peer_connections import PeerConnections
 from broker.controller_mode.planned_stop import PlannedStop
@@ -180,6 +182,7 @@ class ControllerMode:
             broker_name=config.broker_name,
             master=self._master_address,
             send_here=parts.send_here,
+            successor_is_due=lambda: self._room_watch.is_due,
         )
         self._hand_over = HandOver(
             **self._names,
@@ -191,11 +194,19 @@ class ControllerMode:
             manager=self._manager,
             controller=self._controller,
         )
-        self._damage_watch = DamageWatch(
-            parts.store,
+        self._damage_watch = HandOverWatch(
+            self._damage,
+            grace_ms=HEAL_MS,
             is_master=lambda: self.role.is_master,
             has_target=lambda: bool(self.ha.transfer_targets),
             give=self._hand_over.give,
+        )
+        self._room_watch = HandOverWatch(
+            lambda: parts.gate.remark_of(DISK_FULL),
+            grace_ms=ROOM_MS,
+            is_master=lambda: self.role.is_master,
+            has_target=lambda: bool(self.ha.transfer_targets),
+            give=partial(self._hand_over.give, for_room=True),
         )
         parts.store.damage.on_change.append(self._damage_changed)
         self._planned_stop = PlannedStop(
@@ -235,6 +246,7 @@ class ControllerMode:
         self._manager.start(tasks)
         tasks.start("connections to the SyncStateSet", self._peers.run)
         tasks.start("damage of the log", self._damage_watch.run)
+        tasks.start("room on the disk", self._room_watch.run)
         tasks.start("isolation lease", lambda: self._lease.watch(lambda: self.is_isolated))
         tasks.start("metadata of the master", self.slave_sync.run)
         tasks.start("HA address of the master", self.slave_sync.refresh_forever)
@@ -322,7 +334,7 @@ class ControllerMode:
     def has_settled_role(self) -> bool:
         """Whether there is a role to announce, and no role change is in progress."""
         role = self.role
-        return role.epoch > 0 and (self._parts.gate.writable or not role.is_master)
+        return role.epoch > 0 and (self._parts.gate.role_is_settled or not role.is_master)
 
     @property
     def fault(self) -> str:
@@ -378,6 +390,14 @@ class ControllerMode:
         role = self.role
         return None if role.is_master or role.epoch == 0 else role.master_address
 
+    def _damage(self) -> str:
+        """Returns the first damage of the confirmed log, as a reason to hand over; empty: there is none."""
+        store = self._parts.store
+        damage = store.damage.first_unhealed(store.confirm_offset)
+        if damage is None:
+            return ""
+        return f"the log of this master is damaged at {damage.start}..{damage.end} ({damage.reason})"
+
     def _damage_changed(self) -> None:
         if self._tasks is not None:  # not during the start
             self._heartbeats.beat_now()
@@ -405,5 +425,6 @@ class ControllerMode:
             send_time_millis=wall_ms(),
             all_ack_in_sync_state_set=self.role.is_master and config.all_ack_in_sync_state_set,
             silent_master_epoch=self.role.epoch if self.ha.watch.is_silent else None,
+            disk_full=True if self._parts.gate.is_closed_by(DISK_FULL) else None,
             damaged_bytes=store.damage.unhealed_below(store.confirm_offset) or None,
         )

@@ -155,6 +155,7 @@ class SlaveSync:
             broker_id=leader.broker_id,
             master_epoch=leader.epoch,
             wait_millis=WAIT_MS,
+            takes_parts=True,
         )
         stores = self._metadata.stores
         try:

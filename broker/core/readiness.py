@@ -23,7 +23,8 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
     replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
     why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
-    here. `log_damage`: which confirmed records are damaged; the others are served, so it is ready.
+    here. `no_room`: why the disk takes no messages. `log_damage`: which confirmed records are damaged; the
+    others are served, so it is ready.
     """
 
     serving: bool
@@ -37,6 +38,7 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     permits_write: bool = True
     not_registered: Mapping[str, str] = msgspec.field(default_factory=dict)
     log_damage: str = ""
+    no_room: str = ""
 
 
 def not_writable(refusal: str, *, permits_write: bool) -> str:

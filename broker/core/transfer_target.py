@@ -1,7 +1,8 @@
-"""Which replica can take over a mastership that is handed over, by how much of the log it has acknowledged.
-Pure."""
+"""Which replica can take over a mastership that is handed over, by how much of the log it has acknowledged,
+and whom to try next if the controllers refuse it. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,33 @@ class TransferCandidate(msgspec.Struct, frozen=True):
 
     broker_id: int
     ack_offset: int
+
+
+class Transfer(NamedTuple):
+    """One attempt of a hand-over. needs_room: the controllers refuse it if this replica's disk is full."""
+
+    broker_id: int
+    needs_room: bool
+
+
+def next_transfer(
+    links: Collection[TransferCandidate],
+    refused: Collection[Transfer],
+    *,
+    wanted: int | None = None,
+    for_room: bool = False,
+) -> Transfer | None:
+    """Returns the next attempt after those that the controllers refused; None: there is none left.
+
+    A replica with room is preferred. One without is tried when all with room were refused, but not if this
+    broker hands over because its own disk is full (for_room). `wanted` is tried once, with or without room.
+    """
+    for needs_room in (for_room,) if wanted is not None else (True,) if for_room else (True, False):
+        left = [link for link in links if Transfer(link.broker_id, needs_room) not in refused]
+        target = choose_transfer_target(left, wanted)
+        if target is not None:
+            return Transfer(target, needs_room)
+    return None
 
 
 def choose_transfer_target(links: Iterable[TransferCandidate], wanted: int | None) -> int | None:

@@ -14,6 +14,7 @@ from broker.ha.ports import Clock, ReplicatedStore
 from broker.ha.security import HaSecurity, slave_hello
 from broker.ha.slave_protocol import HelloFactory, SlaveOwner, SlaveProtocol
 from broker.store.log.group_commit import GroupCommit
+from keelmq.remoting.operations.health import CANNOT_WRITE
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.runtime.tls.dial import open_tls
@@ -94,7 +95,7 @@ class SlaveClient:
         refusal: str | None = None
         while not self._stopped:
             if fault := self._store.commit_log.sync_fault.text:
-                self.give_up(f"cannot write here: {fault}")
+                self.give_up(f"{CANNOT_WRITE}: {fault}")
                 return
             refusal = refused or refusal
             close, received = (Close(refusal), False) if refusal else await self._one_connection()

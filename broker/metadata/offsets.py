@@ -72,6 +72,10 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         """Returns the row of {"queueId": offset}."""
         return {int(queue_id): int(offset) for queue_id, offset in value.items()}
 
+    def part_of(self, value: Any) -> Row:
+        """Returns the offsets that changed."""
+        return self.row_of(value)
+
     def json_of(self, row: Row) -> Any:
         """Returns {"queueId": offset}, sorted by queueId."""
         return {str(queue_id): row[queue_id] for queue_id in sorted(row)}
@@ -132,12 +136,18 @@ class ConsumerOffsetTable(JournaledStore[Row]):
         if row is None:
             return self.stage(key, {queue_id: offset})
         if row.get(queue_id) != offset:
-            self.stage(key, {**row, queue_id: offset})
+            changed = dict(row)
+            changed[queue_id] = offset
+            self.stage_part(key, changed, queue_id)
         return True
 
     def stage(self, key: str, row: Row) -> bool:
         self._doubtful[key] = None
         return super().stage(key, row)
+
+    def stage_part(self, key: str, row: Row, member: Any) -> None:
+        self._doubtful[key] = None
+        super().stage_part(key, row, member)
 
     def applied(self, keys: Iterable[str] | None) -> None:
         if keys is None:

@@ -360,7 +360,8 @@ class Metadata:
             changes = [
                 (store, update)
                 for name, store in self.stores.items()
-                if (update := store.changes_since(named.versions.get(name))) is not None
+                if (update := store.changes_since(named.versions.get(name), takes_parts=request.takes_parts))
+                is not None
             ]
             left_ms = deadline_ms - self._clock()
             if changes or left_ms <= 0:
@@ -413,7 +414,7 @@ async def _on_the_wire(changes: Sequence[tuple[MetadataStore[Any], Update[Any]]]
     def convert() -> list[MetadataUpdate]:
         return [store.to_wire(update) for store, update in changes]
 
-    is_large = sum(len(update.rows) for _, update in changes) > LARGE_ROWS
+    is_large = sum(len(update.rows) + len(update.parts) for _, update in changes) > LARGE_ROWS
     return await asyncio.to_thread(convert) if is_large else convert()
 
 

@@ -10,13 +10,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
-from broker.metadata.core.table import Table, Update, Version, drops_too_much
+from broker.metadata.core.table import Parts, Table, Update, Version, drops_too_much
 from broker.metadata.files import JOURNAL_BYTES_MAX, Journal, MetadataFile
-from broker.metadata.wire import encode_update
+from broker.metadata.wire import encode_update, update_of_line
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate
 from keelmq.remoting.operations.route import DataVersion
@@ -82,6 +82,11 @@ class MetadataStore(ABC, Generic[Row]):
         """Returns the row as a JSON value."""
         ...
 
+    def part_of(self, value: Any) -> Mapping[Any, Any]:
+        """Returns the changed members of a row. Raises ValueError or TypeError: rows of this table have
+        none."""
+        raise ValueError(f"{self.what} has no parts of rows")
+
     def wire_of(self, row: Row) -> Any:
         """Returns the row as replicas receive it, a JSON value, or what becomes one."""
         return self.json_of(row)
@@ -131,9 +136,11 @@ class MetadataStore(ABC, Generic[Row]):
 
     # -- the master's side -------------------------------------------------------------------------------
 
-    def change(self, rows: Mapping[str, Row], gone: Mapping[str, int] | None = None) -> Version:
+    def change(
+        self, rows: Mapping[str, Row], gone: Mapping[str, int] | None = None, parts: Parts | None = None
+    ) -> Version:
         """Makes the next version, persists it and returns it. Raises OSError; nothing changed then."""
-        update = self.table.plan(rows, gone or {}, now_ms=self._clock())
+        update = self.table.plan(rows, gone or {}, now_ms=self._clock(), parts=parts)
         self._persist(update)
         self._apply(update)
         return self.table.version
@@ -157,9 +164,11 @@ class MetadataStore(ABC, Generic[Row]):
         update = self.changes_since(data)
         return None if update is None else self.to_wire(update)
 
-    def changes_since(self, data: DataVersion | None) -> Update[Row] | None:
-        """As updates_since(), for to_wire(), which a thread may call: rows are replaced, never changed."""
-        return self.table.since(version_of(data) if data is not None else Version(-1))
+    def changes_since(self, data: DataVersion | None, *, takes_parts: bool = False) -> Update[Row] | None:
+        """As updates_since(), for to_wire(), which a thread may call: rows are replaced, never changed.
+        takes_parts: as in Table.since()."""
+        version = version_of(data) if data is not None else Version(-1)
+        return self.table.since(version, takes_parts=takes_parts)
 
     # -- the replica's side ------------------------------------------------------------------------------
 
@@ -220,7 +229,7 @@ class MetadataStore(ABC, Generic[Row]):
 
     def _apply(self, update: Update[Row]) -> None:
         self.table.apply(update)
-        self.applied(None if update.whole else [*update.rows, *update.gone])
+        self.applied(None if update.whole else [*update.rows, *update.gone, *update.parts])
         for watcher in self.watchers:
             watcher()
 
@@ -234,6 +243,7 @@ class MetadataStore(ABC, Generic[Row]):
             base=None if update.base is None else data_version(update.base),
             rows={key: self.wire_of(row) for key, row in update.rows.items()},
             gone=dict(update.gone),
+            parts=dict(update.parts),
         )
 
     def from_wire(self, received: MetadataUpdate) -> Update[Row]:
@@ -243,6 +253,7 @@ class MetadataStore(ABC, Generic[Row]):
             {key: self.row_of(value) for key, value in received.rows.items()},
             dict(received.gone),
             None if received.base is None else version_of(received.base),
+            {key: self.part_of(value) for key, value in received.parts.items()},
         )
 
 
@@ -254,6 +265,7 @@ class JournaledStore(MetadataStore[Row]):
         super().__init__(path, clock=clock)
         self.journal = Journal(path.with_name(path.name + ".journal"))
         self._staged: set[str] = set()
+        self._staged_parts: dict[str, set[Any]] = {}  # members of rows that are not in _staged
         self._removed: set[str] = set()
         self._written_version = Version()  # of file and journal; later versions changed no row
         self._is_free = asyncio.Event()  # no accept_large() writes
@@ -262,13 +274,13 @@ class JournaledStore(MetadataStore[Row]):
     @property
     def is_staged(self) -> bool:
         """Whether changes are staged, which have no version yet."""
-        return bool(self._staged or self._removed)
+        return bool(self._staged or self._removed or self._staged_parts)
 
     def load(self) -> None:
         super().load()
         for value in self.journal.load():
             try:
-                update = self.from_wire(MetadataUpdate.model_validate(value))
+                update = self.from_wire(update_of_line(value))
             except (ValueError, TypeError, KeyError, AttributeError, ValidationError) as error:
                 raise StoreError(
                     f"{self.journal.path} is damaged: {error}; remove it to go back to {self.path.name}, "
@@ -286,8 +298,15 @@ class JournaledStore(MetadataStore[Row]):
             return False
         rows[key] = row
         self._staged.add(key)
+        self._staged_parts.pop(key, None)
         self._removed.discard(key)
         return True
+
+    def stage_part(self, key: str, row: Row, member: Any) -> None:
+        """As stage(), for a row that exists and of which only this member has changed or is new."""
+        self.table.rows[key] = row
+        if key not in self._staged:
+            self._staged_parts.setdefault(key, set()).add(member)
 
     def stage_removal(self, keys: Iterable[str]) -> None:
         """Removes rows, visible at once. Unknown keys are ignored."""
@@ -295,6 +314,7 @@ class JournaledStore(MetadataStore[Row]):
             if self.table.rows.pop(key, None) is not None:
                 self._removed.add(key)
                 self._staged.discard(key)
+                self._staged_parts.pop(key, None)
 
     def commit_staged(self) -> Version:
         """Commits all staged changes as one version and returns it; the present version if there are none.
@@ -302,10 +322,19 @@ class JournaledStore(MetadataStore[Row]):
         if not self.is_staged:
             return self.table.version
         rows = {key: self.table.rows[key] for key in sorted(self._staged)}
-        version = self.change(rows, dict.fromkeys(sorted(self._removed), 0))
-        self._staged.clear()
-        self._removed.clear()
+        parts = {key: self._part(key) for key in sorted(self._staged_parts)}
+        version = self.change(rows, dict.fromkeys(sorted(self._removed), 0), parts)
+        self._forget_staged()
         return version
+
+    def _part(self, key: str) -> Mapping[Any, Any]:
+        row = cast(Mapping[Any, Any], self.table.rows[key])
+        return {member: row[member] for member in sorted(self._staged_parts[key])}
+
+    def _forget_staged(self) -> None:
+        self._staged.clear()
+        self._staged_parts.clear()
+        self._removed.clear()
 
     def _persist(self, update: Update[Row]) -> None:
         if update.whole:
@@ -348,8 +377,7 @@ class JournaledStore(MetadataStore[Row]):
 
     def _apply(self, update: Update[Row]) -> None:
         if update.whole:  # of a master: what was staged here in another role is dropped
-            self._staged.clear()
-            self._removed.clear()
+            self._forget_staged()
         super()._apply(update)
 
     # -- writing the file --------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class _Update(msgspec.Struct):
     base: _Version | None = None
     rows: dict[str, Any] = {}
     gone: dict[str, int] = {}
+    parts: dict[str, Any] = {}
 
 
 class _Updates(msgspec.Struct):
@@ -58,7 +59,7 @@ _ROWS = msgspec.json.Decoder(dict[str, Any])
 
 def is_large(updates: Sequence[MetadataUpdate]) -> bool:
     """Returns whether a thread should convert these updates."""
-    return sum(len(update.rows) + len(update.gone) for update in updates) > LARGE_ROWS
+    return sum(len(update.rows) + len(update.gone) + len(update.parts) for update in updates) > LARGE_ROWS
 
 
 def encode_updates(updates: list[MetadataUpdate]) -> bytes:
@@ -88,6 +89,8 @@ def _table_lines(update: MetadataUpdate) -> Iterator[bytes]:
     head = {"store": update.store, "version": update.version.model_dump(by_alias=True)}
     if update.base is not None:
         head["base"] = update.base.model_dump(by_alias=True)
+    if update.parts:
+        head["parts"] = update.parts
     yield msgspec.json.encode(head | {"gone": update.gone})[:-1] + b',"rows":{'
     rows, left = iter(update.rows.items()), len(update.rows)
     while piece := dict(islice(rows, PIECE_ROWS)):
@@ -142,6 +145,7 @@ def _received(update: _Update) -> MetadataUpdate:
         base=None if update.base is None else _data_version(update.base),
         rows=update.rows,
         gone=update.gone,
+        parts=update.parts,
     )
 
 
@@ -152,5 +156,16 @@ def _data_version(version: _Version) -> DataVersion:
 
 
 def encode_update(update: MetadataUpdate) -> bytes:
-    """Returns one line of a journal."""
-    return b"".join(_table_lines(update))
+    """Returns one line of a journal. Format 1 is the update. Format 2 has parts of rows: releases that do not
+    know them find no update in the line, and refuse the journal instead of ignoring the changes."""
+    line = b"".join(_table_lines(update))
+    return b'{"format":2,"update":%b}' % line if update.parts else line
+
+
+def update_of_line(value: Any) -> MetadataUpdate:
+    """Returns the update of a journal's line. Raises ValueError, TypeError or ValidationError."""
+    if isinstance(value, dict) and "format" in value:
+        if value["format"] != 2:
+            raise ValueError(f"format {value['format']!r} is of a later release")
+        value = value.get("update")
+    return MetadataUpdate.model_validate(value)

@@ -30,14 +30,19 @@ from keelmq.remoting.operations.route import (
     TopicRouteData,
     UnregisterBrokerRequest,
 )
+from keelmq.runtime.clock import now_ms
 from keelmq.runtime.tasks import TaskSet, wait_for_event
 
 logger = logging.getLogger(__name__)
 
 UNREGISTERED_PERIOD_MS = 1_000
 """How often a name server is asked that did not accept the last registration."""
+UNRENEWED_MS = 120_000
+"""A name server drops a broker that has not registered for so long."""
 UNREGISTER_TIMEOUT_MS = 1_000
 FIND_TIMEOUT_MS = 1_000
+
+NO_ROLE = f"it has not registered for {UNRENEWED_MS // 1_000} s, because its role is not settled"
 
 Registration = tuple[RegisterBrokerRequest, bytes]
 """Header and body of one 103."""
@@ -77,6 +82,7 @@ class RouteRegistration:
         self._registration, self._on_answer = registration, on_answer
         self._wake = {address: asyncio.Event() for address in addresses}
         self._problems = dict.fromkeys(addresses, NOT_ASKED)
+        self._accepted_ms = dict.fromkeys(addresses, 0)  # the last registration
         self._splits = SplitCheck(client)
 
     def start(self, tasks: TaskSet) -> None:
@@ -151,6 +157,9 @@ class RouteRegistration:
                     wake.clear()  # a name server that closes the connection is not asked again at once
                     await wait_for_event(wake, UNREGISTERED_PERIOD_MS)
                     continue
+                self._accepted_ms[address] = now_ms()
+            elif not self._problems[address] and now_ms() - self._accepted_ms[address] >= UNRENEWED_MS:
+                self._set_problem(address, NO_ROLE)
             await wait_for_event(wake, self.period_ms)
 
     async def _register_broker(self, address: str, registrations: Registrations) -> str | None:
@@ -163,15 +172,18 @@ class RouteRegistration:
             problem = found if registrations.is_split else ""
         if not problem:
             problem = await self._send_all(address, registrations)
-        if problem is not None and problem != self._problems[address]:  # one line per change, not per try
-            if problem:
-                logger.warning("name server %s does not accept the registration: %s", address, problem)
-            elif self._problems[address]:
+        if problem is not None:
+            if not problem and self._problems[address]:
                 broker_id = registrations.requests[0][0].broker_id
                 logger.info("registered with name server %s as brokerId %d", address, broker_id)
-        if problem is not None:
-            self._problems[address] = problem
+            self._set_problem(address, problem)
         return problem
+
+    def _set_problem(self, address: str, problem: str) -> None:
+        """Records why this broker is not registered there; empty: it is. One line per change, not per try."""
+        if problem and problem != self._problems[address]:
+            logger.warning("name server %s does not have this broker: %s", address, problem)
+        self._problems[address] = problem
 
     async def _send_all(self, address: str, registrations: Registrations) -> str | None:
         answer = RegisterBrokerResponse()

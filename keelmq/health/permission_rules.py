@@ -9,6 +9,7 @@ from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus
 from keelmq.remoting.codes import PERM_WRITE
+from keelmq.remoting.operations.health import NO_ROOM
 
 UNCLEAN = "enableElectUncleanMaster"
 
@@ -35,6 +36,14 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
         yield warning("broker.writable", address, text, step, line)
     elif reason and not reason.startswith("brokerPermission"):
         text = f"master of {status.broker_name} accepts no messages: {reason}"
+        if any(each in reason for each in NO_ROOM):
+            step = (
+                "it hands over to a replica in sync whose disk has room, if there is one; this command says "
+                "who could take over, and whose disk is full; else free space on one of the disks"
+            )
+            line = commands.explain_election(seen, status.broker_name, status.cluster)
+            yield failed("broker.writable", address, text, step, line)
+            return
         step = "remove the cause, then check that the problem is no longer reported"
         yield failed("broker.writable", address, text, step, commands.watch(seen, status.broker_name))
 

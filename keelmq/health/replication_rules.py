@@ -6,6 +6,7 @@ from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, warning
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus, ReplicaStatus
+from keelmq.remoting.operations.health import CANNOT_WRITE
 
 LAG_MS = 5_000
 """A replica that has lacked bytes of its master for longer than this is reported. It leaves the SyncStateSet
@@ -13,6 +14,10 @@ after haMaxTimeSlaveNotCatchup, 15 s by default."""
 WHO_IS_RIGHT = (
     "find out whose copies are sound before you change either log: the master's may be the damaged one. If "
     "this command says that the replica is to be replaced, keelmq repair --store DIR shows what that removes"
+)
+WRITABLE_AGAIN = (
+    "make its disk writable again and restart the broker, or replace the disk: the broker then copies the "
+    "log of its master. Nothing can be repaired on a disk that takes no writes"
 )
 LAG_BYTES = 64 << 20
 """The same, where the time is not known."""
@@ -51,7 +56,10 @@ def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus)
     who = f"replica {replica.broker_id} at {replica.address}"
     if replica.role == "slave" and replica.problem:
         text = f"{who} copies nothing: {replica.problem}"
-        yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(seen, name))
+        if replica.problem.startswith(CANNOT_WRITE):
+            yield failed("group.in-sync", name, text, WRITABLE_AGAIN, commands.broker_status(replica.address))
+        else:
+            yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(seen, name))
     elif replica.role == "slave" and status.master_address and _lags(replica):
         behind = "" if replica.lag_bytes is None else f"{replica.lag_bytes:,} bytes"
         since = "" if replica.lag_ms is None else f"for {replica.lag_ms / 1000:.0f} s"

@@ -22,7 +22,7 @@ from broker.clients.core.registry import Client, ClientRegistry, Consumer
 from broker.metadata.groups import GroupTable
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
-from broker.metadata.wire import encode_update
+from broker.metadata.wire import decode_updates, encode_update, encode_updates
 from broker.naming.registration import RegisteredBroker, bodies_of, registration_of
 from broker.store.message_store import MessageStore
 from broker.store.offline import offline_store
@@ -175,6 +175,44 @@ def _commit(table: ConsumerOffsetTable) -> Work:
         table.commit_staged()
 
     return commit
+
+
+@contextmanager
+def one_row(queues: int, *, name: str = "consumerOffset.json") -> Iterator[ConsumerOffsetTable]:
+    """A table with one group that has committed in so many queues of one topic."""
+    with tempfile.TemporaryDirectory(prefix="keelmq-scale-") as directory:
+        table = ConsumerOffsetTable(Path(directory) / name)
+        table.load()
+        for queue_id in range(queues):
+            table.commit("group1", "topic0", queue_id, queue_id)
+        table.commit_staged()
+        yield table
+
+
+@contextmanager
+def _commit_in_row(queues: int) -> Iterator[Work]:
+    with one_row(queues) as table:
+        yield _commit(table)
+
+
+@contextmanager
+def replicated_commit(queues: int) -> Iterator[Work]:
+    """A commit at a master, the update on the wire, and what a replica does with it."""
+    with one_row(queues) as table, one_row(queues) as replica:
+        whole = table.updates_since(None)
+        assert whole is not None and replica.accept(whole) is None
+        commit = _commit(table)
+
+        def work() -> None:
+            before = table.data_version
+            commit()
+            change = table.changes_since(before, takes_parts=True)
+            assert change is not None
+            (received,) = decode_updates(encode_updates([table.to_wire(change)]))
+            refusal = replica.accept(received)
+            assert refusal is None, refusal
+
+        yield work
 
 
 def _whole_table(table: ConsumerOffsetTable) -> Work:
@@ -452,6 +490,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
         "request", "offsets", 1_000, _of_offsets(lambda table: lambda: table.query("group1", "topic0", 3))
     ),
     "offset_commit": Subject("request", "offsets", 1_000, _of_offsets(_commit)),
+    "offset_commit_in_row": Subject("request", "queues", 20, _commit_in_row),
+    "offset_replicated_in_row": Subject("request", "queues", 20, replicated_commit),
     "offsets_snapshot": Subject("period", "offsets", 1_000, _of_offsets(lambda table: table.snapshot)),
     "offsets_beyond": Subject(
         "period",

@@ -60,3 +60,11 @@ def test_the_growth_of_real_work_is_measured(
 def test_every_subject_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "SAMPLE_NS", 1)
     assert cost_us(SUBJECTS[name], 20) > 0 and len(FACTORS) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["offset_commit_in_row", "offset_replicated_in_row"])
+def test_a_commit_costs_what_changes(name: str) -> None:
+    """In the same run, at most 1.5 times as much with 2,000 queues as with 10."""
+    few, many = (cost_us(SUBJECTS[name], queues) for queues in (10, 2_000))
+    assert many <= 1.5 * few

@@ -403,6 +403,34 @@ def master_fenced(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "the disk of a master is full, and no replica in sync has room",
+    "failed",
+    "broker.writable",
+    BROKERS[0],
+    "accepts no messages: service not available now: the disk is full",
+    f"mqadmin electMaster {AT_ALL} {OF_GROUP} --dry-run",
+)
+def master_full(seen: ClusterSnapshot) -> None:
+    refusal = "service not available now: the disk is full: above diskSpaceWarningLevelRatio"
+    seen.brokers[BROKERS[0]] = broker(0, notWritable=refusal)
+
+
+@fault(
+    "a slave copies nothing, because its disk takes no writes",
+    "failed",
+    "group.in-sync",
+    NAME,
+    "copies nothing: cannot write here: ",
+    f"mqadmin brokerStatus -b {BROKERS[1]}",
+)
+def slave_disk_failed(seen: ClusterSnapshot) -> None:
+    stopped = HaRuntimeInfo(
+        master=False, fault="cannot write here: 00000000 could not be synced: Input/output error"
+    )
+    seen.brokers[BROKERS[1]] = replace(broker(1), ha=stopped)
+
+
+@fault(
     "two masters without controllers have one brokerName",
     "failed",
     "group.master",

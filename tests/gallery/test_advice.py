@@ -193,6 +193,7 @@ REGISTER = {
     "namesrv/plugins/controller/core/rules.py": "replicas that are gone; refuses what would lose messages",
     "namesrv/plugins/controller/raft/membership/changes.py": "of controllers",
     "namesrv/plugins/controller/restore.py": "of controllers; moves, and deletes nothing",
+    "docs/runbooks/KeelmqDiskFull.md": "a planned hand-over: the target has every byte of the log",
     "docs/runbooks/KeelmqControllerStoreGrows.md": "ids of replicas whose files no longer exist",
     "docs/runbooks/KeelmqHeartbeatLate.md": "an id; files are kept until keelmq verify",
     "docs/runbooks/KeelmqLogNotHealed.md": "the commands refuse while a replica may have the only sound copy",

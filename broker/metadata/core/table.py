@@ -10,7 +10,7 @@ the history were this table's versions, in that order.
 
 from collections import deque
 from collections.abc import Collection, Container, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,8 @@ GONE_MAX = 10_000
 """Limit of the tombstones; those with the lowest log offsets are dropped first."""
 
 Row = TypeVar("Row")
+Parts = Mapping[str, Mapping[Any, Any]]
+"""Key -> the members of its row that changed. Only of rows that are mappings and lose no member."""
 
 
 class Version(NamedTuple):
@@ -34,12 +36,13 @@ class Version(NamedTuple):
 
 class Update(msgspec.Struct, Generic[Row], frozen=True):
     """The change from `base` to `version`; base None: rows and gone are the whole table. gone: key -> log
-    offset of its deletion, or 0."""
+    offset of its deletion, or 0. parts: of rows that `base` has already; no key is in `rows` as well."""
 
     version: Version
     rows: Mapping[str, Row] = msgspec.field(default_factory=dict)
     gone: Mapping[str, int] = msgspec.field(default_factory=dict)
     base: Version | None = None
+    parts: Parts = msgspec.field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -49,7 +52,7 @@ class Update(msgspec.Struct, Generic[Row], frozen=True):
     @property
     def only_version(self) -> bool:
         """Whether it changes nothing but the version."""
-        return not self.whole and not self.rows and not self.gone
+        return not self.whole and not self.rows and not self.gone and not self.parts
 
 
 class Table(Generic[Row]):
@@ -59,15 +62,17 @@ class Table(Generic[Row]):
         self.rows: dict[str, Row] = {}
         self.gone: dict[str, int] = {}
         self.version = Version()
-        self._history: deque[tuple[Version, frozenset[str]]] = deque()  # a version, and what it changed
+        self._history: deque[_Change] = deque()
         self._places: dict[Version, int] = {self.version: 0}
         self._next_place = 1
 
     # -- plans -------------------------------------------------------------------------------------------
 
-    def plan(self, rows: Mapping[str, Row], gone: Mapping[str, int], *, now_ms: int) -> Update[Row]:
+    def plan(
+        self, rows: Mapping[str, Row], gone: Mapping[str, int], *, now_ms: int, parts: Parts | None = None
+    ) -> Update[Row]:
         """Returns the next change of this epoch. Nothing is applied."""
-        return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version)
+        return Update(self._next(self.version.state_version, now_ms), rows, gone, self.version, parts or {})
 
     def plan_term(self, epoch: int, rows: Mapping[str, Row], *, now_ms: int) -> Update[Row]:
         """Returns the first version of a master's term. rows: those that only this replica has so far."""
@@ -93,6 +98,8 @@ class Table(Generic[Row]):
         if update.whole:
             return dict(update.rows), dict(update.gone)
         rows = {key: row for key, row in self.rows.items() if key not in update.gone} | dict(update.rows)
+        for key, part in update.parts.items():
+            rows[key] = _merged(rows.get(key), part)
         gone = {key: at for key, at in self.gone.items() if key not in update.rows} | dict(update.gone)
         return rows, {key: at for key, at in gone.items() if at}
 
@@ -104,11 +111,16 @@ class Table(Generic[Row]):
         for key in update.gone:
             self.rows.pop(key, None)
         self.rows.update(update.rows)
+        for key, part in update.parts.items():
+            self.rows[key] = _merged(self.rows.get(key), part)
         for key in update.rows:
             self.gone.pop(key, None)
         self.gone.update((key, at) for key, at in update.gone.items() if at)
         self._bound_gone()
-        self._remember(update.version, frozenset(update.rows) | frozenset(update.gone))
+        keys = frozenset(update.rows) | frozenset(update.gone)
+        self._remember(
+            _Change(update.version, keys, {key: tuple(part) for key, part in update.parts.items()})
+        )
 
     def load(self, version: Version, rows: Mapping[str, Row], gone: Mapping[str, int]) -> None:
         """Takes the whole table, from a file or from a master. The history starts again."""
@@ -127,10 +139,10 @@ class Table(Generic[Row]):
             newest = sorted(self.gone.items(), key=lambda item: item[1])[-GONE_MAX:]
             self.gone = dict(newest)
 
-    def _remember(self, version: Version, keys: frozenset[str]) -> None:
-        self.version = version
-        self._history.append((version, keys))
-        self._places[version] = self._next_place
+    def _remember(self, change: "_Change") -> None:
+        self.version = change.version
+        self._history.append(change)
+        self._places[change.version] = self._next_place
         self._next_place += 1
         if len(self._history) > HISTORY_MAX:
             del self._places[next(iter(self._places))]  # in the order of their insertion: the oldest
@@ -145,26 +157,60 @@ class Table(Generic[Row]):
     def _whole(self) -> Update[Row]:
         return Update(self.version, dict(self.rows), dict(self.gone))
 
-    def since(self, version: Version) -> Update[Row] | None:
-        """Returns the update for a replica at `version`; None: it has everything."""
+    def since(self, version: Version, *, takes_parts: bool = False) -> Update[Row] | None:
+        """Returns the update for a replica at `version`; None: it has everything. takes_parts: it may have
+        parts of rows."""
         if version == self.version:
             return None
         place = self._places.get(version)
         if place is None:
             return self._whole()
         keys: set[str] = set()
-        for later, changed in reversed(self._history):
-            if self._places[later] <= place:
+        members: dict[str, set[Any]] = {}
+        for change in reversed(self._history):
+            if self._places[change.version] <= place:
                 break
-            keys |= changed
-            if len(keys) > CHANGES_MAX:
+            keys |= change.keys
+            for key, of_part in change.parts.items():
+                members.setdefault(key, set()).update(of_part)
+            if len(keys) + len(members) > CHANGES_MAX:
                 return self._whole()
+        keys |= {key for key in members if not (takes_parts and self._has_members(key, members[key]))}
         return Update(
             self.version,
             {key: self.rows[key] for key in sorted(keys) if key in self.rows},
             {key: self.gone.get(key, 0) for key in sorted(keys) if key not in self.rows},
             version,
+            {key: self._part(key, members[key]) for key in sorted(members.keys() - keys)},
         )
+
+    def _part(self, key: str, members: set[Any]) -> Mapping[Any, Any]:
+        row = cast(Mapping[Any, Any], self.rows[key])  # _has_members() said so
+        return {member: row[member] for member in sorted(members)}
+
+    def _has_members(self, key: str, members: set[Any]) -> bool:
+        """Whether the row has them all. Rows change before they have a version (JournaledStore.stage)."""
+        row = self.rows.get(key)
+        return row is not None and all(member in cast(Mapping[Any, Any], row) for member in members)
+
+
+class _Change(NamedTuple):
+    """What a version changed: whole rows or tombstones, and members of rows."""
+
+    version: Version
+    keys: frozenset[str]
+    parts: Mapping[str, tuple[Any, ...]]
+
+
+def _merged(row: Any, part: Mapping[Any, Any]) -> Any:
+    """Returns the row with these members; the row itself if it has them. Rows are replaced, never changed."""
+    if row is None:
+        return dict(part)
+    if all(member in row and row[member] == value for member, value in part.items()):
+        return row
+    merged = row.copy()
+    merged.update(part)
+    return merged
 
 
 def drops_too_much(before: Collection[str], after: Container[str]) -> int:

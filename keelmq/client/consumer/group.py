@@ -17,6 +17,7 @@ from typing import Protocol
 
 from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
+from keelmq.client.cluster.known_masters import KnownMasters
 from keelmq.client.cluster.queue_reader import ATTEMPT_TIMEOUT_MS, PullError, PullErrorKind, QueueReader
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.consumer.damage import DamageReports
@@ -108,6 +109,7 @@ class GroupMember:
         )
         self.reader = QueueReader(self.client, self.monitor, group)
         self.offsets = self._offset_store()
+        self._masters = KnownMasters()
         self.process_queues: dict[MessageQueue, ProcessQueue] = {}
         self.running = asyncio.Event()
         self.running.set()
@@ -382,7 +384,8 @@ class GroupMember:
         """Handles new queues of the topic, or another master, which may know fewer offsets than the old
         one."""
         self.monitor.route_changed(route)
-        self.offsets.forget()
+        if replaced := self._masters.replaced(route):
+            self.offsets.forget(replaced)
         self._locks.wake()
         self._membership.wake()
         if self._started:

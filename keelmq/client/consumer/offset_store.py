@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -27,8 +27,9 @@ class OffsetStore(Protocol):
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Saves offsets as far as possible; failures are logged, and saved again with the next call."""
 
-    def forget(self) -> None:
-        """Makes the next save() write all offsets, because a new master may not have them."""
+    def forget(self, broker_names: Collection[str]) -> None:
+        """Makes the next save() write all offsets of these groups of brokers: their new masters may lack
+        them."""
 
 
 class BrokerOffsets:
@@ -56,8 +57,9 @@ class BrokerOffsets:
         else:
             self._saved[queue] = offset
 
-    def forget(self) -> None:
-        self._saved.clear()
+    def forget(self, broker_names: Collection[str]) -> None:
+        for queue in [each for each in self._saved if each.broker_name in broker_names]:
+            del self._saved[queue]
 
 
 class LocalOffsets:
@@ -93,7 +95,7 @@ class LocalOffsets:
                 self._written = dict(self._table)
             return self._table
 
-    def forget(self) -> None:
+    def forget(self, broker_names: Collection[str]) -> None:
         pass
 
     def _read(self) -> dict[MessageQueue, int]:

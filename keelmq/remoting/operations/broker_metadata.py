@@ -129,12 +129,13 @@ class GroupRequest(Wire):
 
 class PullMetadataRequest(Wire):
     """Header of 29001: a replica's request to the master of `master_epoch`, which may hold it for
-    wait_millis."""
+    wait_millis. takes_parts: the replica knows MetadataUpdate.parts."""
 
     broker_name: str
     broker_id: int
     master_epoch: int
     wait_millis: int = 0
+    takes_parts: bool = False
 
 
 class PullMetadataResponse(Wire):
@@ -151,13 +152,15 @@ class MetadataVersions(Wire):
 
 class MetadataUpdate(Wire):
     """One table in the response body of 29001. base: the version to which `rows` and `gone` apply; None: rows
-    are the whole table. gone: deleted key -> log offset of its deletion, or 0."""
+    are the whole table. gone: deleted key -> log offset of its deletion, or 0. parts: key -> the changed
+    members of its row; only for replicas that say takes_parts."""
 
     store: str
     version: DataVersion
     base: DataVersion | None = None
     rows: dict[str, Any] = Field(default_factory=dict)
     gone: dict[str, int] = Field(default_factory=dict)
+    parts: dict[str, Any] = Field(default_factory=dict)
 
 
 class MetadataUpdates(Wire):

@@ -43,6 +43,7 @@ class ElectMasterRequest(Wire):
 
     The other fields (ours) are of a master that hands over: its id, its epochs, and equal_replicas, "1;3",
     which have every byte of its log now that it accepts no more messages. They stay in the SyncStateSet.
+    needs_room: refused if the disk of broker_id is full.
     """
 
     cluster_name: str = ""
@@ -55,6 +56,7 @@ class ElectMasterRequest(Wire):
     master_epoch: int | None = None
     sync_state_set_epoch: int | None = None
     equal_replicas: str = ""
+    needs_room: bool = False
 
 
 class MasterInfo(Wire):

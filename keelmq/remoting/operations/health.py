@@ -3,11 +3,16 @@
 /readyz shows `ready` and the short reasons to everybody; GET /v1/health shows all of it to whoever may read.
 """
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field
 
 from keelmq.remoting.operation import Wire
+
+NO_ROOM: Final = ("the disk is full", "the log cannot grow")
+"""How `notWritable` of a broker begins while its disk has no room for messages."""
+CANNOT_WRITE: Final = "cannot write here"
+"""How the fault of a slave begins that copies nothing because its disk failed."""
 
 
 class Reason(Wire):

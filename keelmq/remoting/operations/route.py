@@ -148,7 +148,8 @@ class BrokerHeartbeatRequest(Wire):
     send_time_millis, ms since 1970 by the broker's clock, with which the controllers compare theirs;
     all_ack_in_sync_state_set, of a master: it acknowledges nothing that a member of the SyncStateSet lacks;
     silent_master_epoch, of a slave: its link to the master of this masterEpoch is silent; damaged_bytes, of
-    its confirmed log: they failed their checksum and are not healed, so a sound replica is elected."""
+    its confirmed log: they failed their checksum and are not healed, so a sound replica is elected;
+    disk_full, its disk has no room for messages, so a replica that has some is elected."""
 
     cluster_name: str
     broker_addr: str
@@ -165,6 +166,7 @@ class BrokerHeartbeatRequest(Wire):
     all_ack_in_sync_state_set: bool = False
     silent_master_epoch: int | None = None
     damaged_bytes: int | None = None
+    disk_full: bool | None = None
 
 
 class BrokerHeartbeatResponse(Wire):

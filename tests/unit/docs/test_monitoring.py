@@ -85,6 +85,7 @@ CASES: dict[str, dict[str, str]] = {
     "KeelmqLogNotHealed": {'rocketmq_heal_failures_total{reason="damaged"}': counter()},
     "KeelmqLogDamaged": {"rocketmq_log_damaged_bytes": gauge(209, 0)},
     "KeelmqDiskFull": {"rocketmq_storage_fault": gauge(1, 0)},
+    "KeelmqDiskFills": {"rocketmq_storage_used_ratio": gauge(0.86, 0.85)},
     "KeelmqFlushBehind": {"rocketmq_storage_flush_behind_bytes": gauge(1e8, 0)},
     "KeelmqBackgroundTaskDied": {"rocketmq_background_task_deaths_total": counter()},
     "KeelmqConsumerLags": {

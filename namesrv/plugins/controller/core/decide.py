@@ -217,7 +217,7 @@ class Drained(msgspec.Struct, frozen=True):
 class ElectionRequest(msgspec.Struct, frozen=True):
     """An electMaster (1002). broker_id: the sender, or the broker that the operator designates
     (designate_elect), or CONTROLLER_ITSELF. unclean: a replica outside the SyncStateSet may win. drained: set
-    if the current master hands over."""
+    if the current master hands over. needs_room: a replica whose disk is full is not designated."""
 
     broker_name: str
     cluster_name: str = ""
@@ -225,6 +225,7 @@ class ElectionRequest(msgspec.Struct, frozen=True):
     designate_elect: bool = False
     unclean: bool = False
     drained: Drained | None = None
+    needs_room: bool = False
 
 
 def decide_elect(state: State, view: LiveView, election_request: ElectionRequest) -> Decision:
@@ -265,7 +266,14 @@ def hold_election(state: State, view: LiveView, election_request: ElectionReques
             f"BrokerId: {preferred} hasn't been registered in broker-set: {broker_set.broker_name}"
         )
     return HeldElection(
-        broker_set, elect(broker_set, view, preferred=preferred, unclean=election_request.unclean)
+        broker_set,
+        elect(
+            broker_set,
+            view,
+            preferred=preferred,
+            unclean=election_request.unclean,
+            needs_room=election_request.needs_room,
+        ),
     )
 
 

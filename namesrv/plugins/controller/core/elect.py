@@ -15,7 +15,8 @@ from namesrv.plugins.controller.core.state import BrokerSet
 
 class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     """Last heartbeat of a live broker. election_priority: smaller is better. connection_id: it arrived over
-    this one; 0: over HTTP. damaged_bytes: of its confirmed log, which failed their checksum."""
+    this one; 0: over HTTP. damaged_bytes: of its confirmed log, which failed their checksum. disk_full: its
+    disk has no room for messages."""
 
     broker_address: str
     epoch: int = -1
@@ -24,6 +25,7 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     election_priority: int = 2**31 - 1
     connection_id: int = 0
     damaged_bytes: int = 0
+    disk_full: bool = False
 
 
 class LossReason(Enum):
@@ -97,12 +99,18 @@ class Election(msgspec.Struct, frozen=True):
 
 
 def elect(
-    broker_set: BrokerSet, view: LiveView, *, preferred: int | None = None, unclean: bool = False
+    broker_set: BrokerSet,
+    view: LiveView,
+    *,
+    preferred: int | None = None,
+    unclean: bool = False,
+    needs_room: bool = False,
 ) -> Election:
     """Elects a master. `preferred`: the only replica that may win (designated, or the first to register).
 
     A replica whose log is damaged wins only if no sound one has everything that is confirmed; it is not
-    designated while the master is alive.
+    designated while the master is alive. One whose disk is full wins only if no other sound member has all
+    that is confirmed; with needs_room it is not designated.
 
     The winner becomes the whole SyncStateSet. If it were dead, no other replica could be elected until it
     returned, so an election waits for a doubtful winner. It also waits for members from which a new active
@@ -113,8 +121,13 @@ def elect(
         return Election(Verdict.KEEP, f"master {master} is alive")
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
-    if preferred is not None and winner == preferred and _is_passed_over(preferred, members, master, view):
-        return Election(Verdict.NONE, f"broker {preferred} is not elected: {damage_of(view.live[preferred])}")
+    if preferred is not None and winner == preferred:
+        if _is_passed_over(preferred, members, master, view):
+            why = damage_of(view.live[preferred])
+        else:
+            why = DISK_FULL if needs_room and view.live[preferred].disk_full else ""
+        if why:
+            return Election(Verdict.NONE, f"broker {preferred} is not elected: {why}")
     is_known = winner == preferred or not (winner in view.doubtful or _unheard(broker_set, members, view))
     if winner is not None and is_known:
         return Election(Verdict.ELECTED, _why(broker_set, view, preferred), winner)
@@ -152,19 +165,19 @@ def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
     return max(candidates, key=lambda each: rank(each, view), default=None)
 
 
-def rank(broker_id: int, view: LiveView) -> tuple[bool, int, int, bool, int, int]:
-    """Returns the sort key of a live replica; the greatest wins: sound and with all that is confirmed, epoch,
-    maxOffset, not doubtful, smaller electionPriority, smaller id.
+def rank(broker_id: int, view: LiveView) -> tuple[bool, bool, int, int, bool, int, int]:
+    """Returns the sort key of a live replica; the greatest wins: sound and with all that is confirmed, with
+    room and with all that is confirmed, epoch, maxOffset, not doubtful, smaller electionPriority, smaller id.
 
     A master that has restarted may lack confirmed messages, which is worse than a damaged range: so a sound
-    replica counts as one only if it has the newest epoch and every confirmOffset. Among replicas without
-    damage the first criterion changes nothing.
+    replica counts as one only if it has the newest epoch and every confirmOffset. The same holds for one with
+    room on its disk. Among replicas without damage and with room the first two criteria change nothing.
     """
     live = view.live[broker_id]
-    is_sound = not live.damaged_bytes and _has_all_confirmed(live, view)
+    has_all = _has_all_confirmed(live, view)
     return (
-        is_sound, live.epoch, live.max_offset, broker_id not in view.doubtful, -live.election_priority,
-        -broker_id,
+        has_all and not live.damaged_bytes, has_all and not live.disk_full, live.epoch, live.max_offset,
+        broker_id not in view.doubtful, -live.election_priority, -broker_id,
     )  # fmt: skip
 
 
@@ -181,6 +194,10 @@ def _is_passed_over(preferred: int, members: list[int], master: int | None, view
     if master is not None and view.is_alive(master):
         return True
     return any(each != preferred and each in view.live and rank(each, view)[0] for each in members)
+
+
+DISK_FULL = "its disk is full"
+"""Why a replica without room is passed over."""
 
 
 def damage_of(live: LiveInfo) -> str:

@@ -4,7 +4,7 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
-from namesrv.plugins.controller.core.elect import Election, LiveView, damage_of, rank
+from namesrv.plugins.controller.core.elect import DISK_FULL, Election, LiveView, damage_of, rank
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -100,7 +100,9 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
     if election.winner is None:
         if view.live[broker_id].damaged_bytes:
             return damage_of(view.live[broker_id])
-        return DOUBTFUL if broker_id in view.doubtful else "electable"
+        if broker_id in view.doubtful:
+            return DOUBTFUL
+        return "electable" + (f", but {DISK_FULL}" if view.live[broker_id].disk_full else "")
     return _compared(broker_id, election.winner, view)
 
 
@@ -111,6 +113,8 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
         return "electable, but another replica was designated"
     if mine.damaged_bytes and rank(winner, view)[0]:
         return damage_of(mine)
+    if mine.disk_full and rank(winner, view)[1]:
+        return DISK_FULL
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:

@@ -150,6 +150,7 @@ class ElectionHandlers:
             designate_elect=request.designate_elect,
             unclean=self._config.current.enable_elect_unclean_master,
             drained=_drained(request),
+            needs_room=request.needs_room,
         )
 
     def _elect_reply(self, decided: Decided) -> Reply:

@@ -57,6 +57,7 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     all_ack_in_sync_state_set: bool = False
     silent_master_epoch: Int64 | None = None
     damaged_bytes: Int64 | None = None
+    disk_full: bool | None = None
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -118,6 +119,7 @@ class HeartbeatHandler:
             ext.election_priority,
             peer.connection_id,
             max(ext.damaged_bytes or 0, 0),
+            ext.disk_full is True,
         )
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         if was_sure:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.admission.pending_replies import PendingReplies
-from broker.admission.send_gate import DISK_FULL, ROLE, PutRefused, SendGate
+from broker.admission.send_gate import DISK_FULL, HAND_OVER, REASONS, ROLE, PutRefused, SendGate
 from broker.put.plain_sends import plain_sends
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.dispatch import fast_path_key
@@ -119,3 +119,19 @@ def test_it_refuses_while_as_many_replies_wait_as_may_wait(end: str) -> None:
     else:
         pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, "gone")
     assert gate.accepts_all
+
+
+@pytest.mark.parametrize("by", sorted(REASONS))
+def test_every_reason_says_whether_the_role_is_settled(by: str) -> None:
+    gate = send_gate(is_open=True)
+    assert gate.role_is_settled
+    gate.close(by, "why")
+    assert not gate.writable and gate.remark_of(by) == "why"
+    assert gate.role_is_settled is (by not in (ROLE, HAND_OVER))
+    gate.close(DISK_FULL, "full")
+    assert gate.role_is_settled is (by not in (ROLE, HAND_OVER)), "a second reason hides none"
+
+
+def test_a_reason_that_the_table_lacks_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        send_gate().close("another", "why")

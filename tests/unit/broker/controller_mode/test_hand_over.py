@@ -8,13 +8,21 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.admission import send_forwarder, send_gate
 from broker.admission.send_forwarder import FORWARDED_GROUP, SendForwarder
-from broker.admission.send_gate import HAND_OVER, ROLE
+from broker.admission.send_gate import DISK_FULL, HAND_OVER, ROLE
 from broker.controller_mode.hand_over import HandOver, HandOverError
 from broker.core.role import Role
-from broker.core.transfer_target import TransferCandidate, choose_transfer_target, fully_replicated
+from broker.core.transfer_target import (
+    Transfer,
+    TransferCandidate,
+    choose_transfer_target,
+    fully_replicated,
+    next_transfer,
+)
 from broker.metadata.service import Metadata
 from broker.store.log.sync_fault import SyncError
 from keelmq.remoting.codes import ResponseCode
@@ -58,7 +66,7 @@ class Forwarding:
     """A broker whose gate holds or forwards."""
 
     def __init__(self, path: Path, *outcomes: Outcome[Any]) -> None:
-        self.client, self.master = Client(*outcomes), ""
+        self.client, self.master, self.successor_is_due = Client(*outcomes), "", False
         self.broker = Broker(path)
         client: Any = self.client
         self.forwarder = SendForwarder(
@@ -67,6 +75,7 @@ class Forwarding:
             broker_name="b",
             master=lambda: self.master or None,
             send_here=self.broker.handlers.send.send,
+            successor_is_due=lambda: self.successor_is_due,
         )
         self.broker.gate.hold_or_forward = self.forwarder.take
 
@@ -378,6 +387,11 @@ class Scene:
             **parts,
         )
 
+    def choosy(self, full: set[int], damaged: set[int]) -> "Choosy":
+        choosy = Choosy(full, damaged)
+        self.controller.call = choosy.call  # type: ignore[method-assign]
+        return choosy
+
 
 async def pull(metadata: Metadata, replica: int = 2) -> list[MetadataUpdate]:
     """The replica names what it has been told by now: everything."""
@@ -511,8 +525,96 @@ async def test_if_all_targets_are_refused_it_stays_master(tmp_path: Path) -> Non
     scene = Scene(tmp_path, damaged, {2: Link(1 << 40), 3: Link(1 << 40)})
     with pytest.raises(HandOverError, match="8 bytes are damaged"):
         await scene.hand_over.give()
-    assert [each.broker_id for each in scene.controller.asked] == [2, 3]
+    assert [each.broker_id for each in scene.controller.asked] == [2, 3, 2, 3], "with room, then without"
     assert scene.broker.gate.writable
+
+
+class Choosy:
+    """Controllers that know whose disk is full, and whose log is damaged."""
+
+    def __init__(self, full: set[int], damaged: set[int]) -> None:
+        self.full, self.damaged, self.asked = full, damaged, list[tuple[int, bool]]()
+
+    async def call(self, _operation: object, header: Any, **_: object) -> Outcome[Any]:
+        self.asked.append((header.broker_id, header.needs_room))
+        if header.broker_id in self.damaged or (header.needs_room and header.broker_id in self.full):
+            return Failed(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "it is not elected")
+        return elected(header.broker_id)
+
+
+@pytest.mark.parametrize(
+    ("full", "damaged", "for_room", "asked"),
+    [
+        ((), (), True, [(2, True)]),
+        ({2}, (), True, [(2, True), (3, True)]),
+        ({2}, (), False, [(2, True), (3, True)]),
+        ({2, 3}, (), True, [(2, True), (3, True), None]),
+        ({2, 3}, (), False, [(2, True), (3, True), (2, False)]),
+        ({3}, {2}, True, [(2, True), (3, True), None]),
+        ({3}, {2}, False, [(2, True), (3, True), (2, False), (3, False)]),
+        ((), {2, 3}, False, [(2, True), (3, True), (2, False), (3, False), None]),
+    ],
+)
+async def test_a_replica_with_room_takes_over(
+    tmp_path: Path, full: set[int], damaged: set[int], for_room: bool, asked: list[tuple[int, bool] | None]
+) -> None:
+    """A master that stops takes one without room if there is no other; one whose disk is full does not."""
+    scene = Scene(tmp_path, elected(), {2: Link(1 << 40), 3: Link(1 << 40)})
+    choosy = scene.choosy(set(full), set(damaged))
+    if asked[-1] is None:
+        with pytest.raises(HandOverError, match="it is not elected"):
+            await scene.hand_over.give(for_room=for_room)
+        assert choosy.asked == asked[:-1] and scene.broker.gate.writable
+    else:
+        assert await scene.hand_over.give(for_room=for_room) == asked[-1][0]
+        assert choosy.asked == asked
+
+
+async def test_an_operator_may_name_a_replica_without_room(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, elected(), {2: Link(1 << 40), 3: Link(1 << 40)})
+    choosy = scene.choosy({2, 3}, set())
+    assert await scene.hand_over.give(3) == 3
+    assert choosy.asked == [(3, False)]
+
+
+@given(
+    acks=st.dictionaries(st.integers(1, 6), st.integers(0, 3), max_size=6),
+    full=st.sets(st.integers(1, 6)),
+    wanted=st.none() | st.integers(1, 6),
+    for_room=st.booleans(),
+)
+def test_whom_the_attempts_end_with(
+    acks: dict[int, int], full: set[int], wanted: int | None, for_room: bool
+) -> None:
+    links = [TransferCandidate(broker_id, ack) for broker_id, ack in acks.items()]
+    refused: set[Transfer] = set()
+    while (attempt := next_transfer(links, refused, wanted=wanted, for_room=for_room)) is not None:
+        assert attempt.broker_id in acks and attempt not in refused
+        if not (attempt.needs_room and attempt.broker_id in full):
+            break
+        refused.add(attempt)
+    pool = {each: ack for each, ack in acks.items() if wanted in (None, each)}
+    with_room = {each: ack for each, ack in pool.items() if each not in full}
+    best = with_room or ({} if for_room else pool)
+    if wanted is not None and not for_room:
+        best = pool
+    expected = max(best, key=lambda each: (best[each], -each), default=None)
+    assert (attempt.broker_id if attempt is not None else None) == expected
+    assert len(refused) <= 2 * len(acks)
+
+
+async def test_sends_wait_while_a_full_master_is_about_to_hand_over(tmp_path: Path) -> None:
+    scene = Forwarding(tmp_path, stored())
+    scene.successor_is_due = True
+    scene.broker.gate.close(DISK_FULL, "the disk is full")
+    assert scene.broker.send(b"held") is None
+    scene.demote()
+    (answer,) = await scene.answers()
+    assert answer.code == ResponseCode.SUCCESS and answer.ext_fields["masterAddress"] == NEW_MASTER
+    scene.master, scene.successor_is_due = "", False
+    scene.broker.gate.open(ROLE)
+    refused = scene.broker.send(b"no")
+    assert refused is not None and refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_metadata_that_cannot_be_committed_does_not_leave_the_gate_shut(tmp_path: Path) -> None:

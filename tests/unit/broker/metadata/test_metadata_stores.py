@@ -421,7 +421,7 @@ def test_earlier_versions_read_the_lines_and_are_read(tmp_path: Path) -> None:
     raw = encode_updates([whole, change, empty])
     read = json.loads(raw)["updates"]
     assert read[0]["rows"] == {key: offsets.json_of(row) for key, row in offsets.table.rows.items()}
-    assert read[1] == change.model_dump(by_alias=True) and "base" not in read[2]
+    assert read[1] == change.model_dump(by_alias=True, exclude={"parts"}) and "base" not in read[2]
     decoded = decode_updates(raw)
     assert decoded[1:] == [change, empty] and decoded[0].rows == read[0]["rows"]
     assert decode_updates(json.dumps(json.loads(raw)).encode()) == decoded

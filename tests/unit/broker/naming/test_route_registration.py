@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.core.readiness import NOT_ASKED
-from broker.naming.route_registration import Registrations, RouteRegistration
+from broker.naming.route_registration import UNRENEWED_MS, Registrations, RouteRegistration
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply
@@ -188,8 +188,61 @@ async def test_a_refusal_is_logged_once_and_tried_again(
     async with asyncio.timeout(5):
         await enough.wait()
         await server.seen.get()
-    assert caplog.text.count("does not accept the registration") == 1
+    assert caplog.text.count("does not have this broker") == 1
     assert "stateVersion is older" in caplog.text
+    await tasks.stop()
+    await client.close()
+    await server.listener.close()
+
+
+async def test_a_broker_that_does_not_renew_its_registration_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name server has dropped it by then, and the broker said that it was registered."""
+    server = FakeNameServer()
+    address = await server.start()
+    now_ms = 1_000_000
+    monkeypatch.setattr("broker.naming.route_registration.now_ms", lambda: now_ms)
+    present: Registrations | None = announced(0)
+    asked = asyncio.Event()
+
+    async def registration() -> Registrations | None:
+        asked.set()
+        return present
+
+    client, tasks = RemotingClient(), TaskSet()
+    routes = RouteRegistration(
+        client,
+        [address],
+        period_ms=60_000,
+        timeout_ms=1_000,
+        registration=registration,
+        on_answer=lambda answer: None,
+    )
+
+    async def another_round() -> None:
+        await asyncio.sleep(0)
+        asked.clear()
+        routes.trigger()
+        await asked.wait()
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(5):
+        routes.start(tasks)
+        await server.seen.get()
+        await until(lambda: bool(routes.registered))
+        present = None
+        now_ms += UNRENEWED_MS - 1
+        await another_round()
+        assert routes.registered == (address,)
+        now_ms += 1
+        for _ in range(3):
+            await another_round()
+        assert routes.registered == () and "role is not settled" in routes.problems[address]
+        assert caplog.text.count("does not have this broker") == 1
+        present = announced(0)
+        await another_round()
+        await until(lambda: bool(routes.registered))
     await tasks.stop()
     await client.close()
     await server.listener.close()

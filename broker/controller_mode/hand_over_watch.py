@@ -1,0 +1,93 @@
+"""HandOverWatch: a master that cannot serve as one hands over to a member of the SyncStateSet that can.
+
+There is one for each such reason: a damaged confirmed log that is not healed in time, and a full disk. Who
+can take over is decided by the controllers, which know the damage and the full disks by the heartbeats, and
+refuse such a target. If nobody can, this broker stays master. It makes at most one attempt in RETRY_MS, also
+over several terms, so brokers whose disks are all full do not hand the mastership to each other and back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from broker.controller_mode.hand_over import HandOverError
+from keelmq.runtime.clock import now_ms
+
+logger = logging.getLogger(__name__)
+
+HEAL_MS: Final = 5_000
+"""Time for damage to be healed, before the mastership is handed over."""
+ROOM_MS: Final = 300
+"""Time for retention to make room. Sends wait meanwhile: it is below the time after which clients repeat
+them."""
+RETRY_MS: Final = 60_000
+PERIOD_MS: Final = 100
+
+
+class Give(Protocol):
+    """HandOver.give()."""
+
+    def __call__(self, *, quiet: bool) -> Coroutine[Any, Any, object]:
+        """Hands over. quiet: does not log failures. Raises HandOverError."""
+
+
+class HandOverWatch:
+    """Owned by the event loop's thread."""
+
+    def __init__(
+        self,
+        reason: Callable[[], str],
+        *,
+        grace_ms: int,
+        is_master: Callable[[], bool],
+        has_target: Callable[[], bool],
+        give: Give,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        """reason: returns why this broker should not be master; empty: it may. grace_ms: how long the reason
+        may last. has_target: another member of the SyncStateSet could take over. clock: ms."""
+        self._reason, self._grace_ms, self._is_master = reason, grace_ms, is_master
+        self._has_target, self._give, self._clock = has_target, give, clock
+        self._since_ms: int | None = None  # of the reason; None: there is none
+        self._next_ms = 0  # no attempt before
+        self._told = ""  # why it stays master
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this master hands over in a moment: there is a reason, and no attempt has failed lately."""
+        can_begin = self._next_ms <= self._clock() + self._grace_ms
+        return can_begin and bool(self._reason()) and self._is_master() and self._has_target()
+
+    async def run(self) -> None:
+        """Runs for ever."""
+        while True:
+            await asyncio.sleep(PERIOD_MS / 1_000)
+            await self.step()
+
+    async def step(self) -> None:
+        """Hands over if that is due."""
+        reason, now = self._reason(), self._clock()
+        if not reason or not self._is_master():
+            self._since_ms, self._told = None, ""
+            return
+        if self._since_ms is None:
+            self._since_ms = now
+        if now < max(self._since_ms + self._grace_ms, self._next_ms):
+            return
+        if not self._has_target():
+            self._stay(reason, "no other member of the SyncStateSet can take over")
+            return
+        self._next_ms = now + RETRY_MS
+        if not self._told:
+            logger.warning("%s: it hands over", reason)
+        try:
+            await self._give(quiet=bool(self._told))
+        except HandOverError as error:
+            self._stay(reason, str(error))
+
+    def _stay(self, reason: str, why: str) -> None:
+        """Logs why this broker stays master, once."""
+        if why != self._told:
+            logger.error("%s, and this broker stays master: %s", reason, why)
+        self._told = why
