@@ -21,6 +21,7 @@ from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.cluster.route_poll import RoutePoll
 from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
 from keelmq.client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
+from keelmq.client.core.names import check_group
 from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
@@ -88,7 +89,7 @@ class Producer:
         telemetry_directory: str | Path | None = None,
     ) -> None:
         check_shared(client, credentials)
-        self.group, self._close_timeout_ms = group, close_timeout_ms
+        self.group, self._close_timeout_ms = check_group(group), close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
         self._requests = Requests(self._pushed)
@@ -128,6 +129,8 @@ class Producer:
         self._lifecycle = Lifecycle()
 
     async def __aenter__(self) -> Self:
+        """RuntimeError: it was opened before, or is closed."""
+        self._lifecycle.open()
         return self
 
     async def __aexit__(
