@@ -71,7 +71,8 @@ class ClientAdmin:
     # -- offsets -----------------------------------------------------------------------------------------
 
     async def reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
-        """Sets the offsets of a group. Consumers get them with their next pull. Answered when replicated."""
+        """Sets the offsets of a group. Consumers get them with their next pull; one that is suspended is
+        answered now. Answered when replicated."""
         metadata = self._metadata
         if not metadata.gate.writable:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
@@ -91,6 +92,7 @@ class ClientAdmin:
             metadata.resets.set(header.group, header.topic, queue_id, offset)
         metadata.commit_staged()
         await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
+        metadata.resets.wake_pulls()
         return Reply(body=self._offset_table(header.topic, targets))
 
     def _known(self, topic: str, group: str) -> tuple[Topic, Group]:

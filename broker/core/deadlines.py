@@ -59,6 +59,10 @@ class Deadlines(Generic[W]):
         found.sort(key=lambda waiter: waiter.deadline_ms)
         return found
 
+    def every(self) -> list[W]:
+        """Returns all waiters, the oldest first."""
+        return list(self._all)
+
     def sample(self, count: int) -> list[W]:
         """Returns up to `count` waiters, others with each call until all have had their turn."""
         found = list(islice(self._all, count))

@@ -101,6 +101,7 @@ class PullHandler:
         self._subscriptions = PullSubscriptions(context)
         self._waiting: Deadlines[_Waiter] = Deadlines()
         self._failures = RateLimitedLogger(logger, level=logging.ERROR)
+        context.resets.wake_pulls = self.wake_moved
 
     def configure(self) -> None:
         """Forgets the parsed subscriptions, after a setting has changed."""
@@ -221,15 +222,21 @@ class PullHandler:
 
     def _moved(self, command: PullCommand, peer: FastPathPeer, topic: Topic, group: Group) -> bytes | None:
         """Returns, once, the offset that an operator has set for the group (222). None: there is none."""
+        result = self._reset_of(command)
+        if result is None:
+            return None
+        self._latency.observe(self.request_code, ResponseCode.PULL_OFFSET_MOVED, 0)
+        return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
+
+    def _reset_of(self, command: PullCommand) -> GetResult | None:
+        """Takes the queue's pending reset. None: there is none."""
         ext = command.ext
         offset = self._context.resets.take(ext.consumer_group, ext.topic, ext.queue_id)
         if offset is None:
             return None
         low = self._store.min_queue_offset(ext.topic, ext.queue_id)
         high = self._store.max_queue_offset(ext.topic, ext.queue_id)
-        result = GetResult(GetStatus.OFFSET_RESET, offset, low, high, [])
-        self._latency.observe(self.request_code, ResponseCode.PULL_OFFSET_MOVED, 0)
-        return self._reply(command, peer, topic, group, ResponseCode.PULL_OFFSET_MOVED, result)
+        return GetResult(GetStatus.OFFSET_RESET, offset, low, high, [])
 
     def _get(self, command: PullCommand, message_filter: MessageFilter) -> GetResult:
         """Reads the store. A replica never moves a consumer's offset: the replica may be behind."""
@@ -327,6 +334,18 @@ class PullHandler:
         if code == ResponseCode.PULL_NOT_FOUND and self._suspend(waiter):
             return
         self._answer(waiter, code, result)
+
+    def wake_moved(self) -> None:
+        """Answers the suspended pulls of queues whose offset an operator has set (222)."""
+        if not self._resets:
+            return
+        for waiter in self._waiting.every():
+            ext = waiter.command.ext
+            if (ext.consumer_group, ext.topic, ext.queue_id) not in self._resets:
+                continue
+            self._stop_waiting(waiter)
+            if not waiter.peer.is_closing() and (result := self._reset_of(waiter.command)) is not None:
+                self._answer(waiter, ResponseCode.PULL_OFFSET_MOVED, result)
 
     def expire(self, now: int) -> None:
         """Answers the pulls whose timeout is over, and forgets those with a closed connection (CHECKED_MAX of

@@ -34,7 +34,7 @@ class BatchProducer(Producer):
         message. SendError."""
         properties = encode_properties(Message(topic, b""), key)
         pending = PendingSend(topic, body, 0, 0, properties, key, now_ms() + timeout_ms, batch=True)
-        return await self._deliver(pending, queue, timeout_ms, (), ())
+        return await self._deliver(pending, queue, (), ())
 
 
 @dataclass(slots=True)

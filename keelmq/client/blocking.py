@@ -8,7 +8,7 @@ the last. Any thread may call them. Do not use them inside a coroutine: a call w
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +23,7 @@ from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.core.subscription import ALL
+from keelmq.client.daemon_threads import DaemonThreads
 from keelmq.client.hooks import ClientHook
 from keelmq.client.message import Message, MessageExt
 from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
@@ -204,7 +205,7 @@ class BlockingTransactionProducer(_Sender[TransactionProducer]):
                 credentials=credentials,
                 telemetry_directory=telemetry_directory,
             ),
-            lambda: ThreadPoolExecutor(CHECK_THREADS, thread_name_prefix=f"check {group}"),
+            lambda: DaemonThreads(CHECK_THREADS, f"check {group}"),
         )
 
     def transaction(
@@ -277,7 +278,7 @@ class _Member(Blocking[G]):
     """A member of a consumer group: subscribes before the start or while it runs."""
 
     def __init__(
-        self, make: Callable[[], G], make_threads: Callable[[], ThreadPoolExecutor] | None = None
+        self, make: Callable[[], G], make_threads: Callable[[], DaemonThreads] | None = None
     ) -> None:
         super().__init__(make, make_threads)
         self._subscriptions: list[tuple[str, str, str | None]] = []
@@ -374,7 +375,8 @@ BlockingConsumer = BlockingLitePullConsumer
 
 class BlockingPushConsumer(_Member[PushConsumer]):
     """See keelmq.PushConsumer. The listener runs in separate threads, settings.consume_concurrency of them. A
-    listener that takes too long cannot be stopped: its messages are redelivered while it still runs."""
+    listener that takes too long cannot be stopped: its messages are redelivered while it still runs. The
+    threads are daemons: one that hangs does not keep the process alive after close()."""
 
     def __init__(
         self,
@@ -400,5 +402,5 @@ class BlockingPushConsumer(_Member[PushConsumer]):
                 tls=tls,
                 credentials=credentials,
             ),
-            lambda: ThreadPoolExecutor(chosen.consume_concurrency, thread_name_prefix=f"listener {group}"),
+            lambda: DaemonThreads(chosen.consume_concurrency, f"listener {group}"),
         )

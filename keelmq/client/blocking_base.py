@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,6 +14,7 @@ from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.core.send_result import SendResult
+from keelmq.client.daemon_threads import DaemonThreads
 from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.loop_thread import clients_thread
 from keelmq.client.producer.producer import Producer
@@ -32,10 +33,10 @@ class Blocking(Generic[C]):
     """Whether a forked child that inherits it opens a client of its own at the first call."""
 
     def __init__(
-        self, make: Callable[[], C], make_threads: Callable[[], ThreadPoolExecutor] | None = None
+        self, make: Callable[[], C], make_threads: Callable[[], DaemonThreads] | None = None
     ) -> None:
         self._make, self._make_threads = make, make_threads
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._client: C | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False

@@ -7,9 +7,7 @@ it does not block the queue. Of a pull, a damaged record is reported, and the go
 messages.
 """
 
-import itertools
 import logging
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.unique_keys import of_process as unique_keys_of_process
 
 logger = logging.getLogger(__name__)
 
@@ -124,10 +123,8 @@ class DamagedRecord:
 
 
 def unique_keys() -> Iterator[str]:
-    """Yields UNIQ_KEY values of 32 hex digits: 12 random bytes of this process, then a 32-bit counter."""
-    prefix = os.urandom(12).hex().upper()
-    for count in itertools.count():
-        yield f"{prefix}{count & 0xFFFFFFFF:08X}"
+    """Returns the iterator over this process's UNIQ_KEY values (keelmq/runtime/unique_keys.py)."""
+    return unique_keys_of_process
 
 
 def index_keys(message: Message) -> str:

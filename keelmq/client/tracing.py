@@ -75,7 +75,10 @@ class TraceHook(ClientHook):
         self._credentials = credentials
         self.sent = self.failed = 0
         """Records that are stored, and records that were not acknowledged."""
-        self._buffer = TraceBuffer(records_max)
+        self._buffer, self._sending = (
+            TraceBuffer(records_max),
+            0,
+        )  # _sending: records of the message under way
         self._linger_ms, self._flush_timeout_ms = linger_ms, flush_timeout_ms
         self._namesrv_addr = ""
         self._clients = 0
@@ -122,8 +125,11 @@ class TraceHook(ClientHook):
             return
         self._ending.set()
         self._hurry.set()
+        left = 0
         if not await wait_for_event(self._ended, self._flush_timeout_ms):
-            logger.warning("at least %d trace records were not sent in time", len(self._buffer))
+            left = len(self._buffer) + self._sending
+        if left:
+            logger.warning("%d trace records were not sent in time", left)
         await self._tasks.stop()
         producer, self._producer = self._producer, None
         await producer.close()
@@ -247,12 +253,15 @@ class TraceHook(ClientHook):
         """Sends the waiting records. False: a message failed; the others wait."""
         while (found := self._buffer.next_message()) is not None:
             body, keys, count = found
+            self._sending = count
             try:
                 await producer.send(Message(self.topic, body.encode(), keys=keys), timeout_ms=SEND_TIMEOUT_MS)
             except SendError as error:
                 self.failed += count
                 self._warn(error)
                 return False
+            finally:
+                self._sending = 0
             self.sent += count
         return True
 

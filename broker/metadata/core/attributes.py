@@ -12,11 +12,13 @@ import msgspec
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """changeable: it may be changed after creation. allows(text): returns whether the value is legal. done:
-    the values that have an effect, or ask for none; None: all. lacking: what the others ask for in vain."""
+    """changeable: it may be changed after creation. allows(text): returns whether the value is legal. values:
+    what is legal, for errors. done: the values that have an effect, or ask for none; None: all. lacking: what
+    the others ask for in vain."""
 
     changeable: bool
     allows: Callable[[str], bool]
+    values: str
     done: frozenset[str] | None = None
     lacking: str = ""
 
@@ -25,28 +27,32 @@ class Attribute(msgspec.Struct, frozen=True):
         return None if self.done is None or value in self.done else f"{key}={value}: {self.lacking}"
 
 
-def one_of(*values: str) -> Callable[[str], bool]:
-    """Returns an `allows` that accepts these values."""
-    return lambda text: text in values
-
-
 def whole_number(text: str) -> bool:
     """Returns whether the text is a decimal number of 64 bits at most."""
     return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
+def _one_of(
+    *values: str, changeable: bool = True, done: frozenset[str] | None = None, lacking: str = ""
+) -> Attribute:
+    return Attribute(changeable, values.__contains__, " ".join(values), done, lacking)
+
+
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(False, one_of("BatchCQ", "SimpleCQ")),
-    "cleanup.policy": Attribute(
-        False,
-        one_of("DELETE", "COMPACTION"),
-        frozenset({"DELETE"}),
-        "there is no compaction: all messages are kept, and retention deletes the oldest ones of all topics",
+    "queue.type": _one_of("BatchCQ", "SimpleCQ", changeable=False),
+    "cleanup.policy": _one_of(
+        "DELETE",
+        "COMPACTION",
+        changeable=False,
+        done=frozenset({"DELETE"}),
+        lacking="there is no compaction: all messages are kept, and retention deletes the oldest ones of all "
+        "topics",
     ),
-    "message.type": Attribute(True, one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
+    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     "reserve.time": Attribute(
         True,
         whole_number,
+        "a whole number of 64 bits",
         frozenset({"-1"}),
         "a topic has no retention time of its own: all topics share the CommitLog, see fileReservedTime",
     ),
@@ -114,7 +120,7 @@ def alter(
             del after[key]
             continue
         if not attribute.allows(value):
-            raise ValueError(f"value {value!r} is not one of attribute {key}")
+            raise ValueError(f"value {value!r} is not one of attribute {key}: allowed is {attribute.values}")
         if (refusal := attribute.refusal(key, value)) is not None:
             raise ValueError(refusal)
         after[key] = value

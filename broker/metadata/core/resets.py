@@ -5,6 +5,7 @@ ignored, because they are of the old position. A new reset of the same queue rep
 RocketMQ 5.3.3 ConsumerOffsetManager.resetOffsetTable.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 RESETS_MAX: Final = 100_000
@@ -13,11 +14,17 @@ Key: TypeAlias = tuple[str, str, int]
 """group, topic, queue id"""
 
 
+def _nobody() -> None:
+    """No pull is suspended."""
+
+
 class PendingResets:
     """Every pull reads `offsets`, which is nearly always empty."""
 
     def __init__(self, *, resets_max: int = RESETS_MAX) -> None:
         self.offsets: dict[Key, int] = {}
+        self.wake_pulls: Callable[[], None] = _nobody
+        """Answers the suspended pulls of queues that have a reset; set by their handler."""
         self._max = resets_max
 
     def set(self, group: str, topic: str, queue_id: int, offset: int) -> bool:

@@ -8,6 +8,7 @@ change offsets go to the master only.
 A record that is damaged at one replica is asked for at the others, before the pull reports it.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
@@ -284,11 +285,13 @@ class QueueReader:
         may_wait: bool = False,
     ) -> Ok[Resp]:
         """Sends the request until a response has one of the good codes; raises PullError with the last
-        problem at the deadline. `may_wait`: the broker may hold the request for long."""
+        problem at the deadline, which also ends the look-up of a route. `may_wait`: the broker may hold the
+        request for long."""
         deadline_ms = now_ms() + timeout_ms
-        problem = PullError(PullErrorKind.UNREACHABLE, "no attempt was made")
+        problem = PullError(PullErrorKind.NO_ROUTE, "the timeout passed before the first attempt")
         tried: set[str] = set()
-        fresh, failures = False, 0
+        failures = 0
+        fresh = False
 
         def choose(route: TopicRoute) -> str | None:
             if master_only:
@@ -296,11 +299,16 @@ class QueueReader:
             suggested = self._suggested.get(queue, MASTER_ID) if from_suggested else MASTER_ID
             return route.replica(queue.broker_name, suggested)
 
-        while (left_ms := deadline_ms - now_ms()) > 0:
-            found = await self._address(queue, choose, fresh=fresh, master_only=master_only)
+        while deadline_ms > now_ms():
+            try:
+                async with asyncio.timeout((deadline_ms - now_ms()) / 1_000):
+                    found = await self._address(queue, choose, fresh=fresh, master_only=master_only)
+            except TimeoutError:
+                break
+            left_ms = deadline_ms - now_ms()
             if isinstance(found, PullError):
                 problem = found
-            else:
+            elif left_ms > 0:
                 token = self._monitor.expect_poll(found, queue, now_ms()) if may_wait else None
                 try:
                     outcome: Outcome[Resp] = await self._client.call(
@@ -322,7 +330,11 @@ class QueueReader:
                 tried.add(found)
             failures += 1
             read = PausedRead(queue.topic, choose, tried)
-            fresh = await self._monitor.read_failed(read, failures=failures, code=problem.code)
+            try:
+                async with asyncio.timeout((deadline_ms - now_ms()) / 1_000):
+                    fresh = await self._monitor.read_failed(read, failures=failures, code=problem.code)
+            except TimeoutError:
+                break
         raise problem
 
     async def _address(

@@ -25,8 +25,9 @@ from keelmq.client.consumer.inspection import Handle, Inspection
 from keelmq.client.consumer.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, ProcessQueueContext
 from keelmq.client.consumer.queue_locks import LockHolder
-from keelmq.client.consumer.settings import ConsumerSettings, MessageModel
+from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
 from keelmq.client.consumer.unassigned_topics import UnassignedTopics
+from keelmq.client.core.names import check_group
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.rebalance import allocate_averagely, changes
 from keelmq.client.core.subscription import ExpressionType, Subscription, java_hash
@@ -55,6 +56,8 @@ AGAIN = Backoff(first_ms=50, max_ms=2_000)
 """The pause before a failed rebalancing is repeated. Short at first, since the first heartbeat creates the
 group's retry topic, and its route takes a moment."""
 LIST_TIMEOUT_MS = 3_000
+LAST_COMMITS_MS = 1_000
+"""How long close() may take for commits after close_timeout_ms, the time of the listeners."""
 START_WAIT_MS = 3_000
 """How long start() waits for the start offsets."""
 
@@ -90,7 +93,7 @@ class GroupMember:
         credentials: Credentials | None = None,
     ) -> None:
         """`handle`: the listener, for messages that an operator sends; None: the consumer polls."""
-        self.group, self.settings = group, settings
+        self.group, self.settings = check_group(group), settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
         table = OperationTable()
@@ -147,7 +150,9 @@ class GroupMember:
 
     async def start(self) -> None:
         """Registers at the brokers and, if they respond, gets its queues. PullError: a broker refuses an
-        SQL92 subscription. Other failures are not fatal: they are retried with a back-off."""
+        SQL92 subscription. RuntimeError: another broadcasting member uses the same offset file. Other
+        failures are not fatal: they are retried with a back-off."""
+        await self.offsets.open()
         await self._read_routes()
         await self._check_sql()
         self._started = True
@@ -165,16 +170,37 @@ class GroupMember:
         await self._tasks.stop()
         if self._started:
             self._started = False
+            released = list(self.process_queues.values())
             for queue in list(self.process_queues):
                 self._release(queue)
             try:
-                await asyncio.gather(*self._releasing.values())
+                await self._until_released(released)
             finally:  # not before: a listener may run longer than brokers keep a lock (60 s)
                 await self._upkeep.stop()
             await self._membership.leave(consumer_group=self.group)
+        self.offsets.close()
         await self.monitor.close()
         await self.routes.close()
         await self.client.close()
+
+    async def _until_released(self, process_queues: Iterable[ProcessQueue]) -> None:
+        """Waits until the queues are released: listeners end within close_timeout_ms; commits of many queues,
+        or at brokers that do not answer, would take longer."""
+        limit_ms = self.settings.close_timeout_ms + LAST_COMMITS_MS
+        tasks = list(self._releasing.values())
+        _, late = await asyncio.wait(tasks, timeout=limit_ms / 1_000) if tasks else ((), ())
+        for task in late:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        if late:
+            logger.warning(
+                "group %s: the offsets of %d queues are not saved after %d ms: their last messages are "
+                "redelivered", self.group, len(late), limit_ms,
+            )  # fmt: skip
+            await asyncio.gather(*(each.tasks.stop() for each in process_queues))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
 
     # -- subscriptions -----------------------------------------------------------------------------------
 
@@ -213,7 +239,7 @@ class GroupMember:
             group_name=self.group,
             consume_type=self.consume_type,
             message_model=self.settings.model.value,
-            consume_from_where=self.settings.from_where.value,
+            consume_from_where=self.settings.from_where.wire,
             subscription_data_set=self.wire_subscriptions(),
         )
         return HeartbeatData(clientID=self.client_id, consumer_data_set=[consumer])
@@ -282,8 +308,11 @@ class GroupMember:
                 problems[topic] = error
                 balanced = False
             else:
+                if not wanted and not (await self.routes.find(topic)).read_queues:
+                    problems[topic] = RouteError("no queue of it may be read (its perm or readQueueNums)")
                 balanced &= await self._assign(topic, subscription, wanted)
-        self._unassigned.rebalanced(problems, now_ms())
+        subscribed = any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions)
+        self._unassigned.rebalanced(problems, now_ms(), subscribed=subscribed)
         return balanced
 
     async def _wanted(self, topic: str, *, fresh: bool) -> tuple[MessageQueue, ...]:
@@ -354,10 +383,22 @@ class GroupMember:
 
     # -- offsets -----------------------------------------------------------------------------------------
 
-    async def persist(self) -> None:
-        """Saves the offsets of all assigned queues."""
+    async def persist(self) -> list[PullError]:
+        """Saves the offsets of all assigned queues. Returns the failures, which are logged."""
         offsets = {queue: process_queue.commit_offset for queue, process_queue in self.process_queues.items()}
-        await self.offsets.save({queue: offset for queue, offset in offsets.items() if offset is not None})
+        return await self.offsets.save(
+            {queue: offset for queue, offset in offsets.items() if offset is not None}
+        )
+
+    async def commit(self) -> None:
+        """Saves the offsets of all assigned queues. PullError: some are not saved."""
+        problems = await self.persist()
+        if problems:
+            remark = (
+                f"the offsets of {len(problems)} queues are not saved, and will be tried again every "
+                f"{self.settings.persist_interval_ms} ms: {problems[0].remark}"
+            )
+            raise PullError(problems[0].kind, remark, problems[0].code)
 
     async def _persist_for_ever(self) -> None:
         while True:
@@ -366,7 +407,8 @@ class GroupMember:
 
     def _offset_store(self) -> OffsetStore:
         if not self.is_broadcasting:
-            return BrokerOffsets(self.reader)
+            is_strict = self.settings.from_where is ConsumeFromWhere.STRICT_LAST_OFFSET
+            return BrokerOffsets(self.reader, zero_if_young=not is_strict)
         directory = self.settings.offsets_dir or Path.home() / ".keelmq_offsets"
         return LocalOffsets(directory / self.group / f"{self.settings.instance_name or 'DEFAULT'}.json")
 

@@ -108,7 +108,7 @@ class Inspection:
             "PROP_NAMESERVER_ADDR": self._namesrv_addr,
             "PROP_THREADPOOL_CORE_SIZE": str(member.settings.consume_concurrency),
             "PROP_DAMAGED_MESSAGES": str(member.damage.skipped),
-            "consumeFromWhere": member.settings.from_where.value,
+            "consumeFromWhere": member.settings.from_where.wire,
             "consumerGroup": member.group,
             "messageModel": member.settings.model.value,
             "pause": str(not member.running.is_set()).lower(),

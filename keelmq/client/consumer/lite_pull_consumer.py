@@ -10,9 +10,10 @@ at the next poll, or at commit(); with auto_commit=False only at commit().
 """
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.group import GroupMember
@@ -32,8 +33,9 @@ POLL_MAX = 32
 
 
 class LitePullConsumer:
-    """Polls for messages. `auto_commit`: each poll marks the messages that were returned before as consumed.
-    False: only commit() does. `credentials`: all requests are signed with them."""
+    """Polls for messages, in one task or thread. `auto_commit`: each poll marks the messages that were
+    returned before as consumed. False: only commit() does; several tasks may then poll. `credentials`: all
+    requests are signed with them."""
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class LitePullConsumer:
         )
         self._arrived = asyncio.Event()
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []
-        self._turn = 0
+        self._turn = self._waits = 0
+        self._reader: asyncio.Task[Any] | None = None  # the last task that read
         self._lifecycle = Lifecycle()
 
     @property
@@ -104,36 +107,36 @@ class LitePullConsumer:
     async def __anext__(self) -> MessageExt:
         """Returns the next message, however long it takes. It counts as consumed when the loop requests the
         one after it (auto_commit=False: at commit()), so after `break`, or an error in the loop's body, it is
-        redelivered. RuntimeError: the consumer was not opened. DamagedMessageError: a queue has stopped at a
-        damaged message (on_damaged=STOP), and no other message is left."""
+        redelivered. RuntimeError: the consumer was not opened, or another task reads it.
+        DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
+        is left."""
         if not self._lifecycle.is_closed:
             self._lifecycle.check_open()
-        if self.auto_commit:
-            self._finish_given()
-        while not self._lifecycle.is_closed:
-            found = self._take(1)
-            if found:
-                return found[0]
-            self._arrived.clear()
-            await self._arrived.wait()
+        with self._reading():
+            while not self._lifecycle.is_closed:
+                found = self._take(1)
+                if found:
+                    return found[0]
+                self._arrived.clear()
+                await self._arrived.wait()
         raise StopAsyncIteration
 
     async def poll(self, max_nums: int = POLL_MAX, *, timeout_ms: int = POLL_TIMEOUT_MS) -> list[MessageExt]:
         """Returns up to max_nums messages as soon as there is one, or none after timeout_ms. Messages of one
-        queue are in order of their offsets; queues take turns. RuntimeError: the consumer is not open.
+        queue are in order of their offsets; queues take turns. RuntimeError: the consumer is not open, or
+        another task reads it.
         DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
         is left."""
         self._lifecycle.check_open()
-        if self.auto_commit:
-            self._finish_given()
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                while not self._lifecycle.is_closed:
-                    found = self._take(max_nums)
-                    if found:
-                        return found
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                with self._reading():
+                    while not self._lifecycle.is_closed:
+                        found = self._take(max_nums)
+                        if found:
+                            return found
+                        self._arrived.clear()
+                        await self._arrived.wait()
         except TimeoutError:
             pass
         return []
@@ -152,11 +155,11 @@ class LitePullConsumer:
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Marks all returned messages as consumed, and saves the offsets at the brokers. RuntimeError: the
-        consumer is not open."""
+        """Marks all returned messages as consumed, and saves the offsets at the brokers. PullError: some are
+        not saved; they will be tried again. RuntimeError: the consumer is not open."""
         self._lifecycle.check_open()
         self._finish_given()
-        await self._member.persist()
+        await self._member.commit()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues reading the queue at `offset`. ValueError: the queue is not assigned to this consumer."""
@@ -214,6 +217,26 @@ class LitePullConsumer:
             for process_queue in process_queues:
                 process_queue.damage.check()
         return found
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """The block of a task that takes messages. With auto_commit it marks those that were returned before
+        as consumed. RuntimeError: they are another task's, which still works on them, or waits for more."""
+        task, other = asyncio.current_task(), self._reader
+        if self.auto_commit:
+            if other is not None and other is not task and not other.done() and (self._given or self._waits):
+                raise RuntimeError(
+                    f"{other.get_name()} reads this consumer already, and this call would commit its "
+                    "messages: use a consumer for each task, or call commit() before another task reads, "
+                    "or use auto_commit=False"
+                )
+            self._finish_given()
+        self._reader = task
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
 
     def _finish_given(self) -> None:
         for process_queue, window, messages in self._given:

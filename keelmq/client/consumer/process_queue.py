@@ -237,9 +237,11 @@ class ProcessQueue:
             self.seek(begin)
         else:
             self.seek(begin)
-        logger.warning(
-            "the broker does not have offset %d of %s: reading continues at %d", asked, self.queue, begin
-        )
+        if result.min_offset <= asked <= result.max_offset:
+            text = "an operator has reset the offset of %s from %d: reading continues at %d"
+        else:
+            text = "the broker does not have the offset of %s, %d: reading continues at %d"
+        logger.warning(text, self.queue, asked, begin)
 
     async def _until_space(self, window: Window) -> None:
         await self._until_running()
@@ -273,7 +275,7 @@ class ProcessQueue:
         if self.queue.topic.startswith(RETRY_PREFIX):
             return 0
         match settings.from_where:
-            case ConsumeFromWhere.LAST_OFFSET:
+            case ConsumeFromWhere.LAST_OFFSET | ConsumeFromWhere.STRICT_LAST_OFFSET:
                 return await reader.max_offset(self.queue)
             case ConsumeFromWhere.FIRST_OFFSET:
                 return await reader.min_offset(self.queue)

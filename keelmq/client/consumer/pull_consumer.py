@@ -22,6 +22,7 @@ from keelmq.client.cluster.queue_reader import (
 )
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.consumer.damage import describe
+from keelmq.client.core.names import check_group
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import Lifecycle
@@ -62,11 +63,13 @@ class PullConsumer:
         self._monitor = BrokerMonitor(
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
         )  # not replaced masters: a producer may send over a shared client
-        self._reader = QueueReader(self._client, self._monitor, group)
+        self._reader = QueueReader(self._client, self._monitor, check_group(group))
         self._lifecycle = Lifecycle()
         self._damaged = RateLimitedLogger(logger, level=logging.ERROR)
 
     async def __aenter__(self) -> Self:
+        """RuntimeError: it was opened before, or is closed."""
+        self._lifecycle.open()
         return self
 
     async def __aexit__(

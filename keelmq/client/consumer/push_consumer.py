@@ -159,5 +159,5 @@ class PushConsumer:
         await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
 
     async def commit(self) -> None:
-        """Saves the offsets now, in addition to every persist_interval_ms."""
-        await self._member.persist()
+        """Saves the offsets now, in addition to every persist_interval_ms. PullError: some are not saved."""
+        await self._member.commit()

@@ -90,7 +90,7 @@ class SendBack:
             max_reconsume_times=maximum,
         )
         try:
-            await self._sender.deliver(pending_send, None, COPY_TIMEOUT_MS)
+            await self._sender.deliver(pending_send, None)
         except SendError as error:
             logger.warning("cannot send message %s to the retry topic: %s", message.msg_id, error)
             return False

@@ -17,11 +17,19 @@ class MessageModel(Enum):
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without a committed offset begins. Retry topics are always read from their start."""
+    """Where a group without a committed offset begins in a queue. Retry topics are always read from their
+    start. As in RocketMQ, LAST_OFFSET and TIMESTAMP begin with the oldest message of a *young* queue: one
+    that still has its first message, which is recent (in the broker's memory)."""
 
-    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # new messages only; everything if the topic is young
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"  # new messages only; all messages of a young queue
+    STRICT_LAST_OFFSET = "STRICT_LAST_OFFSET"  # new messages only, also in a young queue; not in RocketMQ
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"  # the oldest stored message
-    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"  # consume_timestamp_ms
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"  # consume_timestamp_ms; all messages of a young queue
+
+    @property
+    def wire(self) -> str:
+        """Returns RocketMQ's name, for heartbeats."""
+        return ConsumeFromWhere.LAST_OFFSET.value if self is self.STRICT_LAST_OFFSET else self.value
 
 
 class DamagedPolicy(Enum):
@@ -37,6 +45,7 @@ class ConsumerSettings:
 
     model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    """Of a new group. The default also gets the old messages of a young queue: see ConsumeFromWhere."""
     consume_timestamp_ms: int | None = None
     """For TIMESTAMP: ms since 1970; None: half an hour before the start."""
 
@@ -73,11 +82,12 @@ class ConsumerSettings:
     rebalance_interval_ms: int = 20_000
     persist_interval_ms: int = 5_000
     close_timeout_ms: int = 10_000
-    """How long close() waits for running listeners."""
+    """How long close() waits for running listeners. The last commits may take LAST_COMMITS_MS more."""
 
     instance_name: str | None = None
     """Part of the client id, and of the offset file of a broadcasting member; None: the process id, and
-    "DEFAULT" for that file. Two broadcasting members on one machine need two names."""
+    "DEFAULT" for that file. Two broadcasting members on one machine need two names: the second one with the
+    same offset file does not start (RuntimeError)."""
     offsets_dir: Path | None = None
     """The folder for offset files of broadcasting members; None: ~/.keelmq_offsets."""
 

@@ -23,10 +23,21 @@ class UnassignedTopics:
         self._group = group
         self._since_ms: dict[str, int] = {}
         self._next_ms = 0
+        self._no_topic_since_ms: int | None = None
+        self._no_topic_next_ms = 0
 
-    def rebalanced(self, problems: Mapping[str, Exception], now_ms: int) -> None:
+    def rebalanced(self, problems: Mapping[str, Exception], now_ms: int, *, subscribed: bool = True) -> None:
         """Takes the topics whose assignment failed just now, and why. Logs a warning if it has failed for
-        long, once in a minute."""
+        long, once in a minute. `subscribed` False: there is no subscription; this is told likewise."""
+        if subscribed:
+            self._no_topic_since_ms, self._no_topic_next_ms = None, 0
+        elif self._no_topic_since_ms is None:
+            self._no_topic_since_ms = now_ms
+        elif now_ms - self._no_topic_since_ms >= WARN_AFTER_MS and now_ms >= self._no_topic_next_ms:
+            self._no_topic_next_ms = now_ms + WARN_EVERY_MS
+            logger.warning(
+                "group %s gets no messages: it subscribes to no topic, see subscribe()", self._group
+            )
         self._since_ms = {topic: self._since_ms.get(topic, now_ms) for topic in problems}
         overdue = [topic for topic, since in self._since_ms.items() if now_ms - since >= WARN_AFTER_MS]
         if not overdue:

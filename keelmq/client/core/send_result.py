@@ -37,9 +37,9 @@ class SendResult:
 class SendErrorKind(Enum):
     """Why a send failed, and whether the message may be stored."""
 
-    NO_ROUTE = (
-        "no route"  # surely not stored: no name server answered, or none knows the topic or a master of it
-    )
+    # Surely not stored: no name server answered, or none knows the topic or a master of it, or the timeout
+    # passed before the first attempt.
+    NO_ROUTE = "no route"
     REFUSED = "refused"  # surely not stored: a broker refused it, or no broker could be reached
     UNKNOWN = "unknown"  # at least one attempt may be stored
     CLOSED = "closed"  # surely not stored: the producer was closed

@@ -21,6 +21,7 @@ from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.cluster.route_poll import RoutePoll
 from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
 from keelmq.client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
+from keelmq.client.core.names import check_group
 from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
@@ -88,7 +89,7 @@ class Producer:
         telemetry_directory: str | Path | None = None,
     ) -> None:
         check_shared(client, credentials)
-        self.group, self._close_timeout_ms = group, close_timeout_ms
+        self.group, self._close_timeout_ms = check_group(group), close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
         self._requests = Requests(self._pushed)
@@ -128,6 +129,8 @@ class Producer:
         self._lifecycle = Lifecycle()
 
     async def __aenter__(self) -> Self:
+        """RuntimeError: it was opened before, or is closed."""
+        self._lifecycle.open()
         return self
 
     async def __aexit__(
@@ -172,12 +175,12 @@ class Producer:
         after the previous one was acknowledged. SendError: the deadline passed, or a broker's refusal
         was final. ValueError: the protocol cannot carry the message."""
         self._check_open()  # before the hooks, which must not start after close()
-        return await self._send(message, choice_of(queue, key), timeout_ms)
+        return await self._send(message, choice_of(queue, key), now_ms() + timeout_ms)
 
-    async def _send(self, message: Message, choice: Choice, timeout_ms: int) -> SendResult:
+    async def _send(self, message: Message, choice: Choice, deadline_ms: int) -> SendResult:
         message = self._hooks.before_send(message)
-        pending_send = self._pending_send(message, now_ms() + timeout_ms)
-        return await self._deliver(pending_send, choice, timeout_ms, (message,), (pending_send.unique_key,))
+        pending_send = self._pending_send(message, deadline_ms)
+        return await self._deliver(pending_send, choice, (message,), (pending_send.unique_key,))
 
     async def send_async(
         self,
@@ -196,7 +199,7 @@ class Producer:
         if self._closed:
             self._slots.release()
             self._check_open()
-        task = asyncio.create_task(self._send(message, choice, timeout_ms))
+        task = asyncio.create_task(self._send(message, choice, now_ms() + timeout_ms))
         self._tasks.add(task)
         task.add_done_callback(partial(self._send_done, callback))
         return task
@@ -205,7 +208,8 @@ class Producer:
         """Makes one attempt without a response: fast, but the caller does not learn whether the message
         arrived. SendError: it was certainly not sent."""
         self._check_open()
-        pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
+        deadline_ms = now_ms() + SEND_TIMEOUT_MS
+        pending_send = self._pending_send(self._hooks.before_send(message), deadline_ms)
         await self._sender.oneway(pending_send, choice_of(queue, key))
         self._introduce()
 
@@ -219,9 +223,11 @@ class Producer:
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> list[SendResult]:
         """Sends messages of one topic in as few requests as `bytes_max` allows; returns one result for each
-        message, in order. A request is stored as a whole or not at all. SendError.sent has the results of
-        the requests before the one that failed. ValueError: the messages cannot be in one batch."""
+        message, in order. A request is stored as a whole or not at all. `timeout_ms`: of the whole call.
+        SendError.sent has the results of the requests before the one that failed. ValueError: the messages
+        cannot be in one batch."""
         self._check_open()
+        deadline_ms = now_ms() + timeout_ms
         messages = [self._hooks.before_send(message) for message in messages]
         topic, wait = one_batch(messages)
         keys = [next(self._unique_keys) for _ in messages]
@@ -234,13 +240,9 @@ class Producer:
             part = slice(len(results), len(results) + count)
             mine = keys[part]
             properties = encode_properties(Message(topic, b"", wait=wait), mine[0])
-            pending_send = PendingSend(
-                topic, body, 0, 0, properties, mine[0], now_ms() + timeout_ms, batch=True
-            )  # each request gets the whole timeout
+            pending_send = PendingSend(topic, body, 0, 0, properties, mine[0], deadline_ms, batch=True)
             try:
-                result = await self._deliver(
-                    pending_send, choice_of(queue, key), timeout_ms, messages[part], mine
-                )
+                result = await self._deliver(pending_send, choice_of(queue, key), messages[part], mine)
             except SendError as error:
                 raise SendError(
                     error.kind, error.remark, error.attempts, error.msg_id, tuple(results)
@@ -268,9 +270,9 @@ class Producer:
         )
         with self._requests.waiting(correlation_id) as answer:
             await self._become_known(message.topic, timeout_ms)
-            left_ms = max(1, deadline_ms - now_ms())
-            sent = await self.send(
-                replace(message, properties=properties), queue=queue, key=key, timeout_ms=left_ms
+            self._check_open()
+            sent = await self._send(
+                replace(message, properties=properties), choice_of(queue, key), deadline_ms
             )
             await asyncio.wait((answer,), timeout=max(0, deadline_ms - now_ms()) / 1_000)
             if not answer.done():
@@ -309,20 +311,19 @@ class Producer:
         self,
         pending_send: PendingSend,
         choice: Choice,
-        timeout_ms: int,
         messages: Sequence[Message],
         keys: Sequence[str],
     ) -> SendResult:
         """`messages` and their `keys`: the content of the pending send, for the hooks."""
         result: SendResult | None = None
         if not self._hooks:
-            result = await self._sender.deliver(pending_send, choice, timeout_ms)
+            result = await self._sender.deliver(pending_send, choice)
             self._introduce()
             return result
         started_ms, started_wall_ms = now_ms(), wall_ms()
         error: BaseException | None = None
         try:
-            result = await self._sender.deliver(pending_send, choice, timeout_ms)
+            result = await self._sender.deliver(pending_send, choice)
             self._introduce()
             return result
         except (SendError, asyncio.CancelledError) as caught:

@@ -31,7 +31,7 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-NO_ATTEMPT = "no attempt was made"
+NO_ATTEMPT = "the timeout passed before the first attempt"
 DENIALS_MAX = 3
 """NO_PERMISSION ends a send after this many attempts, as RocketMQ's producers end all: another broker may
 permit it, but waiting does not help."""
@@ -64,11 +64,19 @@ class PendingSend:
     last_address: str = ""
     problem: SendErrorKind = SendErrorKind.NO_ROUTE
     remark: str = NO_ATTEMPT
+    answer: str = ""  # the remark of the last response of a broker or a name server
 
-    def fail(self, kind: SendErrorKind, remark: str) -> None:
-        """Records why the latest attempt failed. CLOSED stays: an attempt that ends after close() does not
-        replace it."""
-        if self.problem is not SendErrorKind.CLOSED:
+    def fail(self, kind: SendErrorKind, remark: str, *, answered: bool = True) -> None:
+        """Records why the latest attempt failed. `answered`: a server said so. Without an answer (no server
+        could be reached) the kind stays that of the last answer, and the remark names both. CLOSED stays:
+        an attempt that ends after close() does not replace it."""
+        if self.problem is SendErrorKind.CLOSED:
+            return
+        if answered:
+            self.problem, self.remark, self.answer = kind, remark, remark
+        elif self.answer:
+            self.remark = f"{self.answer}; then: {remark}"
+        else:
             self.problem, self.remark = kind, remark
 
     def sends_again(self, code: int) -> bool:

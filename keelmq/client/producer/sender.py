@@ -89,13 +89,13 @@ class Sender:
             if not limit.expired():
                 limit.reschedule(now)
 
-    async def deliver(self, pending_send: PendingSend, choice: Choice, timeout_ms: int) -> SendResult:
-        """Returns when a broker acknowledged the message. SendError: the deadline passed, or a refusal
-        was final."""
+    async def deliver(self, pending_send: PendingSend, choice: Choice) -> SendResult:
+        """Returns when a broker acknowledged the message. SendError: pending_send.deadline_ms passed, or a
+        refusal was final. No attempt begins after the deadline."""
         if self._closed:
             pending_send.fail(SendErrorKind.CLOSED, "the producer is closed")
             raise pending_send.error()
-        limit = asyncio.timeout(timeout_ms / 1_000)
+        limit = _until(pending_send.deadline_ms)
         try:
             async with limit:
                 self._under_way[limit] = pending_send
@@ -109,20 +109,26 @@ class Sender:
 
     async def oneway(self, pending_send: PendingSend, choice: Choice) -> None:
         """Makes one attempt without a response. SendError: the message was certainly not sent."""
-        queue, address = await self._target(pending_send, choice)
-        if queue is None or address is None:
-            raise pending_send.error()
-        pending_send.attempts += 1
         try:
-            is_sent = await self._client.oneway(
-                address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
-            )
+            async with _until(pending_send.deadline_ms):
+                queue, address = await self._target(pending_send, choice)
+                if queue is None or address is None:
+                    raise pending_send.error()
+                _check_time(pending_send)
+                pending_send.attempts += 1
+                is_sent = await self._client.oneway(
+                    address, SEND_MESSAGE_V2, self._header(pending_send, queue), pending_send.body
+                )
         except LocalProtocolError as error:
             raise ValueError(f"the message cannot be sent: {error}") from None
+        except TimeoutError:
+            if pending_send.attempts:
+                pending_send.fail(SendErrorKind.REFUSED, f"{address}: no connection in time", answered=False)
+            raise pending_send.error() from None
         if not is_sent:
             self._note_failure(queue)
             self._monitor.unreachable(queue, sends_again=False)
-            pending_send.fail(SendErrorKind.REFUSED, f"{address} cannot be reached")
+            pending_send.fail(SendErrorKind.REFUSED, f"{address} cannot be reached", answered=False)
             raise pending_send.error()
 
     # -- attempts ----------------------------------------------------------------------------------------
@@ -181,7 +187,7 @@ class Sender:
         try:
             await self._monitor.route(pending_send.topic, fresh=True, of_send=True)
         except RouteError as error:
-            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
+            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark, answered=error.code is not None)
             if error.code == ResponseCode.NO_PERMISSION:
                 raise pending_send.error() from None
 
@@ -193,7 +199,7 @@ class Sender:
         try:
             route = await self._routes.find(pending_send.topic, borrow=True)
         except RouteError as error:
-            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark)
+            pending_send.fail(SendErrorKind.NO_ROUTE, error.remark, answered=error.code is not None)
             if error.code == ResponseCode.NO_PERMISSION:
                 raise pending_send.error() from None
             return None, None
@@ -291,11 +297,11 @@ class Sender:
                 if self._gaps is not None:
                     self._gaps.failed(queue.broker_name, started_ms, code)
                 pending_send.uncertain += code in STORED_CODES
-                pending_send.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
                 if code == ResponseCode.RPC_SEND_TO_CHANNEL_FAILED:
-                    pending_send.fail(SendErrorKind.REFUSED, remark)
+                    pending_send.fail(SendErrorKind.REFUSED, remark, answered=False)
                     self._monitor.unreachable(queue, sends_again=True)
                 else:
+                    pending_send.fail(SendErrorKind.REFUSED, f"{address} answered {code} {remark}".rstrip())
                     again = pending_send.sends_again(code)
                     name, topic = queue.broker_name, pending_send.topic
                     self._monitor.refused(address, name, topic, started_ms, code, sends_again=again)
@@ -305,7 +311,7 @@ class Sender:
                 if self._gaps is not None:
                     self._gaps.failed(queue.broker_name, started_ms)
                 pending_send.uncertain += 1
-                pending_send.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}")
+                pending_send.fail(SendErrorKind.UNKNOWN, f"{address}: {remark}", answered=False)
                 self._monitor.unreachable(queue, sends_again=True)
         self._note_failure(queue)
         return None
@@ -313,12 +319,14 @@ class Sender:
     async def _attempt(
         self, pending_send: PendingSend, queue: MessageQueue, address: str, started_ms: int
     ) -> Outcome[SendMessageResponse]:
-        """Returns what the broker answered. ValueError: no frame can carry the message."""
+        """Returns what the broker answered. ValueError: no frame can carry the message. TimeoutError: the
+        deadline has passed, and nothing was sent."""
         header = self._header(pending_send, queue)
+        _check_time(pending_send)
         pending_send.attempts += 1
         pending_send.last_broker, pending_send.last_address = queue.broker_name, address
         pending_send.in_doubt = True
-        timeout_ms = max(1, min(ATTEMPT_TIMEOUT_MS, pending_send.deadline_ms - started_ms))
+        timeout_ms = min(ATTEMPT_TIMEOUT_MS, pending_send.deadline_ms - started_ms)
         token = self._monitor.expect_answer(address, queue, started_ms)
         try:
             return await self._client.call(
@@ -333,3 +341,16 @@ class Sender:
     def _note_failure(self, queue: MessageQueue) -> None:
         if self._faults is not None:
             self._faults.failed(queue.broker_name, now_ms=now_ms())
+
+
+def _until(deadline_ms: int) -> asyncio.Timeout:
+    """Returns the time limit of a block: `deadline_ms` of now_ms()."""
+    return asyncio.timeout((deadline_ms - now_ms()) / 1_000)
+
+
+def _check_time(pending_send: PendingSend) -> None:
+    """TimeoutError: the deadline has passed. The event loop may have been busy, and the limit of the block
+    takes effect at the next suspension only: an attempt without time left would store a copy that nobody
+    waits for."""
+    if now_ms() >= pending_send.deadline_ms:
+        raise TimeoutError

@@ -136,6 +136,7 @@ class TransactionProducer(Producer):
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 
     async def __aenter__(self) -> Self:
+        await super().__aenter__()
         for topic in self._topics:
             try:
                 await self._routes.refresh(topic)

@@ -38,7 +38,7 @@ class Desk:
         if self.refuses:
             raise PullError(PullErrorKind.REFUSED, "no", 14)
 
-    async def deliver(self, letter: PendingSend, choice: Any, timeout_ms: int) -> None:
+    async def deliver(self, letter: PendingSend, choice: Any) -> None:
         self.letters.append(letter)
         if not self.copies:
             raise SendError(SendErrorKind.NO_ROUTE, "no", 1)

@@ -201,3 +201,18 @@ def test_attributes_of_groups_have_no_effect() -> None:
         with pytest.raises(ValueError, match=f"unsupported key: {key}; known are none"):
             alter(GROUP_ATTRIBUTES, {}, {f"+{key}": "1"}, creating=True)
         assert alter(GROUP_ATTRIBUTES, {key: "1"}, {f"-{key}": ""}, creating=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("message.type", "Delay", "UNSPECIFIED NORMAL FIFO DELAY TRANSACTION MIXED"),
+        ("queue.type", "x", "BatchCQ SimpleCQ"),
+        ("reserve.time", "1d", "a whole number of 64 bits"),
+    ],
+)
+def test_an_illegal_value_is_answered_with_the_legal_ones(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"value '{value}' is not one of attribute {key}: allowed is {allowed}"
+    ):
+        alter(TOPIC_ATTRIBUTES, {}, {f"+{key}": value}, creating=True)

@@ -128,3 +128,17 @@ async def test_a_name_server_that_closes_a_plain_connection_may_take_tls_only() 
             await routes.refresh("T")
         await routes.close()
         await client.close()
+
+
+def test_the_kind_of_an_error_is_that_of_the_last_answer() -> None:
+    """A refusal was hidden by the name server that could not be reached afterwards."""
+    send = PendingSend("t", b"", 0, 0, "", "key", 0, attempts=2)
+    send.fail(SendErrorKind.NO_ROUTE, "no name server answered", answered=False)
+    assert send.error().kind is SendErrorKind.NO_ROUTE
+    send.fail(SendErrorKind.REFUSED, "h:2 answered 2 busy")
+    send.fail(SendErrorKind.NO_ROUTE, "no name server answered", answered=False)
+    assert str(send.error()) == (
+        "refused after 2 attempts: h:2 answered 2 busy; then: no name server answered"
+    )
+    send.fail(SendErrorKind.NO_ROUTE, "no master")
+    assert (send.error().kind, send.error().remark) == (SendErrorKind.NO_ROUTE, "no master")

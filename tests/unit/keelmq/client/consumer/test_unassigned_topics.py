@@ -4,12 +4,17 @@ import logging
 
 import pytest
 
+from keelmq import Consumer, PushConsumer
+from keelmq.client.admin import AdminClient
 from keelmq.client.consumer import unassigned_topics
 from keelmq.client.consumer.group import GroupMember
 from keelmq.client.consumer.process_queue import ProcessQueue
 from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.consumer.unassigned_topics import WARN_AFTER_MS, WARN_EVERY_MS, UnassignedTopics
 from keelmq.client.core.subscription import Subscription
+from keelmq.remoting.operations.route import TopicConfig
+from pytest_keelmq.cluster import TestBroker
+from tests.support.client_parts import Seen, until
 
 ERROR = ValueError("no name server answered")
 
@@ -64,3 +69,32 @@ async def test_a_member_without_a_name_server_warns(
         "group g: the queues of T cannot be assigned for 0 s now: no name server answered (127.0.0.1:1"
         in caplog.text
     )
+
+
+def test_a_member_without_a_subscription_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    topics = UnassignedTopics("g")
+    for at_ms in range(0, WARN_AFTER_MS + WARN_EVERY_MS + 1, 1_000):
+        topics.rebalanced({}, at_ms, subscribed=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "group g gets no messages: it subscribes to no topic, see subscribe()"
+    ] * 2
+    caplog.clear()
+    topics.rebalanced({}, 99_000_000)
+    topics.rebalanced({}, 99_000_001, subscribed=False)
+    assert not caplog.records
+
+
+async def test_a_topic_that_nobody_may_read_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unassigned_topics, "WARN_AFTER_MS", 0)
+    with TestBroker() as broker:
+        broker.create_topic("T", queues=1)
+        config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=2)
+        async with AdminClient() as admin:
+            await admin.update_topic(broker.broker_addr, config)
+        async with Consumer(broker.namesrv_addr, "g").subscribe("T") as consumer:
+            consumer._member.rebalance_soon()
+            await until(lambda: "no queue of it may be read" in caplog.text, "the warning")
+        async with PushConsumer(broker.namesrv_addr, "h", Seen()) as pushed:  # only its retry topic
+            await until(lambda: pushed._member._unassigned._no_topic_since_ms is not None)

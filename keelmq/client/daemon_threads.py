@@ -1,0 +1,67 @@
+"""DaemonThreads: a pool for functions of the application, which may never return.
+
+The threads of concurrent.futures.ThreadPoolExecutor are joined when the interpreter ends: a listener that
+hangs would keep the process alive after close() has given up on it.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DaemonThreads(Executor):
+    """An Executor of at most `threads_max` daemon threads, which start when they are needed."""
+
+    def __init__(self, threads_max: int, name: str) -> None:
+        self._threads_max, self._name = threads_max, name
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._shut = False
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Runs the function in a thread. RuntimeError: after shutdown()."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._shut:
+                raise RuntimeError(f"the threads of {self._name} were shut down")
+            self._jobs.put((future, partial(function, *args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._threads_max:
+                name = f"{self._name}_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the threads after the functions that were submitted; cancel_futures: after those that run."""
+        with self._lock:
+            self._shut = True
+            while cancel_futures and not self._jobs.empty():
+                job = self._jobs.get()
+                if job is not None:
+                    job[0].cancel()
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function()
+                except BaseException as error:  # noqa: BLE001 - the future's owner gets it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del job, future, function  # an idle thread keeps no message alive
+            self._idle.release()
