@@ -106,7 +106,7 @@ class GroupMember:
         self.monitor = BrokerMonitor(
             self.client, self.routes, cuts_replaced=True, probe_interval_ms=settings.probe_interval_ms
         )
-        self.reader = QueueReader(self.client, self.monitor, group)
+        self.reader = QueueReader(self.client, self.monitor, group, body_bytes_max=settings.body_bytes_max)
         self.offsets = self._offset_store()
         self.process_queues: dict[MessageQueue, ProcessQueue] = {}
         self.running = asyncio.Event()

@@ -25,6 +25,7 @@ from keelmq.client.consumer.damage import describe
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import Lifecycle
+from keelmq.client.message import BODY_BYTES_MAX
 from keelmq.remoting.client import RemotingClient
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
@@ -39,8 +40,9 @@ __all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStat
 class PullConsumer:
     """Reads queues by offset. `client`: a RemotingClient to share; without it the consumer owns one and
     closes it. `probe_interval_ms`: after this long without a response, a broker with waiting pulls gets a
-    small request, to find out whether it hangs. `tls`: see Producer. `credentials`: all requests are
-    signed with them."""
+    small request, to find out whether it hangs. `body_bytes_max`: bytes of one inflated body, and of all of
+    one pull; a message with a longer one is in result.damaged. `tls`: see Producer. `credentials`: all
+    requests are signed with them."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class PullConsumer:
         *,
         client: RemotingClient | None = None,
         probe_interval_ms: int = PROBE_INTERVAL_MS,
+        body_bytes_max: int = BODY_BYTES_MAX,
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
@@ -62,7 +65,7 @@ class PullConsumer:
         self._monitor = BrokerMonitor(
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
         )  # not replaced masters: a producer may send over a shared client
-        self._reader = QueueReader(self._client, self._monitor, group)
+        self._reader = QueueReader(self._client, self._monitor, group, body_bytes_max=body_bytes_max)
         self._lifecycle = Lifecycle()
         self._damaged = RateLimitedLogger(logger, level=logging.ERROR)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS
 from keelmq.client.consumer.damage import DamagedListener
 from keelmq.client.core.window import Limits
+from keelmq.client.message import BODY_BYTES_MAX
 
 
 class MessageModel(Enum):
@@ -57,6 +58,10 @@ class ConsumerSettings:
     """How long the broker may hold a pull of an empty queue."""
     limits: Limits = field(default_factory=Limits)
     """Per queue: while a limit is reached, nothing more is pulled."""
+
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Bytes of one inflated body, and of all inflated bodies of one pull. A message with a longer body is
+    treated as a damaged one (on_damaged)."""
 
     on_damaged: DamagedPolicy = DamagedPolicy.SKIP
     """Every damaged message is logged at ERROR with topic, queue and offset."""

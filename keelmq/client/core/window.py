@@ -19,8 +19,8 @@ class HeldMessage(Protocol):
         """Returns the message's offset in its queue."""
 
     @property
-    def stored_bytes(self) -> int:
-        """Returns the size of its CommitLog record."""
+    def held_bytes(self) -> int:
+        """Returns about how much memory it takes."""
 
 
 M = TypeVar("M", bound=HeldMessage)
@@ -79,7 +79,7 @@ class OffsetWindow(Generic[M]):
             offset = message.queue_offset
             if self._top < offset and self.next_offset <= offset:
                 self._held[offset] = message
-                self.held_bytes += message.stored_bytes
+                self.held_bytes += message.held_bytes
                 self._ready.append(offset)
                 self._top = offset
         self.next_offset = max(self.next_offset, next_offset, self._top + 1)
@@ -95,7 +95,7 @@ class OffsetWindow(Generic[M]):
         """Marks messages as consumed or sent back. Safe to repeat."""
         for message in messages:
             if self._held.pop(message.queue_offset, None) is not None:
-                self.held_bytes -= message.stored_bytes
+                self.held_bytes -= message.held_bytes
 
     def put_back(self, messages: Sequence[M]) -> None:
         """Makes messages available to take() again, before later ones."""
@@ -109,4 +109,4 @@ class OffsetWindow(Generic[M]):
         assert all(offset < self.next_offset for offset in offsets), "nothing is held that was not pulled"
         assert set(self._ready) <= set(offsets), "only held messages are ready"
         assert list(self._ready) == sorted(self._ready), "in order"
-        assert self.held_bytes == sum(message.stored_bytes for message in self._held.values())
+        assert self.held_bytes == sum(message.held_bytes for message in self._held.values())

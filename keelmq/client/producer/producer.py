@@ -27,6 +27,7 @@ from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult,
 from keelmq.client.hooks import ClientHook, Hooks, SendTrace
 from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import Message, MessageExt, encode_properties, unique_keys
+from keelmq.client.producer.compression import COMPRESS_OVER_BYTES
 from keelmq.client.producer.request_reply import (
     REPLY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -52,7 +53,6 @@ __all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
 SEND_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 5_000
 IN_FLIGHT_MAX = 1_024
-COMPRESS_OVER_BYTES = 4_096
 
 Callback = Callable[[SendResult | SendError], None]
 
@@ -177,6 +177,7 @@ class Producer:
     async def _send(self, message: Message, choice: Choice, timeout_ms: int) -> SendResult:
         message = self._hooks.before_send(message)
         pending_send = self._pending_send(message, now_ms() + timeout_ms)
+        await pending_send.compress(self._compress_over_bytes)
         return await self._deliver(pending_send, choice, timeout_ms, (message,), (pending_send.unique_key,))
 
     async def send_async(
@@ -206,6 +207,7 @@ class Producer:
         arrived. SendError: it was certainly not sent."""
         self._check_open()
         pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
+        await pending_send.compress(self._compress_over_bytes)
         await self._sender.oneway(pending_send, choice_of(queue, key))
         self._introduce()
 
@@ -303,7 +305,7 @@ class Producer:
             raise SendError(SendErrorKind.CLOSED, "the producer is closed", 0)
 
     def _pending_send(self, message: Message, deadline_ms: int) -> PendingSend:
-        return pending(message, next(self._unique_keys), deadline_ms, self._compress_over_bytes)
+        return pending(message, next(self._unique_keys), deadline_ms)
 
     async def _deliver(
         self,

@@ -1,18 +1,16 @@
 """PendingSend: a message or a batch over all its attempts; and the codes after which it is sent again."""
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
-    COMPRESSED_FLAG,
     HALF_FLAG,
     TRAN_MSG,
-    ZLIB_LEVEL,
     Message,
     encode_properties,
 )
+from keelmq.client.producer.compression import compressed
 from keelmq.remoting.codes import ResponseCode
 
 RETRY_CODES = frozenset(
@@ -65,6 +63,11 @@ class PendingSend:
     problem: SendErrorKind = SendErrorKind.NO_ROUTE
     remark: str = NO_ATTEMPT
 
+    async def compress(self, over_bytes: int | None) -> None:
+        """Compresses the body if it has over_bytes or more, and gets shorter; None: never."""
+        self.body, flag = await compressed(self.body, over_bytes)
+        self.sys_flag |= flag
+
     def fail(self, kind: SendErrorKind, remark: str) -> None:
         """Records why the latest attempt failed. CLOSED stays: an attempt that ends after close() does not
         replace it."""
@@ -88,17 +91,13 @@ class PendingSend:
         return SendError(kind, remark, self.attempts, self.unique_key)
 
 
-def pending(
-    message: Message, unique_key: str, deadline_ms: int, compress_over_bytes: int | None
-) -> PendingSend:
-    """Returns the send of a message, whose body is compressed from that size on; None: never."""
+def pending(message: Message, unique_key: str, deadline_ms: int) -> PendingSend:
+    """Returns the send of a message. Its body is not compressed yet."""
     properties = encode_properties(message, unique_key)
-    body, sys_flag = message.body, 0
-    if compress_over_bytes is not None and len(body) >= compress_over_bytes:
-        body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
-    if message.properties.get(TRAN_MSG) == "true":
-        sys_flag |= HALF_FLAG
-    return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
+    sys_flag = HALF_FLAG if message.properties.get(TRAN_MSG) == "true" else 0
+    return PendingSend(
+        message.topic, message.body, sys_flag, message.flag, properties, unique_key, deadline_ms
+    )
 
 
 def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:

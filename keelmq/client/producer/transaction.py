@@ -223,6 +223,9 @@ class TransactionProducer(Producer):
             (message,) = decode_messages(bytes(call.body or b""), header.bname)
         except (RemoteProtocolError, ValueError) as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {error}") from None
+        if message.body_error:
+            logger.error("transaction %s cannot be checked: %s", header.msg_id, message.body_error)
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {message.body_error}")
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 state = TransactionState(await self._check(message))
