@@ -14,6 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from keelmq.client.core.checks import (
+    INT32_MAX,
+    check_body,
+    check_int,
+    check_one_of,
+    check_pairs,
+    check_text,
+    check_texts,
+)
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.operation import RemoteProtocolError
 from keelmq.runtime.inflate import Codec, InflatedTooLarge, InflateError, inflated
@@ -139,13 +148,9 @@ def index_keys(message: Message) -> str:
 
 def encode_properties(message: Message, unique_key: str) -> str:
     """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
-    these separators, delay_level is negative, or there is no topic. TypeError: the body is not bytes; the
-    connection would write it as JSON."""
-    if not message.topic:
-        raise ValueError("a message needs the name of a topic")
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        what = "str: use text.encode()" if isinstance(message.body, str) else type(message.body).__name__
-        raise TypeError(f"the body of a message is bytes, not {what}")
+    these separators, delay_level is negative, or there is no topic. TypeError: a field has another type; a
+    body that is not bytes would be written as JSON."""
+    _check(message)
     pairs = dict(message.properties)
     pairs[UNIQ_KEY] = unique_key
     pairs[WAIT] = "true" if message.wait else "false"
@@ -153,11 +158,24 @@ def encode_properties(message: Message, unique_key: str) -> str:
         pairs[TAGS] = message.tags
     if message.keys:
         pairs[KEYS] = index_keys(message)
-    if message.delay_level < 0:
-        raise ValueError(f"delay_level is {message.delay_level}: it must be 0 (no delay) or more")
     if message.delay_level:
         pairs[DELAY] = str(message.delay_level)
     return encode_pairs(pairs)
+
+
+def _check(message: Message) -> None:
+    """TypeError, ValueError: a field is of another type, or cannot be carried. The text names the field."""
+    check_one_of("message", message, Message)
+    check_text("topic", message.topic)
+    if not message.topic:
+        raise ValueError("a message needs the name of a topic")
+    check_body("the body of a message", message.body)
+    check_text("tags", message.tags, optional=True)
+    check_texts("keys", message.keys)
+    check_pairs("properties", message.properties)
+    check_int("flag", message.flag, least=-INT32_MAX - 1, most=INT32_MAX)
+    check_one_of("wait", message.wait, bool)
+    check_int("delay_level", message.delay_level, most=INT32_MAX)
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> str:

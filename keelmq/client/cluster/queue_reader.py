@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from keelmq.client.cluster.broker_monitor import BrokerMonitor, Choose, PausedRead
 from keelmq.client.cluster.routes import RouteError, TopicRoute
+from keelmq.client.core.checks import check_text
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
 from keelmq.client.message import (
@@ -371,7 +372,11 @@ class QueueReader:
 
 
 def subscription_of(topic: str, expression: str | None, sql: str | None, *, version: int = 0) -> Subscription:
-    """Returns the Subscription for "TagA || TagB", or for an SQL92 condition. ValueError: both are given."""
+    """Returns the Subscription for "TagA || TagB", or for an SQL92 condition. ValueError: both are given.
+    TypeError: one is of another type."""
+    check_text("topic", topic)
+    check_text("tags", expression, optional=True)
+    check_text("sql", sql, optional=True)
     if sql is not None:
         if expression not in (None, ALL):
             raise ValueError("a subscription is by tags or by sql, not both")
@@ -395,9 +400,9 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
 def _wanted(
     found: Sequence[MessageExt], offset: int, subscription: Subscription
 ) -> tuple[tuple[MessageExt, ...], list[DamagedRecord]]:
-    """Returns the messages from the offset on that match, and those of them whose bodies cannot be inflated. An
-    inner batch arrives whole, including messages before the offset; of one that cannot be inflated the tags are
-    not known."""
+    """Returns the messages from the offset on that match, and those of them whose bodies cannot be inflated.
+    An inner batch arrives whole, including messages before the offset; of one that cannot be inflated the
+    tags are not known."""
     messages, unread = list[MessageExt](), list[DamagedRecord]()
     for message in found:
         if message.body_error:

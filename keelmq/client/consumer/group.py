@@ -26,6 +26,7 @@ from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, Pro
 from keelmq.client.consumer.queue_locks import LockHolder
 from keelmq.client.consumer.settings import ConsumerSettings, MessageModel
 from keelmq.client.consumer.unassigned_topics import UnassignedTopics
+from keelmq.client.core.checks import check_one_of, check_text
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.rebalance import allocate_averagely, changes
 from keelmq.client.core.subscription import ExpressionType, Subscription, java_hash
@@ -89,6 +90,8 @@ class GroupMember:
         credentials: Credentials | None = None,
     ) -> None:
         """`handle`: the listener, for messages that an operator sends; None: the consumer polls."""
+        check_text("group", group)
+        check_one_of("settings", settings, ConsumerSettings)
         self.group, self.settings = group, settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
@@ -191,6 +194,7 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> None:
         """Ends the subscription and releases the topic's queues."""
+        check_text("topic", topic)
         self._subscriptions.pop(topic, None)
         self.rebalance_soon(tell=True)
 

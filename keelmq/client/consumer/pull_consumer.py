@@ -22,6 +22,7 @@ from keelmq.client.cluster.queue_reader import (
 )
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
 from keelmq.client.consumer.damage import describe
+from keelmq.client.core.checks import INT32_MAX, check_int, check_one_of, check_text
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import Lifecycle
@@ -56,6 +57,9 @@ class PullConsumer:
         credentials: Credentials | None = None,
     ) -> None:
         check_shared(client, credentials)
+        check_text("group", group)
+        check_int("probe_interval_ms", probe_interval_ms, least=1)
+        check_int("body_bytes_max", body_bytes_max, least=1)
         self.group = group
         self._own_client = client is None
         self._client = client or RemotingClient(
@@ -90,6 +94,7 @@ class PullConsumer:
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Returns the readable queues, from a fresh route. PullError: there is no route."""
+        check_text("topic", topic)
         try:
             return list((await self._routes.refresh(topic)).read_queues)
         except RouteError as error:
@@ -111,6 +116,11 @@ class PullConsumer:
         a message arrives or this time is over (in addition to timeout_ms). Messages that no replica can
         deliver are in result.damaged; next_begin_offset is behind them. PullError; with `damaged` if the
         broker may still heal the first message: pull again later, or from error.damaged.end_offset on."""
+        check_one_of("queue", queue, MessageQueue)
+        check_int("offset", offset)
+        check_int("max_nums", max_nums, least=1, most=INT32_MAX)
+        check_int("suspend_ms", suspend_ms)
+        check_int("timeout_ms", timeout_ms, least=1)
         wanted = subscription_of(queue.topic, subscription, sql)
         result = await self._reader.pull(
             queue, offset, max_nums, wanted, suspend_ms=suspend_ms, timeout_ms=timeout_ms
@@ -121,24 +131,31 @@ class PullConsumer:
 
     async def min_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
         """Returns the offset of the oldest stored message. PullError."""
+        check_one_of("queue", queue, MessageQueue)
         return await self._reader.min_offset(queue, timeout_ms=timeout_ms)
 
     async def max_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int:
         """Returns the offset that the next readable message will get. PullError."""
+        check_one_of("queue", queue, MessageQueue)
         return await self._reader.max_offset(queue, timeout_ms=timeout_ms)
 
     async def offset_at(
         self, queue: MessageQueue, timestamp_ms: int, *, timeout_ms: int = READ_TIMEOUT_MS
     ) -> int:
         """Returns the offset of the first message stored at that time (ms since 1970) or later. PullError."""
+        check_one_of("queue", queue, MessageQueue)
+        check_int("timestamp_ms", timestamp_ms)
         return await self._reader.offset_at(queue, timestamp_ms, timeout_ms=timeout_ms)
 
     async def committed_offset(self, queue: MessageQueue, *, timeout_ms: int = READ_TIMEOUT_MS) -> int | None:
         """Returns the group's committed offset; None: it has committed nothing. PullError."""
+        check_one_of("queue", queue, MessageQueue)
         return await self._reader.committed_offset(queue, timeout_ms=timeout_ms)
 
     async def commit(self, queue: MessageQueue, offset: int, *, timeout_ms: int = READ_TIMEOUT_MS) -> None:
         """Commits `offset`, that of the next message to consume. PullError."""
+        check_one_of("queue", queue, MessageQueue)
+        check_int("offset", offset)
         await self._reader.commit(queue, offset, timeout_ms=timeout_ms)
 
     def _route_changed(self, route: TopicRoute) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from keelmq.client.core.checks import check_int
+
 
 class HeldMessage(Protocol):
     """A message that the window can hold."""
@@ -36,6 +38,11 @@ class Limits:
     """Offsets between the lowest unfinished message and the highest: while one message hangs, the others
     must not get so far ahead that a crash repeats them all. None: no limit (orderly consumers have no such
     gap)."""
+
+    def __post_init__(self) -> None:
+        check_int("messages_max", self.messages_max, least=1)
+        check_int("bytes_max", self.bytes_max, least=1)
+        check_int("span_max", self.span_max, least=1, optional=True)
 
 
 @dataclass(slots=True)

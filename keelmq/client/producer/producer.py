@@ -21,6 +21,7 @@ from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.cluster.route_poll import RoutePoll
 from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
 from keelmq.client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
+from keelmq.client.core.checks import check_callable, check_instances, check_int, check_one_of, check_text
 from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
@@ -88,6 +89,14 @@ class Producer:
         telemetry_directory: str | Path | None = None,
     ) -> None:
         check_shared(client, credentials)
+        check_text("group", group)
+        check_int("in_flight_max", in_flight_max, least=1)
+        check_int("compress_over_bytes", compress_over_bytes, optional=True)
+        check_one_of("avoid_slow_brokers", avoid_slow_brokers, bool)
+        check_text("instance_name", instance_name, optional=True)
+        check_int("route_poll_interval_ms", route_poll_interval_ms, least=1)
+        check_int("close_timeout_ms", close_timeout_ms)
+        check_one_of("telemetry_directory", telemetry_directory, str, Path, optional=True)
         self.group, self._close_timeout_ms = group, close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
@@ -172,6 +181,7 @@ class Producer:
         after the previous one was acknowledged. SendError: the deadline passed, or a broker's refusal
         was final. ValueError: the protocol cannot carry the message."""
         self._check_open()  # before the hooks, which must not start after close()
+        _check_send(message, timeout_ms)
         return await self._send(message, choice_of(queue, key), timeout_ms)
 
     async def _send(self, message: Message, choice: Choice, timeout_ms: int) -> SendResult:
@@ -193,6 +203,8 @@ class Producer:
         does not include that wait). `callback`: gets the result or the SendError (UNKNOWN if the task is
         cancelled); the task then needs no awaiting. SendError: the producer is closed."""
         choice = choice_of(queue, key)
+        _check_send(message, timeout_ms)
+        check_callable("callback", callback, plain=True, optional=True)
         await self._slots.acquire()
         if self._closed:
             self._slots.release()
@@ -206,6 +218,7 @@ class Producer:
         """Makes one attempt without a response: fast, but the caller does not learn whether the message
         arrived. SendError: it was certainly not sent."""
         self._check_open()
+        _check_send(message, SEND_TIMEOUT_MS)
         pending_send = self._pending_send(self._hooks.before_send(message), now_ms() + SEND_TIMEOUT_MS)
         await pending_send.compress(self._compress_over_bytes)
         await self._sender.oneway(pending_send, choice_of(queue, key))
@@ -224,6 +237,9 @@ class Producer:
         message, in order. A request is stored as a whole or not at all. SendError.sent has the results of
         the requests before the one that failed. ValueError: the messages cannot be in one batch."""
         self._check_open()
+        check_instances("messages", messages, Message)
+        check_int("timeout_ms", timeout_ms, least=1)
+        check_int("bytes_max", bytes_max, least=1)
         messages = [self._hooks.before_send(message) for message in messages]
         topic, wait = one_batch(messages)
         keys = [next(self._unique_keys) for _ in messages]
@@ -263,6 +279,7 @@ class Producer:
         self._check_open()
         if not self._own_client:
             raise ValueError("replies reach a producer over its own connections, not over a shared client's")
+        _check_send(message, timeout_ms)
         deadline_ms = now_ms() + timeout_ms
         correlation_id = str(uuid.uuid4())
         properties = as_request(
@@ -396,3 +413,8 @@ class Producer:
 
     def _connection_lost(self, address: str) -> None:
         self._monitor.connection_lost(address)
+
+
+def _check_send(message: object, timeout_ms: object) -> None:
+    check_one_of("message", message, Message)
+    check_int("timeout_ms", timeout_ms, least=1)

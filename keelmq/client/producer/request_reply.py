@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from keelmq.client.cluster.queue_reader import PullError, PullErrorKind, QueueReader
+from keelmq.client.core.checks import check_body, check_int, check_one_of, check_pairs
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
@@ -156,6 +157,10 @@ async def send_reply(
 ) -> None:
     """Sends a reply and returns when the requester has it. ValueError: `request` is not a request. SendError:
     the reply was not delivered; UNKNOWN: it may have been."""
+    check_one_of("request", request, MessageExt)
+    check_body("the body of a reply", body)
+    check_pairs("properties", properties or {})
+    check_int("timeout_ms", timeout_ms, least=1)
     found = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not found.get(name)]
     if missing:

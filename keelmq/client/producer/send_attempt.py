@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from keelmq.client.core.checks import check_int, check_one_of, check_text
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
     HALF_FLAG,
@@ -104,6 +105,10 @@ def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
     """Returns the topic and the WAIT that the messages share. ValueError: they cannot be one batch."""
     if not messages:
         raise ValueError("an empty batch")
+    for message in messages:
+        check_text("topic", message.topic)
+        check_one_of("wait", message.wait, bool)
+        check_int("delay_level", message.delay_level)
     topics, waits = {message.topic for message in messages}, {message.wait for message in messages}
     if len(topics) > 1 or len(waits) > 1:
         raise ValueError(f"a batch has one topic and one `wait`, these have {sorted(topics)} and {waits}")
