@@ -389,7 +389,7 @@ class BlockingPushConsumer(_Member[PushConsumer]):
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
-        check_callable("listener", listener, plain=True)
+        check_callable("listener", listener)
         check_one_of("settings", settings, ConsumerSettings, optional=True)
         chosen = settings or ConsumerSettings()
         super().__init__(

@@ -162,7 +162,7 @@ CLIENTS: dict[str, Callable[[], object]] = {
     "auto_commit is 'no'": lambda: Consumer(NAMESRV, "g", auto_commit="no"),  # type: ignore[arg-type]
     "listener is None": lambda: PushConsumer(NAMESRV, "g", None),  # type: ignore[arg-type]
     "orderly is 1": lambda: PushConsumer(NAMESRV, "g", coroutine_function, orderly=1),  # type: ignore[arg-type]
-    "listener is .*plain function": lambda: BlockingPushConsumer(NAMESRV, "g", coroutine_function),  # type: ignore
+    "listener is 0": lambda: BlockingPushConsumer(NAMESRV, "g", 0),  # type: ignore
     "check is 'c'": lambda: TransactionProducer(NAMESRV, "g", "c"),  # type: ignore[arg-type]
     r"topics\[0\] is 1": lambda: TransactionProducer(NAMESRV, "g", coroutine_function, topics=[1]),  # type: ignore
 }
