@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analytics.errors import AnalyticsError
-from cli.command_line import refused
+from cli.command_line import print, refused
 from cli.fleet import generate
 from keelmq.runtime.program import stopped_by_signal
 

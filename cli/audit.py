@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cli.command_line import print
+from keelmq.runtime.printable import printable_line
 from keelmq.security.audit.reader import KEPT_IN, AuditReader, AuditReadError, Entry, Wanted, series_of
 from keelmq.security.core.audited import Outcome
 
@@ -129,17 +131,17 @@ def _rows(entry: Entry) -> Iterable[str]:
     on = _short(" ".join(_named(entry)))
     where = entry.get("node", "")
     outcome = entry.get("outcome", "")
-    yield printable(f"{time_:<24}{outcome:<9}{where:<25} {who:<37} {what:<35} {on}".rstrip())
+    yield printable_line(f"{time_:<24}{outcome:<9}{where:<25} {who:<37} {what:<35} {on}".rstrip())
     if entry.get("remark"):
-        yield printable(f"{'':<24}{entry['remark']}")
+        yield printable_line(f"{'':<24}{entry['remark']}")
     if entry.get("unwritten"):
-        yield printable(f"{'':<24}and {entry['unwritten']} more before it, which have no line")
+        yield printable_line(f"{'':<24}and {entry['unwritten']} more before it, which have no line")
     changes = entry.get("changes")
     if not isinstance(changes, dict):
         return
     for name, change in changes.items():
         old, new = (change.get("old"), change.get("new")) if isinstance(change, dict) else (None, change)
-        yield printable(f"{'':<24}{name}: {_value(old)} -> {_value(new)}")
+        yield printable_line(f"{'':<24}{name}: {_value(old)} -> {_value(new)}")
 
 
 def _named(entry: Entry) -> Iterable[str]:
@@ -156,11 +158,6 @@ def _value(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... (--json has all)"
-
-
-def printable(text: str) -> str:
-    """Returns the text with escapes for characters that do not print."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _places(files: list[Path] | None, directories: list[Path] | None) -> list[Path]:

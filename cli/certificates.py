@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_line import print
 from keelmq.runtime.config import in_words
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """What mqadmin and the keelmq commands share: checks of options, a quiet log, a refusal, a new
 file that others may not read."""
 
+import builtins
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import typer
 
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.runtime.durable_file import sync_directory
+from keelmq.runtime.printable import printable
 
 
 class Refused(Exception):
@@ -42,8 +44,6 @@ def names_file(value: Path | None) -> Path | None:
     return value
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
 _NAMESRV: Any = typer.Option(
     "-n",
     "--namesrvAddr",
@@ -62,16 +62,26 @@ EpochFileOption = Annotated[
 ]
 
 
-def printable(text: str, stream: TextIO) -> str:
-    """Returns the text for a stream; if that is a terminal, without the control characters of others'
-    messages and names, which could change what the reader sees. Lines and tabs stay."""
-    return text.translate(_CONTROLS) if stream.isatty() else text
+def print(*values: object, end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Prints as Python's print; on a terminal without the control characters of others' messages and names,
+    which could change what the reader sees. All commands print with this."""
+    stream = sys.stdout if file is None else file
+    text = " ".join(map(str, values))
+    text = printable(text) if stream is not None and stream.isatty() else text
+    builtins.print(text, end=end, file=file, flush=flush)
+
+
+class _LogLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def quiet_connection_log() -> None:
     """Keeps the warnings of keelmq.remoting off standard error: a command reports its outcome in one line."""
     for name in ("keelmq.remoting", "keelmq.runtime.tls"):
         logging.getLogger(name).addHandler(logging.NullHandler())
+    if logging.lastResort is not None:  # prints the warnings of the other loggers
+        logging.lastResort.setFormatter(_LogLine())
 
 
 def refused(text: str) -> typer.Exit:

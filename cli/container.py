@@ -15,7 +15,7 @@ import typer
 
 from broker.container.core.identity import BrokerIdentity
 from broker.container.core.placement import Placed, moves_to_even_out
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.commands.container import ProgressLines, one_address
 from cli.mqadmin.layouts import container as layouts

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import refused
+from cli.command_line import print, refused
 
 HOUR_MS = 3_600_000
 FROM_TS = 1_767_225_600_000

@@ -37,6 +37,7 @@ from cli.certificates import (
     new_authority,
     read_authority,
 )
+from cli.command_line import print
 from keelmq.runtime.config import in_words
 from keelmq.security.core.users import User, UserType
 

@@ -14,6 +14,7 @@ from cli.answer import run_answering
 from cli.audit import audit
 from cli.backup.command import backup, restore
 from cli.certificates import certificates
+from cli.command_line import print
 from cli.console import console
 from cli.container import app as container
 from cli.doctor.command import doctor

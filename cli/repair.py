@@ -24,6 +24,7 @@ from cli.command_line import (
     EpochFileOption,
     OptionalNamesrvAddr,
     Refused,
+    print,
 )
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import exit_code_of, explain

@@ -10,7 +10,7 @@ import typer
 from broker.admin.repair import RepairError, StoreReport, refuse_running
 from broker.backup.mark_lost import LostRange, find_damage, mark_lost
 from cli.backup.store import each_step
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.repair_group import Asked, check_lost, group_of
 from keelmq.client.admin import AdminClient

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import print
 from keelmq.remoting.client import connect_with
 from keelmq.runtime.config import ConfigError
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings

@@ -23,6 +23,7 @@ import msgspec
 from broker.metadata.files import PIECE_ROWS
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate
 from keelmq.remoting.operations.route import DataVersion
+from keelmq.runtime.inflate import Codec, InflateError, inflated
 from keelmq.runtime.long_work import LongWork
 
 PLAIN_BYTES_MAX = 65_536
@@ -103,13 +104,10 @@ def decode_updates(raw: bytes) -> list[MetadataUpdate]:
     """Parses the body. Raises ValueError if it is damaged, or inflates to more than INFLATED_BYTES_MAX."""
     is_deflated = bool(raw) and not raw.startswith(b"{")
     if is_deflated:
-        inflate = zlib.decompressobj()
         try:
-            raw = inflate.decompress(raw, INFLATED_BYTES_MAX)
-        except zlib.error as error:
+            raw = inflated(raw, Codec.ZLIB, INFLATED_BYTES_MAX)
+        except InflateError as error:
             raise ValueError(f"metadata cannot be inflated: {error}") from None
-        if not inflate.eof:
-            raise ValueError(f"metadata of more than {INFLATED_BYTES_MAX} bytes, or a part of it")
     if not raw:
         return []
     begin, *lines = raw.split(b"\n")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import Refused, checked_addresses, names_file, quiet_connection_log
+from cli.command_line import Refused, checked_addresses, names_file, print, quiet_connection_log
 from cli.credentials import checked_credentials
 from cli.mqadmin.shell import REFUSED, exit_code_of, explain
 from keelmq.client.admin import AdminClient, AdminError

@@ -14,7 +14,7 @@ from broker.backup.manifest import BackupError, Manifest, read_manifest
 from broker.backup.offline import backup_stopped
 from broker.backup.restore import check_backup, check_target, restore_store
 from cli.backup.shell import JsonOption, run_requests, run_steps, show
-from cli.command_line import EpochFileOption, Refused, checked_addresses
+from cli.command_line import EpochFileOption, Refused, checked_addresses, print
 from cli.credentials import CredentialsOption
 from cli.mqadmin.shell import DONE, dump
 from keelmq.client.admin import AdminClient
@@ -214,14 +214,11 @@ class ProgressLine:
         self._shown_at, self._is_shown = now, is_terminal
         share = 100 * done // total if total else 100
         text = f"{self.verb} {done >> 20} of {total >> 20} MiB, {share} %"
-        print(
-            f"\r{text}\033[K" if is_terminal else text,
-            end="" if is_terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        sys.stderr.write(f"\r{text}\033[K" if is_terminal else f"{text}\n")
+        sys.stderr.flush()
 
     def end(self) -> None:
         """Removes the line."""
         if self._is_shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

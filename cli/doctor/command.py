@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import checked_addresses, quiet_connection_log
+from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.doctor import files as config_files
 from cli.doctor import machine

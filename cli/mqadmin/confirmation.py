@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.command_line import print
 from cli.mqadmin.shell import REFUSED, Action, Output, complain, explain
 from keelmq.client.admin import AdminClient, AdminError
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.answer import run_answering
+from cli.command_line import print
 from cli.mqadmin import coverage
 from cli.mqadmin.commands import (
     auth,

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli.command_line import checked_addresses, printable, quiet_connection_log
+from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.tls_options import is_plain
 from cli.watch import WATCHED, WatchOption, fresh_screen, repeated, run_repeated
@@ -261,7 +261,7 @@ def run(
         fresh_screen(None if as_json else watch_s)
         text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
         if text:
-            print(printable(text, sys.stdout), flush=True)
+            print(text, flush=True)
         for line in (*output.notes, *output.problems):
             complain(line)
         if output.exit_code is not None:
@@ -329,7 +329,7 @@ def _raise_if_nowhere(said: Sequence[ServerResult[Any]]) -> None:
 
 def complain(text: str) -> None:
     """Prints one line on standard error; a server's remark may have several."""
-    print(printable(f"mqadmin: {' '.join(text.split())}", sys.stderr), file=sys.stderr, flush=True)
+    print(f"mqadmin: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: AdminError | SendError | PullError) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import NamesrvAddr, checked_addresses, quiet_connection_log
+from cli.command_line import NamesrvAddr, checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.shell import DONE, IN_PART, REFUSED, exit_code_of, explain
 from cli.rebalance.core.plan import Move, Plan, plan_moves

@@ -5,11 +5,11 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from cli.command_line import OptionalNamesrvAddr, checked_addresses, quiet_connection_log
+from cli.command_line import OptionalNamesrvAddr, checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.view import screen
+from cli.terminal import TerminalConsole
 from cli.watch import WatchOption, fresh_screen, repeated, run_repeated
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.memory import Memory
@@ -71,7 +71,7 @@ def status(
     check_given(namesrv_addr, controller_addr)
     given = checked_credentials("keelmq", credentials)
     quiet_connection_log()
-    memory, console = Memory(), Console(highlight=False, soft_wrap=True)
+    memory, console = Memory(), TerminalConsole(highlight=False, soft_wrap=True)
 
     async def main() -> int:
         async with Reach(timeout_ms, given) as reach:

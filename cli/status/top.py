@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
-from cli.command_line import OptionalNamesrvAddr, quiet_connection_log
+from cli.command_line import OptionalNamesrvAddr, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.command import (
     NO_ANSWER,
@@ -26,6 +25,7 @@ from cli.status.command import (
     listed,
 )
 from cli.status.top_view import Screen, frame
+from cli.terminal import TerminalConsole
 from cli.watch import run_repeated
 from keelmq.health.memory import Memory
 from keelmq.health.reach import Reach
@@ -84,7 +84,7 @@ def top(
 
 async def show(state: Screen, ask: Callable[[], Awaitable[ClusterStatus]], every_s: float) -> None:
     """Draws the screen until a key ends it. Keys are answered while the servers are asked."""
-    console, loop = Console(highlight=False), asyncio.get_running_loop()
+    console, loop = TerminalConsole(highlight=False), asyncio.get_running_loop()
     due, asking = loop.time() + every_s, None
     with keys(state), Live(console=console, screen=True, auto_refresh=False) as live:
         try:

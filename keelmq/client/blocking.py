@@ -20,6 +20,7 @@ from keelmq.client.consumer.lite_pull_consumer import POLL_MAX, POLL_TIMEOUT_MS,
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.checks import check_callable, check_one_of
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.core.subscription import ALL
@@ -390,6 +391,8 @@ class BlockingPushConsumer(_Member[PushConsumer]):
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
+        check_callable("listener", listener)
+        check_one_of("settings", settings, ConsumerSettings, optional=True)
         chosen = settings or ConsumerSettings()
         super().__init__(
             lambda: PushConsumer(

@@ -5,7 +5,6 @@ from keelmq.client.message import (
     RETRY_TOPIC,
     Message,
     MessageExt,
-    still_packed,
 )
 
 WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
@@ -26,7 +25,10 @@ DLQ_PREFIX, RETRY_PREFIX = "%DLQ%", "%RETRY%"
 
 def copy_of(old: MessageExt) -> Message:
     """Returns a message with the same topic, body, tags, keys and properties. The topic of a delayed message
-    is the one that it was sent to; properties that brokers write are left out."""
+    is the one that it was sent to; properties that brokers write are left out. ValueError: its body could not
+    be inflated."""
+    if old.body_error:
+        raise ValueError(old.body_error)
     own = {key: text for key, text in old.properties.items() if key not in BROKERS_PROPERTIES}
     real = old.properties.get("REAL_TOPIC")
     topic = real if real and old.topic in WAITING_TOPICS else old.topic
@@ -43,12 +45,10 @@ def original_topic(message: MessageExt) -> str:
 def copy_of_dlq_message(message: MessageExt, group: str, *, to_topic: bool) -> Message:
     """Returns a message that the group consumes again as if it were new: in the group's retry topic, which
     nobody else reads. to_topic: in its original topic instead, which every group reads. ValueError: it does
-    not say its topic, or its body is compressed in a way that is not known here."""
+    not say its topic, or its body could not be inflated."""
     topic = original_topic(message)
     if not topic:
         raise ValueError("it does not say which topic it was sent to")
-    if still_packed(message):
-        raise ValueError("its body is compressed in a way that cannot be read here")
     copy = copy_of(message)
     properties = dict(copy.properties)
     if to_topic:

@@ -1,38 +1,45 @@
 """Messages as applications see them, and the records of pull bodies.
 
 Bytes in, values out. A pull body is a sequence of CommitLog records, exactly as stored; source: RocketMQ's
-record layout (v1 and v2, IPv4 and IPv6 hosts). zlib bodies are inflated; LZ4 and Zstandard ones stay
-compressed (`sys_flag` still says so). A body marked as zlib that is not zlib is also left as it is, so that
-it does not block the queue. Of a pull, a damaged record is reported, and the good ones around it are
-messages.
+record layout (v1 and v2, IPv4 and IPv6 hosts). Bodies of zlib, LZ4 and Zstandard are inflated, up to a limit.
+A message whose body cannot be inflated has a `body_error`; the others around it are not affected. Of a pull,
+a damaged record is reported, and the good ones around it are messages.
 """
 
-import logging
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from keelmq.client.core.checks import (
+    INT32_MAX,
+    check_body,
+    check_int,
+    check_one_of,
+    check_pairs,
+    check_text,
+    check_texts,
+)
 from keelmq.client.message_id import encode_offset_message_id
 from keelmq.remoting.operation import RemoteProtocolError
-from keelmq.runtime.clock import now_ms
-from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.inflate import Codec, InflatedTooLarge, InflateError, inflated
 from keelmq.runtime.unique_keys import of_process as unique_keys_of_process
-
-logger = logging.getLogger(__name__)
-
-_NOT_ZLIB: Final = RateLimitedLogger(logger)
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID, TRAN_MSG = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG"
+INNER_NUM = "INNER_NUM"
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
 COMPRESSED_FLAG = 0x1
 COMPRESSION_TYPE_MASK = 0x700
-COMPRESSION_ZLIB = (0x000, 0x300)
+COMPRESSION_CODECS: Final = {0x000: Codec.ZLIB, 0x100: Codec.LZ4, 0x200: Codec.ZSTD, 0x300: Codec.ZLIB}
+"""By the bits of COMPRESSION_TYPE_MASK. Old producers set none, and mean zlib."""
+BODY_BYTES_MAX: Final = 64 << 20
+"""The longest inflated body, and all inflated bodies of one answer, if the caller does not say. 16 times a
+broker's default maxMessageSize."""
 INNER_BATCH_FLAGS = 0xC0  # of an inner batch: messages that are stored as one record
 HALF_FLAG = 0x4  # of an open transaction
 BORN_HOST_V6_FLAG = 0x10
@@ -67,9 +74,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageExt:
-    """A stored message. Timestamps are wall-clock ms; hosts are "address:port". `not_zlib`: `sys_flag` says
-    that the body is compressed, but it is not; the body is as it was sent. `is_packed`: the body is still
-    compressed, since it would be larger than the caller's limit."""
+    """A stored message. Timestamps are wall-clock ms; hosts are "address:port". `body_error`: why the body
+    could not be inflated; it is then still as stored. "": the body is as the application sent it. Consumers
+    deliver no message with a body_error."""
 
     topic: str
     body: bytes
@@ -86,8 +93,12 @@ class MessageExt:
     reconsume_times: int
     stored_bytes: int
     broker_name: str = ""
-    not_zlib: bool = False
-    is_packed: bool = False
+    body_error: str = ""
+
+    @property
+    def held_bytes(self) -> int:
+        """Returns about how much memory the message takes: an inflated body is longer than its record."""
+        return max(self.stored_bytes, len(self.body))
 
     @property
     def tags(self) -> str | None:
@@ -134,13 +145,9 @@ def index_keys(message: Message) -> str:
 
 def encode_properties(message: Message, unique_key: str) -> str:
     """Returns the message's properties as on the wire: key \\x01 value \\x02 ... ValueError: a text contains
-    these separators, delay_level is negative, or there is no topic. TypeError: the body is not bytes; the
-    connection would write it as JSON."""
-    if not message.topic:
-        raise ValueError("a message needs the name of a topic")
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        what = "str: use text.encode()" if isinstance(message.body, str) else type(message.body).__name__
-        raise TypeError(f"the body of a message is bytes, not {what}")
+    these separators, delay_level is negative, or there is no topic. TypeError: a field has another type; a
+    body that is not bytes would be written as JSON."""
+    _check(message)
     pairs = dict(message.properties)
     pairs[UNIQ_KEY] = unique_key
     pairs[WAIT] = "true" if message.wait else "false"
@@ -148,11 +155,24 @@ def encode_properties(message: Message, unique_key: str) -> str:
         pairs[TAGS] = message.tags
     if message.keys:
         pairs[KEYS] = index_keys(message)
-    if message.delay_level < 0:
-        raise ValueError(f"delay_level is {message.delay_level}: it must be 0 (no delay) or more")
     if message.delay_level:
         pairs[DELAY] = str(message.delay_level)
     return encode_pairs(pairs)
+
+
+def _check(message: Message) -> None:
+    """TypeError, ValueError: a field is of another type, or cannot be carried. The text names the field."""
+    check_one_of("message", message, Message)
+    check_text("topic", message.topic)
+    if not message.topic:
+        raise ValueError("a message needs the name of a topic")
+    check_body("the body of a message", message.body)
+    check_text("tags", message.tags, optional=True)
+    check_texts("keys", message.keys)
+    check_pairs("properties", message.properties)
+    check_int("flag", message.flag, least=-INT32_MAX - 1, most=INT32_MAX)
+    check_one_of("wait", message.wait, bool)
+    check_int("delay_level", message.delay_level, most=INT32_MAX)
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> str:
@@ -175,27 +195,60 @@ def decode_properties(text: str) -> dict[str, str]:
     return pairs
 
 
-def still_packed(message: MessageExt) -> int:
-    """Returns the compression bits of a decoded message: 0 if its body was inflated."""
-    packed = message.sys_flag & (COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
-    is_zlib = packed & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB
-    was_inflated = is_zlib and not message.not_zlib and not message.is_packed
-    return 0 if was_inflated else packed
+def inflated_body(body: bytes, sys_flag: int, limit: int) -> bytes:
+    """Returns a body as the application sent it, `limit` bytes at most. InflateError: it cannot be inflated;
+    the text names the codec."""
+    if not sys_flag & COMPRESSED_FLAG:
+        return body
+    kind = sys_flag & COMPRESSION_TYPE_MASK
+    codec = COMPRESSION_CODECS.get(kind)
+    if codec is None:
+        raise InflateError(f"compression type {kind >> 8} is unknown (known: 1 LZ4, 2 ZSTD, 3 ZLIB)")
+    return inflated(body, codec, limit)
+
+
+class _Inflation:
+    """The bodies of one answer. `limit`: of each, and of all inflated ones together. `is_full`: one did not
+    fit any more, although it may be shorter than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self._left = limit, limit
+        self.is_full = False
+
+    def body(self, body: bytes, sys_flag: int) -> tuple[bytes, str]:
+        """Returns the inflated body and ""; or the body as it is and the reason."""
+        if not sys_flag & COMPRESSED_FLAG:
+            return body, ""
+        try:
+            found = inflated_body(body, sys_flag, self._left)
+        except InflatedTooLarge as error:
+            if self._left == self.limit:
+                return body, f"the body cannot be inflated: {error}"
+            self.is_full = True
+            return (
+                body,
+                f"the body was not inflated: all bodies of this answer have {self.limit} bytes at most",
+            )
+        except InflateError as error:
+            return body, f"the body cannot be inflated: {error}"
+        self._left -= len(found)
+        return found, ""
 
 
 def decode_messages(
-    body: bytes, broker_name: str = "", *, inflated_max: int | None = None
+    body: bytes, broker_name: str = "", *, inflated_max: int = BODY_BYTES_MAX
 ) -> list[MessageExt]:
     """Returns every message of a pull body, including those of inner batches (queue.type=BatchCQ), each with
-    its own queue offset. inflated_max: a body with more bytes than this stays compressed (`is_packed`); None:
-    no limit. RemoteProtocolError: a record is cut, damaged or of another format."""
+    its own queue offset. inflated_max: bytes of one inflated body, and of all of them; a body that exceeds it
+    stays compressed (`body_error`). RemoteProtocolError: a record is cut, damaged or of another format."""
     messages: list[MessageExt] = []
+    inflation = _Inflation(inflated_max)
     position = 0
     try:
         while position < len(body):
-            message = _decode_record(body, position, broker_name, inflated_max)
+            message = _decode_record(body, position, broker_name, inflation)
             position += message.stored_bytes
-            if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+            if is_inner_batch(message):
                 messages += _unwrapped(message)
             else:
                 messages.append(message)
@@ -204,34 +257,57 @@ def decode_messages(
     return messages
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedPull:
+    """Both lists are in order. `end`: the queue offset of the next pull."""
+
+    messages: list[MessageExt]
+    damaged: list[DamagedRecord]
+    end: int
+
+
 def decode_pull(
-    body: bytes, broker_name: str = "", *, begin: int, end: int
-) -> tuple[list[MessageExt], list[DamagedRecord]]:
+    body: bytes, broker_name: str = "", *, begin: int, end: int, inflated_max: int = BODY_BYTES_MAX
+) -> DecodedPull:
     """Returns the messages of a pull body, as decode_messages(), and what is damaged in it. begin: the queue
-    offset that was asked for; end: the next one. Both lists are in order."""
+    offset that was asked for; end: the next one. If all bodies together would exceed inflated_max, the result
+    ends in front of the message that does not fit, and the next pull begins there."""
     messages: list[MessageExt] = []
     damaged: list[DamagedRecord] = []
+    inflation = _Inflation(inflated_max)
     position, expected = 0, begin
     bad_at, reason = -1, ""  # of a damaged part: where it begins, and what is wrong with its first record
     while position < len(body):
         try:
-            message = _decode_record(body, position, broker_name, None)
+            message = _decode_record(body, position, broker_name, inflation)
         except (RemoteProtocolError, struct.error) as error:
             if bad_at < 0:
                 bad_at, reason = position, str(error)
             position = _next_record(body, position, broker_name)
             continue
-        found = (
-            _unwrapped(message) if message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS else [message]
-        )
+        found = _unwrapped(message) if is_inner_batch(message) else [message]
         if bad_at >= 0:
             damaged.append(_damaged(body[bad_at:position], expected, found[0].queue_offset, reason))
             bad_at = -1
+        if inflation.is_full:
+            return DecodedPull(messages, damaged, found[0].queue_offset)
         messages += found
         position, expected = position + message.stored_bytes, found[-1].queue_offset + 1
     if bad_at >= 0:
         damaged.append(_damaged(body[bad_at:], expected, end, reason))
-    return messages, damaged
+    return DecodedPull(messages, damaged, end)
+
+
+def unreadable(message: MessageExt) -> DamagedRecord:
+    """Returns what a consumer reports of a message with a body_error, or of an inner batch with one."""
+    count = message.properties.get(INNER_NUM, "") if is_inner_batch(message) else ""
+    end = message.queue_offset + (int(count) if count.isdecimal() and 0 < int(count) < 1 << 31 else 1)
+    return DamagedRecord(message.queue_offset, end, message.physical_offset, message.body_error)
+
+
+def is_inner_batch(message: MessageExt) -> bool:
+    """Returns whether the record holds several messages (queue.type=BatchCQ)."""
+    return message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS
 
 
 def _damaged(part: bytes, begin: int, end: int, reason: str) -> DamagedRecord:
@@ -256,13 +332,14 @@ def _next_record(body: bytes, position: int, broker_name: str) -> int:
             return len(body)
         at = min(places)
         try:
-            _decode_record(body, at - 4, broker_name, 0)
+            _decode_record(body, at - 4, broker_name, None)
         except (RemoteProtocolError, struct.error):
             continue
         return at - 4
 
 
-def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int | None) -> MessageExt:
+def _decode_record(data: bytes, start: int, broker_name: str, inflation: _Inflation | None) -> MessageExt:
+    """inflation None: bodies stay as they are."""
     size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(
         data, start
     )
@@ -292,14 +369,9 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
         raise RemoteProtocolError(
             f"parts of the record at CommitLog offset {physical_offset} exceed its size"
         )
-    not_zlib = is_packed = False
-    if sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB:
-        try:
-            body, is_packed = _inflated(body, inflated_max)
-        except zlib.error as error:
-            not_zlib = True
-            text = "message at CommitLog offset %d, %s queue %d: its body is marked as zlib, but is not: %s"
-            _NOT_ZLIB.tell(now_ms(), text, physical_offset, topic, queue_id, error)
+    body_error = ""
+    if inflation is not None:
+        body, body_error = inflation.body(body, sys_flag)
     return MessageExt(
         topic=topic,
         body=body,
@@ -316,8 +388,7 @@ def _decode_record(data: bytes, start: int, broker_name: str, inflated_max: int 
         reconsume_times=reconsume_times,
         stored_bytes=size,
         broker_name=broker_name,
-        not_zlib=not_zlib,
-        is_packed=is_packed,
+        body_error=body_error,
     )
 
 
@@ -326,17 +397,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _inflated(body: bytes, limit: int | None) -> tuple[bytes, bool]:
-    """Returns the body and whether it is still compressed, since it would exceed the limit."""
-    if limit is None:
-        return zlib.decompress(body), False
-    inflated = zlib.decompressobj().decompress(body, limit + 1)
-    return (body, True) if len(inflated) > limit else (inflated, False)
-
-
 def _unwrapped(batch: MessageExt) -> list[MessageExt]:
     """Returns the messages of an inner batch; they share location, times, hosts and sys_flag. A body that is
     not a batch is returned as it is, as in RocketMQ's clients, so it does not block the queue."""
+    if batch.body_error:
+        return [batch]
     found: list[MessageExt] = []
     data, at = batch.body, 0
     try:

@@ -16,6 +16,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
+from keelmq.runtime.printable import printable, printable_json
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -74,6 +76,10 @@ class ContextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT, LOG_TIME_FORMAT, defaults={"log_context": ""})
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line and its traceback; control characters are escaped."""
+        return printable(super().format(record))
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Returns the line, without a traceback."""
         context = _current.get()
@@ -109,12 +115,12 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
         try:
-            return msgspec.json.encode(entry, enc_hook=str).decode()
+            return printable_json(msgspec.json.encode(entry, enc_hook=str).decode())
         except UnicodeEncodeError:  # half a character, from bytes that somebody sent
-            return msgspec.json.encode(_printable(entry)).decode()
+            return printable_json(msgspec.json.encode(_encodable(entry)).decode())
 
 
-def _printable(entry: dict[str, Any]) -> dict[str, str]:
+def _encodable(entry: dict[str, Any]) -> dict[str, str]:
     return {name: str(value).encode(errors="replace").decode() for name, value in entry.items()}
 
 
@@ -128,3 +134,7 @@ class PlainFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT.replace("%(log_context)s", ""), LOG_TIME_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line and its traceback; control characters are escaped."""
+        return printable(super().format(record))

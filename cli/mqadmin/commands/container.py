@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import checked_addresses
+from cli.command_line import checked_addresses, print
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import container as layouts
 from cli.mqadmin.shell import REFUSED, Action, Output, command, dump

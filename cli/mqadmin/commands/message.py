@@ -222,7 +222,9 @@ async def _drain(
 
 
 def message_value(message: MessageExt) -> dict[str, object]:
-    """Returns the JSON form of a message. The body is text; bytes that are not UTF-8 are replaced."""
+    """Returns the JSON form of a message. The body is text; bytes that are not UTF-8 are replaced. body null:
+    it cannot be inflated; bodyError says why."""
+    error = {"bodyError": message.body_error} if message.body_error else {}
     return {
         "msgId": message.msg_id,
         "topic": message.topic,
@@ -233,5 +235,6 @@ def message_value(message: MessageExt) -> dict[str, object]:
         "storeTimestamp": message.store_timestamp,
         "bornTimestamp": message.born_timestamp,
         "properties": dict(message.properties),
-        "body": message.body.decode(errors="replace"),
+        "body": None if message.body_error else message.body.decode(errors="replace"),
+        **error,
     }

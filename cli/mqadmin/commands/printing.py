@@ -204,12 +204,12 @@ async def _pulls(consumer: PullConsumer, read: QueueRead, expression: str) -> As
 
 
 def _text(message: MessageExt, codec: str | None) -> str:
-    body = "NOT PRINT BODY" if codec is None else message.body.decode(codec, errors="replace")
+    body = "NOT PRINT BODY" if codec is None else layouts.body_text(message, codec)
     return layouts.consumed(message, body)
 
 
 def _value(message: MessageExt, codec: str | None) -> dict[str, object]:
-    body = None if codec is None else message.body.decode(codec, errors="replace")
+    body = None if codec is None or message.body_error else layouts.body_text(message, codec)
     return message_value(message) | {"body": body}
 
 

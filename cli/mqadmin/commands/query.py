@@ -11,6 +11,7 @@ from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.message import message_value
 from cli.mqadmin.commands.printing import checked_charset
 from cli.mqadmin.commands.topic_admin import true_or_false
+from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import message as layouts_message
 from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import route_explained
@@ -115,12 +116,18 @@ async def _consumed_directly(
 
 
 async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[MessageExt]) -> Output:
-    """Sends copies of the messages, see copy_of()."""
-    value, lines = [], []
+    """Sends copies of the messages, see copy_of(). One whose body cannot be inflated is a problem of its
+    own."""
+    value, lines, problems = [], list[str](), list[str]()
     timeout_ms = admin.timeout_ms or RESEND_TIMEOUT_MS
     async with Producer(namesrv_addr, RESEND_GROUP, credentials=admin.credentials) as producer:
         for old in messages:
-            result = await producer.send(copy_of(old), timeout_ms=timeout_ms)
+            try:
+                copy = copy_of(old)
+            except ValueError as error:
+                problems.append(f"{old.offset_msg_id} was not sent again: {error}")
+                continue
+            result = await producer.send(copy, timeout_ms=timeout_ms)
             sent = {
                 "msgId": result.msg_id,
                 "sendStatus": result.status.name,
@@ -132,7 +139,7 @@ async def _sent_again(admin: AdminClient, namesrv_addr: str, messages: Sequence[
                 f"[sendStatus={result.status.name}, msgId={result.msg_id}, "
                 f"brokerName={result.broker_name}, queueId={result.queue_id}]"
             )
-    return Output(value, "\n".join(lines))
+    return Output(value, "\n".join(lines), tuple(problems))
 
 
 @command("queryMsgByKey")
@@ -209,6 +216,10 @@ def query_by_offset(
         ):
             result = await consumer.pull(MessageQueue(topic, broker_name, queue_id), offset, 1)
         messages = [message for message in result.messages if message.queue_offset == offset]
+        if not messages and result.damaged and result.damaged[0].queue_offset <= offset:
+            raise AdminError(
+                "queryMsgByOffset", broker_name, result.damaged[0].reason, ResponseCode.SYSTEM_ERROR
+            )
         if not messages:
             known = f"{result.min_offset} to {result.max_offset - 1}"
             remark = f"no message at offset {offset}: the queue has {known}"
@@ -257,7 +268,7 @@ async def _shown(
     texts = []
     for message in messages:
         path = _write_body(message)
-        body = None if codec is None else message.body.decode(codec, errors="replace")
+        body = None if codec is None and path is not None else layouts.body_text(message, codec or "utf-8")
         tracks = await gather_some([_track(admin, route, group, message) for group in groups])
         texts.append(layouts_message.details(message, path, tracks, body))
     return Output([message_value(message) for message in messages], "\n\n".join(texts))
@@ -310,7 +321,10 @@ def _has_stored(route: TopicRouteData, broker_name: str, message: MessageExt) ->
     return broker_name in names or (not names and len(route.broker_datas) == 1)
 
 
-def _write_body(message: MessageExt) -> Path:
+def _write_body(message: MessageExt) -> Path | None:
+    """Returns the file; None: the body cannot be inflated, and nothing is written."""
+    if message.body_error:
+        return None
     BODY_DIRECTORY.mkdir(parents=True, exist_ok=True)
     path = BODY_DIRECTORY / (message.msg_id if message.msg_id.isalnum() else message.offset_msg_id)
     path.write_bytes(message.body)

@@ -40,7 +40,13 @@ def query_trace(
             topic=topic, key=msg_id, max_num=count, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
         messages, problems = await _found(admin, namesrv_addr, header)
-        rows = rows_of(((each.body.decode(errors="replace"), each.born_host) for each in messages), msg_id)
+        bodies = (
+            (each.body.decode(errors="replace"), each.born_host) for each in messages if not each.body_error
+        )
+        rows = rows_of(bodies, msg_id)
+        problems += tuple(
+            f"trace message {each.offset_msg_id}: {each.body_error}" for each in messages if each.body_error
+        )
         if not rows:
             raise _no_trace(namesrv_addr, header)
         return Output([row.value for row in rows], layouts_message.traces(rows), problems)

@@ -242,9 +242,16 @@ def sent(result: SendResult) -> str:
     )
 
 
+def body_text(message: MessageExt, codec: str = "utf-8") -> str:
+    """Returns a body as text, or why it cannot be shown. Bytes that are not of this encoding are replaced."""
+    if message.body_error:
+        return f"({message.body_error}; {len(message.body)} bytes are stored)"
+    return message.body.decode(codec, errors="replace")
+
+
 def consumed(message: MessageExt, body: str | None = None) -> str:
     """consumeMessage, printMsg. body None: the message's own, as UTF-8."""
-    shown = message.body.decode(errors="replace") if body is None else body
+    shown = body_text(message) if body is None else body
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     return (
         f"MSGID: {message.msg_id} MessageExt [brokerName={message.broker_name}, queueId={message.queue_id}, "

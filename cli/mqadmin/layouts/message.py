@@ -38,9 +38,9 @@ class Track(NamedTuple):
     problem: str = "null"
 
 
-def details(message: MessageExt, body: Path, tracks: Sequence[Track], text: str | None = None) -> str:
-    """queryMsgById: one message, the file of its body (and the body as text), and what its topic's consumer
-    groups did with it."""
+def details(message: MessageExt, body: Path | None, tracks: Sequence[Track], text: str | None = None) -> str:
+    """queryMsgById: one message, the file of its body (None: there is none), the body as text, and what its
+    topic's consumer groups did with it."""
     properties = ", ".join(f"{key}={value}" for key, value in message.properties.items())
     lines = [
         _LINE % pair
@@ -59,7 +59,7 @@ def details(message: MessageExt, body: Path, tracks: Sequence[Track], text: str 
             ("Store Host:", message.store_host),
             ("System Flag:", message.sys_flag),
             ("Properties:", f"{{{properties}}}"),
-            ("Message Body Path:", body),
+            ("Message Body Path:", body or "none"),
         )
     ]
     lines += [_LINE % ("Message Body:", text)] if text is not None else []

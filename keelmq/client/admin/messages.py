@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from keelmq.client.admin.transport import AdminError, AdminTransport
-from keelmq.client.message import MessageExt, decode_messages
+from keelmq.client.message import BODY_BYTES_MAX, MessageExt, decode_messages
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Ok, RemoteProtocolError
 from keelmq.remoting.operations.broker import (
@@ -36,11 +36,11 @@ class PulledMessages:
 
 
 class MessageAdmin(AdminTransport):
-    """Requests to one broker about messages. All methods raise AdminError. `inflated_max`: a body that is
-    longer when it is inflated stays compressed, so a small message cannot fill the memory; None: no limit."""
+    """Requests to one broker about messages. All methods raise AdminError. `inflated_max`: bytes of
+    one inflated body, and of all of them; a body that exceeds it stays compressed (MessageExt.body_error)."""
 
     async def query_messages(
-        self, broker_addr: str, header: QueryMessageRequest, *, inflated_max: int | None = None
+        self, broker_addr: str, header: QueryMessageRequest, *, inflated_max: int = BODY_BYTES_MAX
     ) -> list[MessageExt]:
         """Returns messages by key; [] if there are none (QUERY_MESSAGE, 12)."""
         try:
@@ -52,7 +52,7 @@ class MessageAdmin(AdminTransport):
         return _decoded(answer.body, broker_addr, QUERY_MESSAGE.name, inflated_max)
 
     async def view_message(
-        self, broker_addr: str, topic: str, offset: int, *, inflated_max: int | None = None
+        self, broker_addr: str, topic: str, offset: int, *, inflated_max: int = BODY_BYTES_MAX
     ) -> list[MessageExt]:
         """Returns the message at a CommitLog offset (VIEW_MESSAGE_BY_ID, 33); several of an inner batch."""
         header = ViewMessageRequest(offset=offset, topic=topic)
@@ -67,7 +67,7 @@ class MessageAdmin(AdminTransport):
         count: int,
         *,
         bytes_max: int | None = None,
-        inflated_max: int | None = None,
+        inflated_max: int = BODY_BYTES_MAX,
     ) -> PulledMessages:
         """Returns messages of a queue, without waiting (PULL_MESSAGE, 11). No offset of a group changes.
         bytes_max: about how many bytes, by RocketMQ 5's brokers."""
@@ -112,7 +112,7 @@ class MessageAdmin(AdminTransport):
 
 
 def _decoded(
-    body: bytes | None, address: str, request: str, inflated_max: int | None, broker_name: str = ""
+    body: bytes | None, address: str, request: str, inflated_max: int, broker_name: str = ""
 ) -> list[MessageExt]:
     try:
         return decode_messages(body or b"", broker_name, inflated_max=inflated_max)

@@ -16,9 +16,18 @@ from typing import Any, TypeVar
 
 from keelmq.client.cluster.broker_monitor import BrokerMonitor, Choose, PausedRead
 from keelmq.client.cluster.routes import RouteError, TopicRoute
+from keelmq.client.core.checks import check_text
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL, ExpressionType, Subscription
-from keelmq.client.message import DamagedRecord, MessageExt, decode_pull
+from keelmq.client.message import (
+    BODY_BYTES_MAX,
+    DamagedRecord,
+    DecodedPull,
+    MessageExt,
+    decode_pull,
+    is_inner_batch,
+    unreadable,
+)
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.damage_remarks import damaged_message
@@ -113,8 +122,17 @@ class PullError(Exception):
 class QueueReader:
     """Of one consumer group. Owns neither the client nor the monitor."""
 
-    def __init__(self, client: RemotingClient, monitor: BrokerMonitor, group: str) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        monitor: BrokerMonitor,
+        group: str,
+        *,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
+        """`body_bytes_max`: bytes of one inflated body, and of all inflated bodies of one pull."""
         self._client, self._monitor, self._group = client, monitor, group
+        self._body_bytes_max = body_bytes_max
         self._suggested: dict[MessageQueue, int] = {}
 
     async def pull(
@@ -163,20 +181,18 @@ class QueueReader:
             answer = copy
         else:
             self._suggest(queue, answer.header.suggest_which_broker_id)
-        found, damaged = _decoded(answer, queue, offset)
+        decoded = self._decoded(answer, queue, offset)
+        found, damaged = decoded.messages, decoded.damaged
         if damaged:
             found, damaged = await self._from_copies(queue, header, found, damaged)
+        messages, unread = _wanted(found, offset, subscription)
         return PullResult(
             status=PullStatus(answer.code),
-            messages=tuple(  # an inner batch arrives whole, including messages before the offset
-                message
-                for message in found
-                if message.queue_offset >= offset and subscription.wants(message.tags)
-            ),
-            next_begin_offset=answer.header.next_begin_offset,
+            messages=messages,
+            next_begin_offset=decoded.end,
             min_offset=answer.header.min_offset,
             max_offset=answer.header.max_offset,
-            damaged=tuple(damaged),
+            damaged=tuple(sorted((*damaged, *unread), key=lambda each: each.queue_offset)),
         )
 
     async def _from_copies(
@@ -193,7 +209,7 @@ class QueueReader:
             if copy is None:
                 left.append(each)
                 continue
-            found, _ = _decoded(copy, queue, each.queue_offset)
+            found = self._decoded(copy, queue, each.queue_offset).messages
             messages = messages + [
                 at for at in found if each.queue_offset <= at.queue_offset < each.end_offset
             ]
@@ -215,10 +231,20 @@ class QueueReader:
             )
             if not isinstance(outcome, Ok) or outcome.header.next_begin_offset < damaged.end_offset:
                 continue
-            _, still = _decoded(outcome, queue, damaged.queue_offset)
-            if all(each.queue_offset >= damaged.end_offset for each in still):
+            still = self._decoded(outcome, queue, damaged.queue_offset)
+            is_all = still.end >= damaged.end_offset
+            if is_all and all(each.queue_offset >= damaged.end_offset for each in still.damaged):
                 return outcome
         return None
+
+    def _decoded(self, answer: Ok[PullMessageResponse], queue: MessageQueue, offset: int) -> DecodedPull:
+        return decode_pull(
+            bytes(answer.body or b""),
+            queue.broker_name,
+            begin=offset,
+            end=answer.header.next_begin_offset,
+            inflated_max=self._body_bytes_max,
+        )
 
     # -- offsets -----------------------------------------------------------------------------------------
 
@@ -358,7 +384,11 @@ class QueueReader:
 
 
 def subscription_of(topic: str, expression: str | None, sql: str | None, *, version: int = 0) -> Subscription:
-    """Returns the Subscription for "TagA || TagB", or for an SQL92 condition. ValueError: both are given."""
+    """Returns the Subscription for "TagA || TagB", or for an SQL92 condition. ValueError: both are given.
+    TypeError: one is of another type."""
+    check_text("topic", topic)
+    check_text("tags", expression, optional=True)
+    check_text("sql", sql, optional=True)
     if sql is not None:
         if expression not in (None, ALL):
             raise ValueError("a subscription is by tags or by sql, not both")
@@ -379,11 +409,22 @@ def _problem(address: str, outcome: Failed | Unknown) -> PullError:
     return PullError(PullErrorKind.REFUSED, remark, outcome.code, damaged=damaged)
 
 
-def _decoded(
-    answer: Ok[PullMessageResponse], queue: MessageQueue, offset: int
-) -> tuple[list[MessageExt], list[DamagedRecord]]:
-    end = answer.header.next_begin_offset
-    return decode_pull(bytes(answer.body or b""), queue.broker_name, begin=offset, end=end)
+def _wanted(
+    found: Sequence[MessageExt], offset: int, subscription: Subscription
+) -> tuple[tuple[MessageExt, ...], list[DamagedRecord]]:
+    """Returns the messages from the offset on that match, and those of them whose bodies cannot be inflated.
+    An inner batch arrives whole, including messages before the offset; of one that cannot be inflated the
+    tags are not known."""
+    messages, unread = list[MessageExt](), list[DamagedRecord]()
+    for message in found:
+        if message.body_error:
+            record = unreadable(message)
+            is_wanted = subscription.wants(message.tags) or is_inner_batch(message)
+            if is_wanted and record.end_offset > offset:
+                unread.append(record)
+        elif message.queue_offset >= offset and subscription.wants(message.tags):
+            messages.append(message)
+    return tuple(messages), unread
 
 
 def _from_offset(damaged: DamagedRecord, offset: int) -> DamagedRecord:

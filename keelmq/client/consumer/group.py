@@ -27,6 +27,7 @@ from keelmq.client.consumer.process_queue import RETRY_PREFIX, ProcessQueue, Pro
 from keelmq.client.consumer.queue_locks import LockHolder
 from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings, MessageModel
 from keelmq.client.consumer.unassigned_topics import UnassignedTopics
+from keelmq.client.core.checks import check_one_of, check_text
 from keelmq.client.core.names import check_group
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.rebalance import allocate_averagely, changes
@@ -93,6 +94,7 @@ class GroupMember:
         credentials: Credentials | None = None,
     ) -> None:
         """`handle`: the listener, for messages that an operator sends; None: the consumer polls."""
+        check_one_of("settings", settings, ConsumerSettings)
         self.group, self.settings = check_group(group), settings
         self.client_id = make_client_id(settings.instance_name)
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
@@ -110,7 +112,7 @@ class GroupMember:
         self.monitor = BrokerMonitor(
             self.client, self.routes, cuts_replaced=True, probe_interval_ms=settings.probe_interval_ms
         )
-        self.reader = QueueReader(self.client, self.monitor, group)
+        self.reader = QueueReader(self.client, self.monitor, group, body_bytes_max=settings.body_bytes_max)
         self.offsets = self._offset_store()
         self._masters = KnownMasters()
         self.process_queues: dict[MessageQueue, ProcessQueue] = {}
@@ -219,6 +221,7 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> None:
         """Ends the subscription and releases the topic's queues."""
+        check_text("topic", topic)
         self._subscriptions.pop(topic, None)
         self.rebalance_soon(tell=True)
 

@@ -134,6 +134,8 @@ class Inspection:
             (message,) = decode_messages(call.raw_body)
         except (RemoteProtocolError, ValueError) as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"the body is not a message: {error}") from None
+        if message.body_error:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, message.body_error)
         began_ms = now_ms()
         later = await self._handle(as_sent(message))
         result = "CR_SUCCESS"

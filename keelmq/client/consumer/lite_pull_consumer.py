@@ -19,6 +19,7 @@ from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.group import GroupMember
 from keelmq.client.consumer.process_queue import ProcessQueue, Window
 from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.checks import check_int, check_one_of
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import Lifecycle
@@ -47,6 +48,8 @@ class LitePullConsumer:
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
+        check_one_of("auto_commit", auto_commit, bool)
+        check_one_of("settings", settings, ConsumerSettings, optional=True)
         self.group, self.auto_commit = group, auto_commit
         self._member = GroupMember(
             namesrv_addr,
@@ -128,6 +131,8 @@ class LitePullConsumer:
         DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
         is left."""
         self._lifecycle.check_open()
+        check_int("max_nums", max_nums, least=1)
+        check_int("timeout_ms", timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 with self._reading():
@@ -163,6 +168,8 @@ class LitePullConsumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues reading the queue at `offset`. ValueError: the queue is not assigned to this consumer."""
+        check_one_of("queue", queue, MessageQueue)
+        check_int("offset", offset)
         process_queue = self._member.process_queues.get(queue)
         if process_queue is None:
             raise ValueError(f"{queue} is not assigned to this consumer")

@@ -25,6 +25,7 @@ from keelmq.client.consumer.consume_message_service import (
 from keelmq.client.consumer.group import GroupMember, retry_subscription
 from keelmq.client.consumer.send_back import SendBack
 from keelmq.client.consumer.settings import ConsumerSettings
+from keelmq.client.core.checks import check_callable, check_one_of
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.subscription import ALL
 from keelmq.client.hooks import ClientHook, Hooks
@@ -57,6 +58,9 @@ class PushConsumer:
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
+        check_callable("listener", listener)
+        check_one_of("orderly", orderly, bool)
+        check_one_of("settings", settings, ConsumerSettings, optional=True)
         self.group = group
         self.settings = settings = settings or ConsumerSettings()
         consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService

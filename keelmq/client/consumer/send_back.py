@@ -17,8 +17,8 @@ from keelmq.client.message import (
     UNIQ_KEY,
     MessageExt,
     encode_pairs,
-    still_packed,
 )
+from keelmq.client.producer.compression import COMPRESS_OVER_BYTES, compressed
 from keelmq.client.producer.send_attempt import PendingSend
 from keelmq.client.producer.sender import Sender
 from keelmq.remoting.operations.clients import CONSUMER_SEND_MSG_BACK, SendBackRequest
@@ -78,10 +78,11 @@ class SendBack:
         pairs.pop("DELAY", None)
         if level > 0:
             pairs["DELAY"] = str(level)
+        body, sys_flag = await compressed(message.body, COMPRESS_OVER_BYTES)
         pending_send = PendingSend(
             topic=RETRY_PREFIX + self._group,
-            body=message.body,
-            sys_flag=still_packed(message),
+            body=body,
+            sys_flag=sys_flag,
             flag=message.flag,
             properties=encode_pairs(pairs),
             unique_key=pairs.get(UNIQ_KEY, ""),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS
 from keelmq.client.consumer.damage import DamagedListener
+from keelmq.client.core.checks import INT32_MAX, check_callable, check_int, check_one_of, check_text
 from keelmq.client.core.window import Limits
+from keelmq.client.message import BODY_BYTES_MAX
 
 
 class MessageModel(Enum):
@@ -67,6 +69,10 @@ class ConsumerSettings:
     limits: Limits = field(default_factory=Limits)
     """Per queue: while a limit is reached, nothing more is pulled."""
 
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Bytes of one inflated body, and of all inflated bodies of one pull. A message with a longer body is
+    treated as a damaged one (on_damaged)."""
+
     on_damaged: DamagedPolicy = DamagedPolicy.SKIP
     """Every damaged message is logged at ERROR with topic, queue and offset."""
     damaged_wait_ms: int = 5_000
@@ -97,13 +103,22 @@ class ConsumerSettings:
         return self.on_damaged is DamagedPolicy.STOP
 
     def __post_init__(self) -> None:
-        if self.damaged_wait_ms < 0:
-            raise ValueError(f"damaged_wait_ms is {self.damaged_wait_ms}: it must be 0 or more")
+        check_one_of("model", self.model, MessageModel)
+        check_one_of("from_where", self.from_where, ConsumeFromWhere)
+        check_one_of("limits", self.limits, Limits)
+        check_one_of("on_damaged", self.on_damaged, DamagedPolicy)
+        check_callable("damaged_listener", self.damaged_listener, plain=True, optional=True)
+        check_text("instance_name", self.instance_name, optional=True)
+        check_one_of("offsets_dir", self.offsets_dir, Path, optional=True)
+        check_int("consume_timestamp_ms", self.consume_timestamp_ms, optional=True)
+        check_int("max_reconsume_times", self.max_reconsume_times, least=-1, most=INT32_MAX)
+        for name in ("orderly_suspend_ms", "pull_suspend_ms", "damaged_wait_ms", "close_timeout_ms"):
+            check_int(name, getattr(self, name))
         for name in (
             "consume_concurrency", "consume_batch_size", "consume_timeout_ms", "pull_batch_size",
-            "probe_interval_ms", "heartbeat_interval_ms", "rebalance_interval_ms", "persist_interval_ms",
+            "body_bytes_max", "probe_interval_ms", "heartbeat_interval_ms", "rebalance_interval_ms",
+            "persist_interval_ms",
         ):  # fmt: skip
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+            check_int(name, getattr(self, name), least=1)
         if self.consume_batch_size > 1_024 or self.pull_batch_size > 1_024:
             raise ValueError("consume_batch_size and pull_batch_size are 1,024 at most")

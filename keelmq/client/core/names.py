@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from keelmq.client.core.checks import check_text
+
 GROUP_BYTES_MAX: Final = 255
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
@@ -10,8 +12,7 @@ _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 def check_group(group: str) -> str:
     """Returns the name of a producer or consumer group. ValueError: no broker accepts it; a consumer with
     this name would wait for messages for ever. TypeError: it is no text."""
-    if not isinstance(group, str):
-        raise TypeError(f"the name of a group is a text, not {type(group).__name__}")
+    check_text("group", group)
     if not group:
         raise ValueError("the name of the group is empty")
     if len(group.encode("utf-8", "replace")) > GROUP_BYTES_MAX:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from keelmq.client.core.checks import check_int
+
 
 class HeldMessage(Protocol):
     """A message that the window can hold."""
@@ -19,8 +21,8 @@ class HeldMessage(Protocol):
         """Returns the message's offset in its queue."""
 
     @property
-    def stored_bytes(self) -> int:
-        """Returns the size of its CommitLog record."""
+    def held_bytes(self) -> int:
+        """Returns about how much memory it takes."""
 
 
 M = TypeVar("M", bound=HeldMessage)
@@ -36,6 +38,11 @@ class Limits:
     """Offsets between the lowest unfinished message and the highest: while one message hangs, the others
     must not get so far ahead that a crash repeats them all. None: no limit (orderly consumers have no such
     gap)."""
+
+    def __post_init__(self) -> None:
+        check_int("messages_max", self.messages_max, least=1)
+        check_int("bytes_max", self.bytes_max, least=1)
+        check_int("span_max", self.span_max, least=1, optional=True)
 
 
 @dataclass(slots=True)
@@ -79,7 +86,7 @@ class OffsetWindow(Generic[M]):
             offset = message.queue_offset
             if self._top < offset and self.next_offset <= offset:
                 self._held[offset] = message
-                self.held_bytes += message.stored_bytes
+                self.held_bytes += message.held_bytes
                 self._ready.append(offset)
                 self._top = offset
         self.next_offset = max(self.next_offset, next_offset, self._top + 1)
@@ -95,7 +102,7 @@ class OffsetWindow(Generic[M]):
         """Marks messages as consumed or sent back. Safe to repeat."""
         for message in messages:
             if self._held.pop(message.queue_offset, None) is not None:
-                self.held_bytes -= message.stored_bytes
+                self.held_bytes -= message.held_bytes
 
     def put_back(self, messages: Sequence[M]) -> None:
         """Makes messages available to take() again, before later ones."""
@@ -109,4 +116,4 @@ class OffsetWindow(Generic[M]):
         assert all(offset < self.next_offset for offset in offsets), "nothing is held that was not pulled"
         assert set(self._ready) <= set(offsets), "only held messages are ready"
         assert list(self._ready) == sorted(self._ready), "in order"
-        assert self.held_bytes == sum(message.stored_bytes for message in self._held.values())
+        assert self.held_bytes == sum(message.held_bytes for message in self._held.values())

@@ -21,6 +21,7 @@ from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.cluster.route_poll import RoutePoll
 from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteCache, RouteError, TopicRoute
 from keelmq.client.core.batches import BATCH_BYTES_MAX, Item, encode_batches
+from keelmq.client.core.checks import check_callable, check_instances, check_int, check_one_of, check_text
 from keelmq.client.core.names import check_group
 from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
@@ -28,6 +29,7 @@ from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult,
 from keelmq.client.hooks import ClientHook, Hooks, SendTrace
 from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import Message, MessageExt, encode_properties, unique_keys
+from keelmq.client.producer.compression import COMPRESS_OVER_BYTES
 from keelmq.client.producer.request_reply import (
     REPLY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -53,7 +55,6 @@ __all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
 SEND_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 5_000
 IN_FLIGHT_MAX = 1_024
-COMPRESS_OVER_BYTES = 4_096
 
 Callback = Callable[[SendResult | SendError], None]
 
@@ -89,6 +90,13 @@ class Producer:
         telemetry_directory: str | Path | None = None,
     ) -> None:
         check_shared(client, credentials)
+        check_int("in_flight_max", in_flight_max, least=1)
+        check_int("compress_over_bytes", compress_over_bytes, optional=True)
+        check_one_of("avoid_slow_brokers", avoid_slow_brokers, bool)
+        check_text("instance_name", instance_name, optional=True)
+        check_int("route_poll_interval_ms", route_poll_interval_ms, least=1)
+        check_int("close_timeout_ms", close_timeout_ms)
+        check_one_of("telemetry_directory", telemetry_directory, str, Path, optional=True)
         self.group, self._close_timeout_ms = check_group(group), close_timeout_ms
         self.client_id = make_client_id(instance_name)
         self._pushed = OperationTable()
@@ -175,11 +183,13 @@ class Producer:
         after the previous one was acknowledged. SendError: the deadline passed, or a broker's refusal
         was final. ValueError: the protocol cannot carry the message."""
         self._check_open()  # before the hooks, which must not start after close()
+        _check_send(message, timeout_ms)
         return await self._send(message, choice_of(queue, key), now_ms() + timeout_ms)
 
     async def _send(self, message: Message, choice: Choice, deadline_ms: int) -> SendResult:
         message = self._hooks.before_send(message)
         pending_send = self._pending_send(message, deadline_ms)
+        await pending_send.compress(self._compress_over_bytes)
         return await self._deliver(pending_send, choice, (message,), (pending_send.unique_key,))
 
     async def send_async(
@@ -195,6 +205,8 @@ class Producer:
         does not include that wait). `callback`: gets the result or the SendError (UNKNOWN if the task is
         cancelled); the task then needs no awaiting. SendError: the producer is closed."""
         choice = choice_of(queue, key)
+        _check_send(message, timeout_ms)
+        check_callable("callback", callback, plain=True, optional=True)
         await self._slots.acquire()
         if self._closed:
             self._slots.release()
@@ -208,8 +220,10 @@ class Producer:
         """Makes one attempt without a response: fast, but the caller does not learn whether the message
         arrived. SendError: it was certainly not sent."""
         self._check_open()
+        _check_send(message, SEND_TIMEOUT_MS)
         deadline_ms = now_ms() + SEND_TIMEOUT_MS
         pending_send = self._pending_send(self._hooks.before_send(message), deadline_ms)
+        await pending_send.compress(self._compress_over_bytes)
         await self._sender.oneway(pending_send, choice_of(queue, key))
         self._introduce()
 
@@ -227,6 +241,9 @@ class Producer:
         SendError.sent has the results of the requests before the one that failed. ValueError: the messages
         cannot be in one batch."""
         self._check_open()
+        check_instances("messages", messages, Message)
+        check_int("timeout_ms", timeout_ms, least=1)
+        check_int("bytes_max", bytes_max, least=1)
         deadline_ms = now_ms() + timeout_ms
         messages = [self._hooks.before_send(message) for message in messages]
         topic, wait = one_batch(messages)
@@ -263,6 +280,7 @@ class Producer:
         self._check_open()
         if not self._own_client:
             raise ValueError("replies reach a producer over its own connections, not over a shared client's")
+        _check_send(message, timeout_ms)
         deadline_ms = now_ms() + timeout_ms
         correlation_id = str(uuid.uuid4())
         properties = as_request(
@@ -305,7 +323,7 @@ class Producer:
             raise SendError(SendErrorKind.CLOSED, "the producer is closed", 0)
 
     def _pending_send(self, message: Message, deadline_ms: int) -> PendingSend:
-        return pending(message, next(self._unique_keys), deadline_ms, self._compress_over_bytes)
+        return pending(message, next(self._unique_keys), deadline_ms)
 
     async def _deliver(
         self,
@@ -395,3 +413,8 @@ class Producer:
 
     def _connection_lost(self, address: str) -> None:
         self._monitor.connection_lost(address)
+
+
+def _check_send(message: object, timeout_ms: object) -> None:
+    check_one_of("message", message, Message)
+    check_int("timeout_ms", timeout_ms, least=1)

@@ -14,21 +14,20 @@ reply to it (326). At least once: a request may be consumed twice; the first rep
 import asyncio
 import contextlib
 import logging
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from keelmq.client.cluster.queue_reader import PullError, PullErrorKind, QueueReader
+from keelmq.client.core.checks import check_body, check_int, check_one_of, check_pairs
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
-    COMPRESSED_FLAG,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_ZLIB,
+    BODY_BYTES_MAX,
     Message,
     MessageExt,
     decode_properties,
     encode_properties,
+    inflated_body,
     unique_keys,
 )
 from keelmq.remoting.codes import ResponseCode
@@ -41,6 +40,7 @@ from keelmq.remoting.operations.replies import (
     PushReplyResponse,
 )
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.inflate import InflateError
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +117,10 @@ class Requests:
             logger.debug("reply %s: no request waits for it", properties.get(CORRELATION_ID))
             return PushReplyResponse()
         try:
-            body = _unpacked(bytes(call.body or b""), header.sys_flag)
-        except zlib.error as error:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, f"the reply's body is damaged: {error}") from None
+            body = inflated_body(bytes(call.body or b""), header.sys_flag, BODY_BYTES_MAX)
+        except InflateError as error:
+            remark = f"the reply's body cannot be inflated: {error}"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark) from None
         future.set_result(
             ReplyMessage(
                 body=body,
@@ -156,6 +157,10 @@ async def send_reply(
 ) -> None:
     """Sends a reply and returns when the requester has it. ValueError: `request` is not a request. SendError:
     the reply was not delivered; UNKNOWN: it may have been."""
+    check_one_of("request", request, MessageExt)
+    check_body("the body of a reply", body)
+    check_pairs("properties", properties or {})
+    check_int("timeout_ms", timeout_ms, least=1)
     found = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not found.get(name)]
     if missing:
@@ -203,8 +208,3 @@ _KINDS = {
 def _is_expired(request: MessageExt) -> bool:
     ttl = request.properties.get(TTL, "")
     return ttl.isdecimal() and wall_ms() > request.born_timestamp + int(ttl) + CLOCK_SKEW_MS
-
-
-def _unpacked(body: bytes, sys_flag: int) -> bytes:
-    packed_by_zlib = sys_flag & COMPRESSED_FLAG and sys_flag & COMPRESSION_TYPE_MASK in COMPRESSION_ZLIB
-    return zlib.decompress(body) if packed_by_zlib else body

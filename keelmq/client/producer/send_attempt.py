@@ -1,18 +1,17 @@
 """PendingSend: a message or a batch over all its attempts; and the codes after which it is sent again."""
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from keelmq.client.core.checks import check_int, check_one_of, check_text
 from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.message import (
-    COMPRESSED_FLAG,
     HALF_FLAG,
     TRAN_MSG,
-    ZLIB_LEVEL,
     Message,
     encode_properties,
 )
+from keelmq.client.producer.compression import compressed
 from keelmq.remoting.codes import ResponseCode
 
 RETRY_CODES = frozenset(
@@ -66,6 +65,11 @@ class PendingSend:
     remark: str = NO_ATTEMPT
     answer: str = ""  # the remark of the last response of a broker or a name server
 
+    async def compress(self, over_bytes: int | None) -> None:
+        """Compresses the body if it has over_bytes or more, and gets shorter; None: never."""
+        self.body, flag = await compressed(self.body, over_bytes)
+        self.sys_flag |= flag
+
     def fail(self, kind: SendErrorKind, remark: str, *, answered: bool = True) -> None:
         """Records why the latest attempt failed. `answered`: a server said so. Without an answer (no server
         could be reached) the kind stays that of the last answer, and the remark names both. CLOSED stays:
@@ -96,23 +100,23 @@ class PendingSend:
         return SendError(kind, remark, self.attempts, self.unique_key)
 
 
-def pending(
-    message: Message, unique_key: str, deadline_ms: int, compress_over_bytes: int | None
-) -> PendingSend:
-    """Returns the send of a message, whose body is compressed from that size on; None: never."""
+def pending(message: Message, unique_key: str, deadline_ms: int) -> PendingSend:
+    """Returns the send of a message. Its body is not compressed yet."""
     properties = encode_properties(message, unique_key)
-    body, sys_flag = message.body, 0
-    if compress_over_bytes is not None and len(body) >= compress_over_bytes:
-        body, sys_flag = zlib.compress(body, ZLIB_LEVEL), COMPRESSED_FLAG
-    if message.properties.get(TRAN_MSG) == "true":
-        sys_flag |= HALF_FLAG
-    return PendingSend(message.topic, body, sys_flag, message.flag, properties, unique_key, deadline_ms)
+    sys_flag = HALF_FLAG if message.properties.get(TRAN_MSG) == "true" else 0
+    return PendingSend(
+        message.topic, message.body, sys_flag, message.flag, properties, unique_key, deadline_ms
+    )
 
 
 def one_batch(messages: Sequence[Message]) -> tuple[str, bool]:
     """Returns the topic and the WAIT that the messages share. ValueError: they cannot be one batch."""
     if not messages:
         raise ValueError("an empty batch")
+    for message in messages:
+        check_text("topic", message.topic)
+        check_one_of("wait", message.wait, bool)
+        check_int("delay_level", message.delay_level)
     topics, waits = {message.topic for message in messages}, {message.wait for message in messages}
     if len(topics) > 1 or len(waits) > 1:
         raise ValueError(f"a batch has one topic and one `wait`, these have {sorted(topics)} and {waits}")

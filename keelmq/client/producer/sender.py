@@ -13,6 +13,7 @@ from functools import partial
 from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.broker_recovery import Key, Recovery
 from keelmq.client.cluster.routes import RouteCache, RouteError, TopicRoute
+from keelmq.client.core.checks import check_callable, check_one_of, check_text, wrong_type
 from keelmq.client.core.queue_choice import FaultTable, QueueChooser, queue_of_key
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendErrorKind, SendResult, SendStatus
@@ -37,7 +38,13 @@ Choice = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue | None] 
 
 
 def choice_of(queue: Choice, key: str | None) -> Choice:
-    """Returns the queue choice for a key, or `queue`. ValueError: both are given."""
+    """Returns the queue choice for a key, or `queue`. ValueError: both are given. TypeError: of another
+    type."""
+    check_text("key", key, optional=True)
+    if queue is not None and not isinstance(queue, MessageQueue) and not callable(queue):
+        raise wrong_type("queue", queue, "a MessageQueue, a function or None")
+    if not isinstance(queue, MessageQueue):
+        check_callable("queue", queue, plain=True, optional=True)
     if queue is not None and key is not None:
         raise ValueError("a message goes to a queue or by a key, not both")
     return partial(queue_of_key, key=key) if key is not None else queue
@@ -207,12 +214,16 @@ class Sender:
             queue = self._any_queue(route, pending_send, only)
         else:
             queue = choice if isinstance(choice, MessageQueue) else choice(route.ordered_queues)
+            check_one_of("what the function of `queue` returned", queue, MessageQueue, optional=True)
         address = route.master(queue.broker_name) if queue else None
         if address is None:
             name = queue.broker_name if queue else None
             if self._gaps is not None and name is not None:
                 self._gaps.failed(name, now_ms())
-            pending_send.fail(SendErrorKind.NO_ROUTE, route.why_not_writable(name))
+            remark = route.why_not_writable(name)
+            if choice is not None and name is None and route.ordered_queues:
+                remark = f"the function of `queue` chose none of {len(route.ordered_queues)} queues"
+            pending_send.fail(SendErrorKind.NO_ROUTE, remark)
         return queue, address
 
     def _any_queue(self, route: TopicRoute, pending_send: PendingSend, only: str) -> MessageQueue | None:

@@ -22,6 +22,7 @@ from typing import Self
 
 from keelmq.client.cluster.queue_reader import PullError
 from keelmq.client.cluster.routes import ROUTE_POLL_MS, RouteError
+from keelmq.client.core.checks import check_callable, check_one_of, check_texts
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.hooks import ClientHook, TransactionTrace
@@ -120,7 +121,9 @@ class TransactionProducer(Producer):
         credentials: Credentials | None = None,
         telemetry_directory: str | Path | None = None,
     ) -> None:
-        self._check, self._topics = check, tuple(topics)
+        check_callable("check", check)
+        check_texts("topics", topics)
+        self._check, self._topics = check, (topics,) if isinstance(topics, str) else tuple(topics)
         super().__init__(
             namesrv_addr,
             group,
@@ -156,6 +159,7 @@ class TransactionProducer(Producer):
     ) -> Transaction:
         """Sends the message, which stays invisible until commit(). SendError: the broker does not have it.
         ValueError: the message is delayed."""
+        check_one_of("message", message, Message)
         if message.delay_level:
             raise ValueError("a message in a transaction cannot be delayed")
         properties = {**message.properties, TRAN_MSG: "true", "PGROUP": self.group}
@@ -224,6 +228,9 @@ class TransactionProducer(Producer):
             (message,) = decode_messages(bytes(call.body or b""), header.bname)
         except (RemoteProtocolError, ValueError) as error:
             raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {error}") from None
+        if message.body_error:
+            logger.error("transaction %s cannot be checked: %s", header.msg_id, message.body_error)
+            raise CommandError(ResponseCode.SYSTEM_ERROR, f"no message to check: {message.body_error}")
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 state = TransactionState(await self._check(message))

@@ -14,7 +14,7 @@ from keelmq.client.admin import AdminError
 from keelmq.client.admin.messages import QUERY_NUMS
 from keelmq.client.admin.progress import NOBODY
 from keelmq.client.copies import original_topic
-from keelmq.client.message import MessageExt, still_packed
+from keelmq.client.message import MessageExt
 from keelmq.client.message_id import decode_offset_message_id
 from keelmq.console.data.place import (
     Asked,
@@ -33,7 +33,7 @@ from keelmq.remoting.queue_map import QueueKey
 from keelmq.runtime.clock import wall_ms
 
 INFLATED_MAX: Final = 8 << 20
-"""A compressed body that is longer stays compressed."""
+"""Of a body, and of all bodies of an answer; one that exceeds it stays compressed."""
 INFLATED_IN_LISTS_MAX: Final = 262_144
 PREVIEW_CHARS: Final = 160
 BODY_BYTES: Final = 65_536
@@ -137,7 +137,7 @@ def row_of(message: MessageExt, broker_name: str = "") -> MessageRow:
 
 
 def _preview(message: MessageExt) -> str:
-    if still_packed(message):
+    if message.body_error:
         return ""
     text = _text(message.body[: PREVIEW_CHARS * 4], is_cut=len(message.body) > PREVIEW_CHARS * 4)
     return "" if text is None else text[:PREVIEW_CHARS]
@@ -158,7 +158,7 @@ def _text(data: bytes, *, is_cut: bool) -> str | None:
 def body_of(message: MessageExt, limit: int = BODY_BYTES) -> BodyView:
     """Returns the beginning of a body, as text or as a dump."""
     body = message.body
-    if still_packed(message):
+    if message.body_error:
         return _dump(body, limit, "packed")
     part = body[:limit]
     text = _text(part, is_cut=len(part) < len(body))

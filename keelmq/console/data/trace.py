@@ -62,7 +62,9 @@ async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> Trace
 
     async def ask(address: str) -> int:
         found = await place.admin.query_messages(address, header, inflated_max=INFLATED_MAX)
-        messages.extend((each.body.decode(errors="replace"), each.born_host) for each in found)
+        messages.extend(
+            (each.body.decode(errors="replace"), each.born_host) for each in found if not each.body_error
+        )
         return len(found)
 
     told = await ask_each(asked, brokers, ask, unless=(ResponseCode.QUERY_NOT_FOUND,), at_once=2)

@@ -70,19 +70,19 @@ def test_a_body_that_is_not_bytes_is_refused(body: object) -> None:
     """The connection writes what is not bytes as JSON, so consumers got a text with quotation marks."""
     message = Message("t", body)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="the body of a message is bytes, not "):
-        pending(message, "key", 0, 4_096)
+        pending(message, "key", 0)
     with pytest.raises(TypeError, match=type(body).__name__):  # as batches and replies do
         encode_properties(message, "key")
 
 
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
 def test_what_is_like_bytes_is_a_body(body: bytes) -> None:
-    assert bytes(pending(Message("t", body), "key", 0, None).body) == b"x"
+    assert bytes(pending(Message("t", body), "key", 0).body) == b"x"
 
 
 def test_a_message_or_a_subscription_without_a_topic_is_refused() -> None:
     with pytest.raises(ValueError, match="a message needs the name of a topic"):
-        pending(Message("", b"x"), "key", 0, None)
+        pending(Message("", b"x"), "key", 0)
     with pytest.raises(ValueError, match="a subscription needs the name of a topic"):
         Subscription("")
 
