@@ -11,7 +11,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from broker.metadata.files import sorted_keys
 from keelmq.remoting.operations.route import DataVersion
+from keelmq.runtime.long_work import LongWork
 
 READ_WRITE = 6
 SLICE_ROWS = 2_000
@@ -115,7 +117,11 @@ class RowEncoder(Generic[Row]):
             return kept.made
 
     async def _convert_slices(self, kept: _Kept[Row], permission: int) -> None:
-        names = list(self._rows) if kept.rows else sorted(self._rows)
+        names = list(self._rows)
+        if not kept.rows and len(names) > SLICE_ROWS:
+            names = await asyncio.to_thread(lambda: list(sorted_keys(names, LongWork(is_shared=True))))
+        elif not kept.rows:
+            names.sort()
         for start in range(0, len(names), SLICE_ROWS):
             if start:
                 await asyncio.sleep(0)

@@ -9,6 +9,7 @@ delivered, even in the middle of a phase, and the wheel can be rebuilt from them
 import heapq
 from array import array
 from hashlib import sha256
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -162,13 +163,13 @@ class TimerWheel:
         return self._frontier
 
     def first_offset(self) -> int:
-        """Returns an offset before which every timer is delivered. Visits every slot."""
-        first = self._heap[0] if self._heap else None
-        starts = [
-            slot[self._taken if out_ms == first else 0]
-            for out_ms, slot in self._slots.items()
-            if out_ms != first or self._taken < len(slot)
-        ]
+        """Returns the lowest offset of a timer that is not delivered; read_end: all are. _slots is in the
+        order in which slots were made, so in that of their first offsets: two of them decide."""
+        starts = []
+        for out_ms in islice(self._slots, 2):
+            slot, taken = self._slots[out_ms], self._taken if self._heap[0] == out_ms else 0
+            if taken < len(slot):
+                starts.append(slot[taken])
         return min(starts, default=self.read_end)
 
     def check_invariants(self) -> None:
@@ -177,7 +178,8 @@ class TimerWheel:
         assert self._count == sum(map(len, self._slots.values())) - self._taken
         assert all(list(slot) == sorted(set(slot)) for slot in self._slots.values()), "in queue order"
         assert self._recalled.keys() <= self._slots.keys()
-        assert self.first_offset() <= self.read_end
+        left = [slot[self._taken * (out_ms == self._heap[0]) :] for out_ms, slot in self._slots.items()]
+        assert self.first_offset() == min((each[0] for each in left if each), default=self.read_end)
 
 
 def _kept(key: bytes) -> bytes:
