@@ -85,7 +85,7 @@ def add_groups(
     registry: ClientRegistry,
 ) -> Slices[None]:
     """Adds the values of METRICS. counts: of messages_in."""
-    yield from _add_reads(made, stats, metadata)
+    yield from add_reads(made, stats, metadata)
     yield from _add_bytes_in(made, stats, counts, metadata)
     made.add("rocketmq_consumer_group_number", len(metadata.groups.table.rows))
     if store.is_master:  # a slave's offsets and queues are slightly older copies of its master's
@@ -110,7 +110,8 @@ def message_type(metadata: Metadata, topic: str) -> str:
     return NORMAL if declared in ("", "UNSPECIFIED") else declared.lower()
 
 
-def _add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> Slices[None]:
+def add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> Slices[None]:
+    """Adds what groups were given."""
     groups = metadata.groups.table.rows
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for number, ((topic, group), reads) in enumerate(list(stats.reads.groups.items())):

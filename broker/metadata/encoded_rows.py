@@ -63,11 +63,12 @@ class _Kept(Generic[Row]):
         if gone:
             self.names = [name for name in self.names if name in self.rows]
         if self.added:
-            self.names += [name for name in self.added if name in self.rows]
+            self.names += [name for name in self.added if name in self.rows] if gone else self.added
             self.names.sort()  # quick: all but the new names are in order
             self.added = []
         self.revision = revision
-        texts = [self.texts[name] for name in self.names]
+        in_order = list(self.texts) == self.names  # as after the first conversion
+        texts = list(self.texts.values()) if in_order else [self.texts[name] for name in self.names]
         return EncodedRows(version, tuple(self.names), texts, self.text_bytes)
 
 
