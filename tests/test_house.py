@@ -108,7 +108,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "keelmq": ("runtime", "remoting web", "security", "client", "health", "console"),
     "keelmq.console": ("core", "data", "actions"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
-    "keelmq.remoting": ("operations", "servers"),
+    "keelmq.remoting": ("messages operations", "servers"),
     "keelmq.security": ("core", "audit"),
     "keelmq.runtime": ("tls",),
     "namesrv": ("core", "handlers", "plugins", "http"),

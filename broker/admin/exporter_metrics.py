@@ -7,6 +7,7 @@ which the exporter asks the clients for, are left out. Source: rocketmq-exporter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from broker.admin.group_metrics import SLICE_ROWS
 from broker.admin.lag_times import LagTimes
 from broker.clients.core.registry import ClientRegistry
 from broker.metadata.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
@@ -16,6 +17,7 @@ from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from keelmq.remoting.servers.metrics import Metric, Scrape, Table
 from keelmq.runtime.disk_room import disk_room
+from keelmq.runtime.slices import Slices, in_slices
 
 _BROKER = ("cluster", "brokerIP", "broker")
 _TOPIC = ("cluster", "broker", "topic")
@@ -118,7 +120,7 @@ TABLE = Table(
 )
 
 
-def exporter_scrape(
+async def exporter_scrape(
     *,
     names: tuple[str, str, str],
     runtime: Mapping[str, str],
@@ -129,8 +131,9 @@ def exporter_scrape(
     lags: LagTimes,
     limit: int,
 ) -> Scrape:
-    """Returns the present values. names: cluster, brokerName and address. runtime: the table of 28. Topics
-    and groups are those of a master only, as in the other metrics."""
+    """Returns the present values, read in slices between which other work runs. names: cluster, brokerName
+    and address. runtime: the table of 28. Topics and groups are those of a master only, as in the other
+    metrics."""
     cluster, broker, address = names
     made = Scrape(TABLE, (), limit)
     made.add("rocketmq_broker_tps", stats.tps("BROKER_PUT_NUMS", cluster), cluster, address, broker)
@@ -140,11 +143,17 @@ def exporter_scrape(
     for name, value in _runtime(runtime, store):
         made.add(RUNTIME + name, value, *labels)
     if store.is_master:
-        _add_topics(made, (cluster, broker), store, stats)
-        _add_groups(made, (cluster, broker), store, metadata, stats, registry, lags)
-    for group, members in registry.producers.items():
-        made.add("rocketmq_producer_count", len(members), cluster, broker, group)
+        await in_slices(_add_topics(made, (cluster, broker), store, stats))
+        await in_slices(_add_groups(made, (cluster, broker), store, metadata, stats, registry, lags))
+    await in_slices(_add_producers(made, (cluster, broker), registry))
     return made
+
+
+def _add_producers(made: Scrape, at: tuple[str, str], registry: ClientRegistry) -> Slices[None]:
+    for number, (group, members) in enumerate(list(registry.producers.items())):
+        if number % SLICE_ROWS == 0:
+            yield
+        made.add("rocketmq_producer_count", len(members), *at, group)
 
 
 def _runtime(table: Mapping[str, str], store: MessageStore) -> Iterator[tuple[str, float]]:
@@ -161,8 +170,10 @@ def _runtime(table: Mapping[str, str], store: MessageStore) -> Iterator[tuple[st
     yield from zip(SIZES, (max(log.max_offset - log.flushed_offset, 0), disk.free, disk.total), strict=True)
 
 
-def _add_topics(made: Scrape, at: tuple[str, str], store: MessageStore, stats: BrokerStats) -> None:
-    for topic, queues in list(store.queues.topics()):
+def _add_topics(made: Scrape, at: tuple[str, str], store: MessageStore, stats: BrokerStats) -> Slices[None]:
+    for number, (topic, queues) in enumerate(list(store.queues.topics())):
+        if number % SLICE_ROWS == 0:
+            yield
         end = sum(queue.max_offset for queue in queues.values())
         if topic.startswith(DLQ_PREFIX):
             made.add("rocketmq_topic_dlq_offset", end, *at, topic.removeprefix(DLQ_PREFIX))
@@ -183,28 +194,38 @@ def _add_groups(
     stats: BrokerStats,
     registry: ClientRegistry,
     lags: LagTimes,
-) -> None:
-    for topic, group in list(stats.reads.groups):
+) -> Slices[None]:
+    for number, (topic, group) in enumerate(list(stats.reads.groups)):
+        if number % SLICE_ROWS == 0:
+            yield
         key = f"{topic}@{group}"
         tps = stats.tps("GROUP_GET_NUMS", key)
         made.add("rocketmq_consumer_tps", tps, *at, topic, group)
         made.add("rocketmq_group_consume_tps", tps, *at, topic, group)
         made.add("rocketmq_consumer_message_size", stats.tps("GROUP_GET_SIZE", key), *at, topic, group)
         made.add("rocketmq_send_back_nums", stats.tps("SNDBCK_PUT_NUMS", key), *at, topic, group)
-    for key, row in list(metadata.offsets.table.rows.items())[: made.limit]:
+    for number, (key, row) in enumerate(list(metadata.offsets.table.rows.items())[: made.limit]):
+        if number % SLICE_ROWS == 0:
+            yield
         topic, group = split_key(key)
         for name in ("rocketmq_consumer_offset", "rocketmq_group_consume_total_offset"):
             made.add(name, sum(row.values()), *at, topic, group)
-    for lag in lags.counts():
+    for number, lag in enumerate((yield from lags.counts())):
+        if number % SLICE_ROWS == 0:
+            yield
         members = registry.consumers.get(lag.group)
         online = 0 if members is None else len(members.members)
         model = "" if members is None else members.message_model
         is_retry = lag.topic.startswith(RETRY_PREFIX)
         name = "rocketmq_group_retrydiff" if is_retry else "rocketmq_group_diff"
         made.add(name, lag.messages, lag.group, lag.topic, str(online), model)
-    for lag in lags.found:
+    for number, lag in enumerate(lags.found):
+        if number % SLICE_ROWS == 0:
+            yield
         made.add("rocketmq_group_get_latency_by_storetime", lag.latency_ms, *at, lag.topic, lag.group)
-    for group, found in registry.consumers.items():
+    for number, (group, found) in enumerate(list(registry.consumers.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         made.add("rocketmq_group_count", len(found.members), *at, group)
         dead = store.queues.of_topic(DLQ_PREFIX + group)
         if dead:

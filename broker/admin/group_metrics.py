@@ -5,7 +5,7 @@ one. Counters are since the start of this broker, lags are those of its own queu
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.admin.lag_times import Lag, LagTimes
@@ -14,13 +14,18 @@ from broker.metadata.core.topic_names import RETRY_PREFIX, SYSTEM_PREFIX
 from broker.metadata.groups import BUILT_IN
 from broker.metadata.service import Metadata
 from broker.metadata.topics import NOT_FOR_CLIENTS
+from broker.stats.messages_in import InCount
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from keelmq.remoting.servers.metrics import Metric, Scrape
+from keelmq.runtime.slices import Slices
 
 OTHERS: Final = "(others)"
 NORMAL: Final = "normal"
 PROTOCOL: Final = "remoting"
+SLICE_ROWS: Final = 250
+"""Series that one slice of a scrape makes or looks at: 1 to 2 ms."""
+SLICE_MEMBERS: Final = 2_000
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _PAIR = ("topic", "consumer_group", "is_system")
 _OF_LAGS = ("consumer_group", "topic", "is_retry", "is_system")
@@ -73,18 +78,19 @@ METRICS: Final = (
 def add_groups(
     made: Scrape,
     stats: BrokerStats,
+    counts: Mapping[str, InCount],
     metadata: Metadata,
     lags: LagTimes,
     store: MessageStore,
     registry: ClientRegistry,
-) -> None:
-    """Adds the values of METRICS."""
-    _add_reads(made, stats, metadata)
-    _add_bytes_in(made, stats, metadata)
+) -> Slices[None]:
+    """Adds the values of METRICS. counts: of messages_in."""
+    yield from add_reads(made, stats, metadata)
+    yield from _add_bytes_in(made, stats, counts, metadata)
     made.add("rocketmq_consumer_group_number", len(metadata.groups.table.rows))
     if store.is_master:  # a slave's offsets and queues are slightly older copies of its master's
-        _add_lags(made, metadata, lags)
-    _add_connections(made, registry)
+        yield from _add_lags(made, metadata, lags)
+    yield from _add_connections(made, registry)
 
 
 def is_system_topic(topic: str) -> str:
@@ -104,40 +110,56 @@ def message_type(metadata: Metadata, topic: str) -> str:
     return NORMAL if declared in ("", "UNSPECIFIED") else declared.lower()
 
 
-def _add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
+def add_reads(made: Scrape, stats: BrokerStats, metadata: Metadata) -> Slices[None]:
+    """Adds what groups were given."""
     groups = metadata.groups.table.rows
-    found = {
-        (topic, group): (reads.messages, reads.bytes)
-        for (topic, group), reads in stats.reads.groups.items()
-        if group in groups and has_topic(metadata, topic)
-    }
-    own, others = stats.shared["rocketmq_messages_out_total"].split(found, made.limit)
+    found: dict[tuple[str, str], tuple[int, ...]] = {}
+    for number, ((topic, group), reads) in enumerate(list(stats.reads.groups.items())):
+        if number % SLICE_ROWS == 0:
+            yield
+        if group in groups and has_topic(metadata, topic):
+            found[topic, group] = reads.messages, reads.bytes
+    own, others = yield from stats.shared["rocketmq_messages_out_total"].split(found, made.limit)
     series = [((*key, is_system_topic(key[0])), counts) for key, counts in own.items()]
     if others:
         series.append(((OTHERS, OTHERS, "false"), others))
-    for labels, (messages, size) in series:
+    for number, (labels, (messages, size)) in enumerate(series):
+        if number % SLICE_ROWS == 0:
+            yield
         made.add("rocketmq_messages_out_total", messages, *labels)
         made.add("rocketmq_throughput_out_total", size, *labels)
 
 
-def _add_bytes_in(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    counts = stats.messages_in.counts().items()
-    found = {topic: (size,) for topic, (_, size) in counts if has_topic(metadata, topic)}
-    own, others = stats.shared["rocketmq_throughput_in_total"].split(found, made.limit)
-    for topic, (size,) in own.items():
+def _add_bytes_in(
+    made: Scrape, stats: BrokerStats, counts: Mapping[str, InCount], metadata: Metadata
+) -> Slices[None]:
+    found: dict[str, tuple[int, ...]] = {}
+    for number, (topic, (_, size)) in enumerate(counts.items()):
+        if number % SLICE_ROWS == 0:
+            yield
+        if has_topic(metadata, topic):
+            found[topic] = (size,)
+    own, others = yield from stats.shared["rocketmq_throughput_in_total"].split(found, made.limit)
+    for number, (topic, (size,)) in enumerate(own.items()):
+        if number % SLICE_ROWS == 0:
+            yield
         labels = topic, message_type(metadata, topic), is_system_topic(topic)
         made.add("rocketmq_throughput_in_total", size, *labels)
     if others:
         made.add("rocketmq_throughput_in_total", others[0], OTHERS, NORMAL, "false")
 
 
-def _add_lags(made: Scrape, metadata: Metadata, lags: LagTimes) -> None:
-    for lag in lags.counts():
+def _add_lags(made: Scrape, metadata: Metadata, lags: LagTimes) -> Slices[None]:
+    for number, lag in enumerate((yield from lags.counts())):
+        if number % SLICE_ROWS == 0:
+            yield
         labels = _lag_labels(lag)
         made.add("rocketmq_consumer_lag_messages", lag.messages, *labels)
         made.add("rocketmq_consumer_inflight_messages", lag.inflight, *labels)
         made.add("rocketmq_consumer_ready_messages", lag.ready, *labels)
-    for lag in lags.found:
+    for number, lag in enumerate(lags.found):
+        if number % SLICE_ROWS == 0:
+            yield
         labels = _lag_labels(lag)
         made.add("rocketmq_consumer_lag_latency_milliseconds", lag.latency_ms, *labels)
         made.add("rocketmq_consumer_queueing_latency_milliseconds", lag.queueing_ms, *labels)
@@ -150,23 +172,33 @@ def _lag_labels(lag: Lag) -> tuple[str, str, str, str]:
     return lag.group, lag.topic, _text(retry), _text(system)
 
 
-def _add_connections(made: Scrape, registry: ClientRegistry) -> None:
-    for labels, count in _kinds(registry.producers.values()).items():
+def _add_connections(made: Scrape, registry: ClientRegistry) -> Slices[None]:
+    for labels, count in (yield from _kinds(list(registry.producers.values()))).items():
         made.add("rocketmq_producer_connections", count, *labels, PROTOCOL)
-    for number, (name, group) in enumerate(registry.consumers.items()):
+    for number, (name, group) in enumerate(list(registry.consumers.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if number >= made.limit:
             made.left_out["rocketmq_consumer_connections"] = len(registry.consumers) - made.limit
             break
         mode = MODES.get(group.consume_type, group.consume_type)
-        for labels, count in _kinds([group.members]).items():
+        for labels, count in (yield from _kinds([group.members])).items():
             system = _text(name in BUILT_IN)
             made.add("rocketmq_consumer_connections", count, name, *labels, mode, system, PROTOCOL)
 
 
-def _kinds(groups: Iterable[dict[int, Client]]) -> Counter[tuple[str, str]]:
+def _kinds(groups: Iterable[dict[int, Client]]) -> Slices[Counter[tuple[str, str]]]:
     """Returns the number of connections by language and version; each connection counts once."""
-    members = {number: client for group in groups for number, client in group.items()}
-    return Counter((client.language, str(client.version)) for client in members.values())
+    seen, found, looked = set[int](), Counter[tuple[str, str]](), 0
+    for group in groups:
+        for number, client in list(group.items()):
+            looked += 1
+            if looked % SLICE_MEMBERS == 0:
+                yield
+            if number not in seen:
+                seen.add(number)
+                found[client.language, str(client.version)] += 1
+    return found
 
 
 def _text(value: bool) -> str:

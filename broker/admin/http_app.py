@@ -18,7 +18,7 @@ from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_answers import NOT_HERE, NotFound, answer_of, as_json, refused_as_statuses
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
-from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.remoting.servers.metrics import Scrape, SlicedCollector
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 
@@ -48,7 +48,7 @@ def make_app(
     *,
     table: OperationTable,
     health: Callable[[], BrokerHealth],
-    scrapes: Callable[[], Iterable[Scrape]],
+    scrapes: Callable[[], Awaitable[Iterable[Scrape]]],
     ha_status: Callable[[], HaRuntimeInfo | None],
     settings: Settings,
     prepare: Callable[[], Awaitable[None]],
@@ -61,7 +61,7 @@ def make_app(
     app = new_app("KeelMQ broker")
     add_docs(app, openapi_extra=needs(Role.READ))
     add_operations(app, table, role_of, HTTP_OPERATIONS)
-    collector = ScrapeCollector(scrapes, more_labels)
+    collector = SlicedCollector(scrapes, more_labels)
     add_health(app, health=health, example=BROKER_EXAMPLE, collectors=[collector], prepare=prepare)
     app.include_router(config_router([settings], note=CHANGES))
 

@@ -1,6 +1,7 @@
 """The broker's metrics, with RocketMQ's names where it has them. The metrics of replication are KeelMQ's.
 
-All values are read at the scrape from the state of the broker. Only a master counts incoming messages and
+All values are read at the scrape from the state of the broker, in slices between which other work runs: each
+series is of one moment. Only a master counts incoming messages and
 consumer lag, so that a sum over all brokers counts nothing twice (stats/messages_in.py).
 """
 
@@ -16,6 +17,7 @@ from broker.admin.group_metrics import (
     METRICS,
     NORMAL,
     OTHERS,
+    SLICE_ROWS,
     add_groups,
     has_topic,
     is_system_topic,
@@ -40,7 +42,7 @@ from broker.metadata.service import Metadata
 from broker.plain_ha.report import status_of as plain_status_of
 from broker.plain_ha.service import PlainHaService
 from broker.pop.consumption import PopConsumption
-from broker.stats.messages_in import SIZE_BOUNDS
+from broker.stats.messages_in import SIZE_BOUNDS, InCount
 from broker.stats.service import BrokerStats
 from broker.store.log.commit_log import CommitLog
 from broker.store.message_store import MessageStore
@@ -68,6 +70,7 @@ from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime import loop_watch
 from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.disk_room import disk_room
+from keelmq.runtime.slices import Slices, in_slices
 
 ROLE_NUMBERS = {"master": 1, "slave": 0, "none": -1}
 RECORD_BYTES_MAX = 17_000_000
@@ -284,8 +287,13 @@ class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     task_deaths: Callable[[], Counter[str]]
 
 
-def scrape(sources: MetricSources) -> Scrape:
-    """Returns the present values. Called in the event loop's thread."""
+async def scrape(sources: MetricSources) -> Scrape:
+    """Returns the present values."""
+    async with sources.stats.scraping:
+        return await in_slices(_scrape(sources))
+
+
+def _scrape(sources: MetricSources) -> Slices[Scrape]:
     readiness, controlled = sources.readiness(), sources.controlled
     limit = sources.config.metrics_otel_cardinality_limit
     made = Scrape(TABLE, _labels(sources.config, controlled), limit)
@@ -305,12 +313,16 @@ def scrape(sources: MetricSources) -> Scrape:
         made.add("rocketmq_background_task_deaths_total", deaths, task)
     if controlled is not None:
         made.add("rocketmq_broker_forwarded_sends_total", controlled.forwarder.forwarded)
-    _add_messages(made, sources.stats, sources.metadata)
-    add_groups(made, sources.stats, sources.metadata, sources.lags, sources.store, sources.registry)
-    add_requests(made, sources.pending.latency, sources.stats)
-    _add_transactions(made, sources.store, sources.transactions, sources.metadata)
-    add_timers(made, sources.timers, sources.timer_times, sources.metadata)
-    add_pops(made, sources.pop, sources.metadata)
+    counts = yield from sources.stats.messages_in.counts()
+    yield from _add_messages(made, sources.stats, counts, sources.metadata)
+    yield from add_groups(
+        made, sources.stats, counts, sources.metadata, sources.lags, sources.store, sources.registry
+    )
+    yield from add_requests(made, sources.pending.latency, sources.stats)
+    yield from _add_transactions(made, sources.store, sources.transactions, sources.metadata)
+    yield from add_timers(made, sources.timers, sources.timer_times, sources.metadata)
+    yield from add_pops(made, sources.pop, sources.metadata)
+    yield
     _add_storage(made, sources.store, sources.scrub, readiness)
     made.add("rocketmq_healed_ranges_total", sources.healer.healed_ranges)
     made.add("rocketmq_healed_bytes_total", sources.healer.healed_bytes)
@@ -336,20 +348,25 @@ def _labels(config: BrokerConfig, controlled: ControllerMode | None) -> tuple[st
     return (config.broker_cluster_name, "broker", config.broker_name, config.broker_name, str(broker_id))
 
 
-def _add_messages(made: Scrape, stats: BrokerStats, metadata: Metadata) -> None:
-    found = {
-        topic: (messages, log_bytes, *stats.messages_in.sizes(topic, messages))
-        for topic, (messages, log_bytes) in stats.messages_in.counts().items()
-        if has_topic(metadata, topic)
-    }
-    own, others = stats.shared["rocketmq_messages_in_total"].split(found, made.limit)
+def _add_messages(
+    made: Scrape, stats: BrokerStats, counts: Mapping[str, InCount], metadata: Metadata
+) -> Slices[None]:
+    found: dict[str, tuple[int, ...]] = {}
+    for number, (topic, (messages, log_bytes)) in enumerate(counts.items()):
+        if number % SLICE_ROWS == 0:
+            yield
+        if has_topic(metadata, topic):
+            found[topic] = messages, log_bytes, *stats.messages_in.sizes(topic, messages)
+    own, others = yield from stats.shared["rocketmq_messages_in_total"].split(found, made.limit)
     series = [
-        ((topic, message_type(metadata, topic), is_system_topic(topic)), counts)
-        for topic, counts in own.items()
+        ((topic, message_type(metadata, topic), is_system_topic(topic)), values)
+        for topic, values in own.items()
     ]
     if others:
         series.append(((OTHERS, NORMAL, "false"), others))
-    for labels, (messages, log_bytes, *sizes) in series:
+    for number, (labels, (messages, log_bytes, *sizes)) in enumerate(series):
+        if number % SLICE_ROWS == 0:
+            yield
         made.add("rocketmq_messages_in_total", messages, *labels)
         made.add_buckets("rocketmq_message_size_bytes", SIZE_BOUNDS, sizes, log_bytes, *labels)
 
@@ -361,13 +378,19 @@ _ENDS: Final = {
 }
 
 
-def _add_transactions(made: Scrape, store: MessageStore, ended: TransactionService, known: Metadata) -> None:
+def _add_transactions(
+    made: Scrape, store: MessageStore, ended: TransactionService, known: Metadata
+) -> Slices[None]:
     if store.is_master:
         made.add("rocketmq_half_messages", len(ended.state))
-    for (how, topic), count in ended.ended.most_common(made.limit):
+    for number, ((how, topic), count) in enumerate(ended.ended.most_common(made.limit)):
+        if number % SLICE_ROWS == 0:
+            yield
         if has_topic(known, topic):
             made.add(_ENDS[how], count, topic)
-    for topic, histogram in ended.commit_times.items():
+    for number, (topic, histogram) in enumerate(list(ended.commit_times.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if has_topic(known, topic):
             made.add_histogram("rocketmq_finish_message_latency_milliseconds", histogram, topic)
 

@@ -6,10 +6,11 @@ nothing twice. Source: RocketMQ 5.3.3 PopMetricsManager.
 
 from typing import Final
 
-from broker.admin.group_metrics import has_topic
+from broker.admin.group_metrics import SLICE_ROWS, has_topic
 from broker.metadata.service import Metadata
 from broker.pop.consumption import PopConsumption
 from keelmq.remoting.servers.metrics import Metric, Scrape
+from keelmq.runtime.slices import Slices
 
 METRICS: Final = (
     Metric("rocketmq_pop_checkpoint_buffer_size", "pops with unacknowledged messages; of a master"),
@@ -46,7 +47,7 @@ METRICS: Final = (
 )
 
 
-def add_pops(made: Scrape, consumption: PopConsumption, metadata: Metadata) -> None:
+def add_pops(made: Scrape, consumption: PopConsumption, metadata: Metadata) -> Slices[None]:
     """Adds the values of METRICS."""
     pop, groups = consumption.pop, metadata.groups.table.rows
     if pop.has_term:
@@ -55,12 +56,18 @@ def add_pops(made: Scrape, consumption: PopConsumption, metadata: Metadata) -> N
             made.add("rocketmq_pop_revive_lag", lag, str(queue_id))
             made.add("rocketmq_pop_revive_latency_milliseconds", late_ms, str(queue_id))
     made.add("rocketmq_pop_waiting_consumers", len(consumption.handlers.polling))
-    for (group, topic, kind, status), count in pop.counts.written.items():
+    for number, ((group, topic, kind, status), count) in enumerate(list(pop.counts.written.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if group in groups and has_topic(metadata, topic):
             made.add("rocketmq_pop_revive_in_message_total", count, group, topic, kind, status)
-    for (group, topic, queue_id, kind), count in pop.counts.applied.items():
+    for number, ((group, topic, queue_id, kind), count) in enumerate(list(pop.counts.applied.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if group in groups and has_topic(metadata, topic):
             made.add("rocketmq_pop_revive_out_message_total", count, group, topic, str(queue_id), kind)
-    for (group, topic, status), count in pop.counts.retried.items():
+    for number, ((group, topic, status), count) in enumerate(list(pop.counts.retried.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if group in groups and has_topic(metadata, topic):
             made.add("rocketmq_pop_revive_retry_messages_total", count, group, topic, status)

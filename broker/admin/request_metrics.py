@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from broker.admin.group_metrics import OTHERS, PROTOCOL, is_system_topic
+from broker.admin.group_metrics import OTHERS, PROTOCOL, SLICE_ROWS, is_system_topic
 from broker.stats.rpc_latency import RpcLatency
 from broker.stats.service import BrokerStats
 from keelmq.remoting.servers.metrics import Metric, Scrape
+from keelmq.runtime.slices import Slices
 
 METRICS: Final = (
     Metric(
@@ -37,7 +38,7 @@ METRICS: Final = (
 )
 
 
-def add_requests(made: Scrape, latency: RpcLatency, stats: BrokerStats) -> None:
+def add_requests(made: Scrape, latency: RpcLatency, stats: BrokerStats) -> Slices[None]:
     """Adds the values of METRICS."""
     for labels, histogram in latency.labelled():
         made.add_histogram("rocketmq_rpc_latency_milliseconds", histogram, PROTOCOL, *labels)
@@ -46,8 +47,11 @@ def add_requests(made: Scrape, latency: RpcLatency, stats: BrokerStats) -> None:
     for created, histogram in stats.creations.groups.items():
         made.add_histogram("rocketmq_consumer_group_create_execution_time_milliseconds", histogram, *created)
     found = {pair: (count,) for pair, count in stats.reads.dead_letters.items()}
-    own, others = stats.shared["rocketmq_send_to_dlq_messages_total"].split(found, made.limit)
-    for (topic, group), (count,) in own.items():
+    yield
+    own, others = yield from stats.shared["rocketmq_send_to_dlq_messages_total"].split(found, made.limit)
+    for number, ((topic, group), (count,)) in enumerate(own.items()):
+        if number % SLICE_ROWS == 0:
+            yield
         made.add("rocketmq_send_to_dlq_messages_total", count, group, topic, is_system_topic(topic))
     if others:
         made.add("rocketmq_send_to_dlq_messages_total", others[0], OTHERS, OTHERS, "false")

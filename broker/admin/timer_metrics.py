@@ -8,10 +8,11 @@ import asyncio
 from bisect import bisect_left
 from typing import Final
 
-from broker.admin.group_metrics import has_topic
+from broker.admin.group_metrics import SLICE_ROWS, has_topic
 from broker.metadata.service import Metadata
 from broker.timers.service import TimerService
 from keelmq.remoting.servers.metrics import Metric, Scrape
+from keelmq.runtime.slices import Slices
 
 BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 STEP: Final = 5_000
@@ -86,7 +87,7 @@ class TimerTimes:
         self.within, self.overdue = within[:-1], overdue
 
 
-def add_timers(made: Scrape, timers: TimerService, times: TimerTimes, metadata: Metadata) -> None:
+def add_timers(made: Scrape, timers: TimerService, times: TimerTimes, metadata: Metadata) -> Slices[None]:
     """Adds the values of METRICS."""
     if timers.has_term:
         made.add("rocketmq_timing_messages", len(timers.wheel))
@@ -98,9 +99,13 @@ def add_timers(made: Scrape, timers: TimerService, times: TimerTimes, metadata: 
             for bound, count in zip(BOUNDS_S, times.within, strict=True):
                 made.add("rocketmq_timer_message_snapshot", count, str(bound))
     made.add("rocketmq_timer_enqueue_total", timers.added)
-    for topic, count in timers.delivered_to.items():
+    for number, (topic, count) in enumerate(list(timers.delivered_to.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if has_topic(metadata, topic):
             made.add("rocketmq_timer_dequeue_total", count, topic)
-    for topic, histogram in timers.delays.items():
+    for number, (topic, histogram) in enumerate(list(timers.delays.items())):
+        if number % SLICE_ROWS == 0:
+            yield
         if has_topic(metadata, topic):
             made.add_histogram("rocketmq_delay_message_latency_seconds", histogram, topic)

@@ -32,7 +32,7 @@ from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.health import BrokerHealth
 from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
-from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.remoting.servers.metrics import Scrape, SlicedCollector
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.compiled import report
 from keelmq.runtime.stop_steps import StopSteps, stop_after
@@ -228,19 +228,19 @@ class Broker(BrokerParts):
             master_epoch=0 if controlled is None else controlled.role.epoch,
         )
 
-    def _scrapes(self) -> list[Scrape]:
+    async def _scrapes(self) -> list[Scrape]:
         access, tls = self.operations.access, self.process.tls
         found = [
-            scrape(self.metric_sources()),
+            await scrape(self.metric_sources()),
             security_scrape([access], [self.audit], tls, self.process.client_tls),
         ]
         if self.config.metrics_exporter_compat:
-            found.append(self._exporter_scrape())
+            found.append(await self._exporter_scrape())
         return found
 
-    def _exporter_scrape(self) -> Scrape:
+    async def _exporter_scrape(self) -> Scrape:
         config = self.config
-        return exporter_scrape(
+        return await exporter_scrape(
             names=(config.broker_cluster_name, config.broker_name, self.address),
             runtime=self.services.runtime_info.table(),
             store=self.store,
@@ -255,7 +255,7 @@ class Broker(BrokerParts):
         """Called in a thread; imports FastAPI."""
         from keelmq.remoting.servers.health import prom_app
 
-        collector = ScrapeCollector(self._scrapes, self.config.more_labels)
+        collector = SlicedCollector(self._scrapes, self.config.more_labels)
         title = "KeelMQ broker: metrics"
         return prom_app(title, health=self._health, collectors=[collector], prepare=self.measure)
 

@@ -230,8 +230,9 @@ class Clients:
         self._notify_started(now)
         if now < self._next_scan_ms:
             return
-        self._next_scan_ms = now + SCAN_PERIOD_MS
-        self._notify(self.registry.expire(now_ms=now, timeout_ms=self._settings.channel_expired_timeout))
+        left, has_more = self.registry.expire(now_ms=now, timeout_ms=self._settings.channel_expired_timeout)
+        self._next_scan_ms = now if has_more else now + SCAN_PERIOD_MS
+        self._notify(left)
         self.locks.expire(now_ms=now)
 
     def find_producer(self, group: str, topic: str) -> Peer | None:

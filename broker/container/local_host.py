@@ -164,7 +164,7 @@ class LocalHost:
         for broker in serving:
             try:
                 await broker.measure()
-                found += scrape(broker.metric_sources())
+                found += await scrape(broker.metric_sources())
             except Exception:
                 logger.exception("%s: no metrics", broker.config.broker_name)
         accesses = [*self._accesses, *(broker.operations.access for broker in serving)]

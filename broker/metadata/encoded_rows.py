@@ -11,7 +11,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from broker.metadata.files import sorted_keys
 from keelmq.remoting.operations.route import DataVersion
+from keelmq.runtime.long_work import LongWork
 
 READ_WRITE = 6
 SLICE_ROWS = 2_000
@@ -61,11 +63,12 @@ class _Kept(Generic[Row]):
         if gone:
             self.names = [name for name in self.names if name in self.rows]
         if self.added:
-            self.names += [name for name in self.added if name in self.rows]
+            self.names += [name for name in self.added if name in self.rows] if gone else self.added
             self.names.sort()  # quick: all but the new names are in order
             self.added = []
         self.revision = revision
-        texts = [self.texts[name] for name in self.names]
+        in_order = list(self.texts) == self.names  # as after the first conversion
+        texts = list(self.texts.values()) if in_order else [self.texts[name] for name in self.names]
         return EncodedRows(version, tuple(self.names), texts, self.text_bytes)
 
 
@@ -115,7 +118,11 @@ class RowEncoder(Generic[Row]):
             return kept.made
 
     async def _convert_slices(self, kept: _Kept[Row], permission: int) -> None:
-        names = list(self._rows) if kept.rows else sorted(self._rows)
+        names = list(self._rows)
+        if not kept.rows and len(names) > SLICE_ROWS:
+            names = await asyncio.to_thread(lambda: list(sorted_keys(names, LongWork(is_shared=True))))
+        elif not kept.rows:
+            names.sort()
         for start in range(0, len(names), SLICE_ROWS):
             if start:
                 await asyncio.sleep(0)

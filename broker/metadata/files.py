@@ -150,10 +150,13 @@ class LazyRows(NamedTuple):
             yield key, self.text_of(self.rows[key])
 
 
-def sorted_keys(rows: Iterable[str]) -> Iterator[str]:
-    """Yields the keys in their order; a thread that reads them lets others in."""
-    keys = list(rows)
-    runs = [sorted(keys[at : at + SORTED_ROWS]) for at in range(0, len(keys), SORTED_ROWS)]
+def sorted_keys(rows: Iterable[str], work: LongWork | None = None) -> Iterator[str]:
+    """Yields the keys in their order; a thread that reads them lets others in. work: of that thread."""
+    keys, runs = list(rows), list[list[str]]()
+    for at in range(0, len(keys), SORTED_ROWS):
+        if work is not None:
+            work.between()
+        runs.append(sorted(keys[at : at + SORTED_ROWS]))
     yield from runs[0] if len(runs) == 1 else heapq.merge(*runs)
 
 

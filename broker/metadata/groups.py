@@ -123,14 +123,15 @@ class GroupTable(FileStore[Group]):
 
     def forbidden(self) -> dict[str, dict[str, int]]:
         """Returns the bits of every group that has some: group -> topic -> RocketMQ's bit set."""
-        rows = self.table.rows
-        return {name: dict(row.forbidden) for name, row in sorted(rows.items()) if row.forbidden}
+        found = {name: dict(row.forbidden) for name, row in self.table.rows.items() if row.forbidden}
+        return dict(sorted(found.items()))
 
     def without_effect(self) -> dict[str, list[str]]:
         """Returns the attributes that this broker does not do, by group."""
         found = {
             name: without_effect(GROUP_ATTRIBUTES, row.config.attributes)
             for name, row in self.table.rows.items()
+            if row.config.attributes
         }
         return {f"group {name}": why for name, why in sorted(found.items()) if why}
 

@@ -53,7 +53,7 @@ TERM_WAIT_MS = 200
 CHECK_PERIOD_MS = 50
 """A waiting change checks this often whether the SyncStateSet has shrunk."""
 ENDS_AT_ONCE = 1_024
-"""Ends of emptied queues that one step of a promotion takes over."""
+"""Ends of emptied queues that one step takes over or records."""
 MAY_BE_REPLICATED = "it is stored here, but not known to be on every replica in sync"
 
 
@@ -169,7 +169,7 @@ class Metadata:
         await self._begin(epoch, replicas, on_released)
 
     async def _begin(self, epoch: int, replicas: Replicas, on_released: Callable[[], None]) -> None:
-        for number, (topic, queue_id, end) in enumerate(list(self.queue_ends.each()), 1):
+        for number, (topic, queue_id, end) in enumerate(self.queue_ends.each(), 1):
             self._queues.go_on_from(topic, queue_id, end)
             if number % ENDS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -222,7 +222,12 @@ class Metadata:
         a full disk needs it, and the table is written again later."""
         if self._term is None:
             return
-        self.queue_ends.remember(ends)
+        rows = list(ends.items())
+        for at in range(0, len(rows), ENDS_AT_ONCE):
+            self.queue_ends.remember(dict(rows[at : at + ENDS_AT_ONCE]))
+            await asyncio.sleep(0)
+            if self._term is None:
+                return
         with contextlib.suppress(OSError):
             await self.queue_ends.saved()
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -193,7 +194,7 @@ class MetadataStore(ABC, Generic[Row]):
         """As accept(), for an update with many rows: a thread converts them, and writes what has to be on
         disk now. A cancellation is raised when both memory and disk have the update, or neither."""
         try:
-            update = await finished_in_thread(lambda: self.from_wire(received))
+            update = await finished_in_thread(partial(self._reader(), received))
         except UNREADABLE as error:
             return f"its rows cannot be read: {error}"
         refusal = self.table.refusal(update)
@@ -203,6 +204,10 @@ class MetadataStore(ABC, Generic[Row]):
             update = self._whole(update)
         await self._persist_large(update)
         return None
+
+    def _reader(self) -> Callable[[MetadataUpdate], Update[Row]]:
+        """Returns from_wire() for a thread, which may also make what applied() needs."""
+        return self.from_wire
 
     async def _persist_large(self, update: Update[Row]) -> None:
         """Makes the update durable, and applies it."""

@@ -8,11 +8,11 @@ TopicConfigManager; TBW102 is its template for topics that are created by their 
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from broker.admission.auto_creation import AutoCreation
 from broker.message.delay_levels import TIMER_TOPIC
@@ -32,6 +32,7 @@ from broker.metadata.encoded_rows import READ_WRITE, RowEncoder
 from broker.metadata.file_store import FileStore
 from broker.metadata.store import data_version, version_of
 from keelmq.remoting.body import body_bytes
+from keelmq.remoting.operations.broker_metadata import MetadataUpdate
 from keelmq.remoting.operations.route import TopicConfig, TopicConfigSerializeWrapper
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,27 @@ def illegal_name(name: str) -> str | None:
     return None
 
 
+class _Made(NamedTuple):
+    """Topics of one version of the table, made before it is applied. known: the topics that there were then;
+    others are not open."""
+
+    version: Version
+    topics: dict[str, Topic]
+    known: Set[str]
+    batches: Sequence[str]
+
+
+NOTHING_MADE: Final = _Made(Version(-1), {}, frozenset(), ())
+
+
+def _made_of(version: Version, rows: Mapping[str, TopicConfig], known: Set[str]) -> _Made:
+    topics = {name: Topic(row) for name, row in rows.items()}
+    for name, topic in topics.items():
+        if name not in known:
+            topic.open_queue_count = 0
+    return _Made(version, topics, known, [name for name, topic in topics.items() if topic.is_batch])
+
+
 class TopicTable(FileStore[TopicConfig]):
     """The data path reads `topics` directly; every change goes through the methods."""
 
@@ -143,6 +165,7 @@ class TopicTable(FileStore[TopicConfig]):
         self._broker_name = broker_name
         self._cluster_name = cluster_name
         self._trace_topic = trace_topic
+        self._made = NOTHING_MADE
         self._guessed: dict[str, TopicConfig | None] = {}  # known by records: what a version has instead
 
     # -- JSON --------------------------------------------------------------------------------------------
@@ -202,12 +225,13 @@ class TopicTable(FileStore[TopicConfig]):
         self.revision += 1
         rows = self.table.rows
         if keys is None:
-            keys = [*rows, *(self.topics.keys() - rows.keys())]
+            self._all_applied()
+            return
         for name in keys:
             if name in rows:
                 if self._is_in_background and name not in self.topics:
                     self.unwritten.add(name)
-                    self.when_saved(partial(self._written, name))
+                    self.when_saved(partial(self._written, (name,)))
                 topic = self.topics[name] = Topic(rows[name])
                 if name in self.unwritten:
                     topic.open_queue_count = 0
@@ -215,6 +239,38 @@ class TopicTable(FileStore[TopicConfig]):
                     self.on_batch_topic(name)
             else:
                 self.topics.pop(name, None)
+
+    def _all_applied(self) -> None:
+        """For a whole table, in one step: with what the thread of _reader() has made of it."""
+        rows, made = self.table.rows, self._made
+        self._made = NOTHING_MADE
+        if made.version != self.table.version:
+            made = _made_of(self.table.version, rows, rows.keys())
+        lacking = rows.keys() - made.topics.keys()  # built-in ones
+        made.topics.update((name, Topic(rows[name])) for name in lacking)
+        doubtful = (made.known ^ self.topics.keys()) | lacking | self.unwritten
+        if self._is_in_background and (added := made.topics.keys() - self.topics.keys()):
+            self.unwritten |= added
+            self.when_saved(partial(self._written, added))
+        for name in doubtful & made.topics.keys():
+            made.topics[name].open()
+            if name in self.unwritten:
+                made.topics[name].open_queue_count = 0
+        self.topics.clear()
+        self.topics.update(made.topics)
+        if self.on_batch_topic is not None:
+            for name in made.batches:
+                self.on_batch_topic(name)
+
+    def _reader(self) -> Callable[[MetadataUpdate], Update[TopicConfig]]:
+        known = frozenset(self.topics)
+
+        def read(received: MetadataUpdate) -> Update[TopicConfig]:
+            update = self.from_wire(received)
+            self._made = _made_of(update.version, update.rows, known)
+            return update
+
+        return read
 
     def _beside(self, update: Update[TopicConfig] | None) -> Any:
         return dict(self._guessed) if update is None else self._guessed_after(update)
@@ -240,13 +296,14 @@ class TopicTable(FileStore[TopicConfig]):
         if self.on_change is not None:
             self.on_change()
 
-    def _written(self, name: str, error: Exception | None) -> None:
+    def _written(self, names: Collection[str], error: Exception | None) -> None:
         if error is not None:
-            self.when_saved(partial(self._written, name))
+            self.when_saved(partial(self._written, names))
             return
-        self.unwritten.discard(name)
-        if name in self.topics:
-            self.topics[name].open()
+        self.unwritten.difference_update(names)
+        for name in names:
+            if name in self.topics:
+                self.topics[name].open()
 
     # -- reading -----------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 import msgspec
 
 from broker.metadata.files import PIECE_ROWS
+from keelmq.remoting.messages.inflate import Codec, InflateError, inflated
 from keelmq.remoting.operations.broker_metadata import MetadataUpdate
 from keelmq.remoting.operations.route import DataVersion
-from keelmq.runtime.inflate import Codec, InflateError, inflated
 from keelmq.runtime.long_work import LongWork
 
 PLAIN_BYTES_MAX = 65_536

@@ -2,15 +2,17 @@
 twice.
 
 Queues grow on slaves as well. So the ends of the queues are recorded when a term begins, and the growth of
-the term is added when it ends: the counters of a slave stand still, and go on when it is master again.
+the term is added after it has ended: the counters of a slave stand still, and go on when it is master again.
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.queue_table import QueueTable
 from broker.store.queue.size_counts import SIZE_BITS, SMALL_BYTES
+from keelmq.runtime.slices import Slices
 
 
 class InCount(NamedTuple):
@@ -20,8 +22,20 @@ class InCount(NamedTuple):
     size: int = 0
 
 
-Marks = dict[ConsumeQueue, tuple[int, int]]
-"""Of each queue: its next offset, and the bytes of the records that this broker has put into it."""
+NOTHING: Final = InCount()
+
+
+class Marks(NamedTuple):
+    """The queues of one moment, and of each its next offset and the bytes of the records that this broker has
+    put into it: three lists, because a role change waits for them."""
+
+    queues: Sequence[ConsumeQueue]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+
+
+SLICE_QUEUES: Final = 2_000
+"""Queues that one slice of a sum looks at: 1 ms."""
 SIZE_BOUNDS: Final = (SMALL_BYTES, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 """RocketMQ's buckets for the sizes of messages, in bytes: powers of two, as size_counts.py needs them."""
 
@@ -31,11 +45,11 @@ class MessagesIn:
 
     def __init__(self, queues: QueueTable) -> None:
         self._queues = queues
-        self._past: dict[str, InCount] = {}
+        self._past: Mapping[str, InCount] = {}
+        """Of the terms that were added up; replaced, never changed."""
+        self._ended: list[tuple[Marks, Marks]] = []
+        """Terms that are not in _past yet, oldest first: a role change does not wait for their sum."""
         self._begun: Marks | None = None
-        self._ended: tuple[Marks, Marks] | None = (
-            None  # a term that is not in _past yet: a role change is quick
-        )
 
     def term_begins(self) -> None:
         """This broker is master, and has stored nothing in this term yet."""
@@ -45,33 +59,32 @@ class MessagesIn:
     def term_ends(self) -> None:
         """This broker stores nothing more. Called before the log is truncated."""
         if self._begun is not None:
-            self._add_ended()
-            self._ended, self._begun = (self._begun, self._marks()), None
+            self._ended.append((self._begun, self._marks()))
+            self._begun = None
 
     def _marks(self) -> Marks:
-        return {queue: (queue.next_offset, queue.put_bytes) for queue in self._queues.each()}
+        queues = self._queues.each()
+        return Marks(queues, [queue.next_offset for queue in queues], [queue.put_bytes for queue in queues])
 
-    def _add_ended(self) -> None:
-        if self._ended is not None:
-            begun, ended = self._ended
-            self._past, self._ended = self._sum(begun, ended), None
+    def add_ended(self) -> Slices[None]:
+        """Adds up the terms that have ended. To be called now and then: each takes memory until then."""
+        while self._ended:
+            past, term = self._past, self._ended[0]
+            found = yield from _sum(past, *term, self._queues)
+            if self._past is past:  # else another call was quicker
+                del self._ended[0]
+                self._past = found
 
-    def counts(self) -> dict[str, InCount]:
+    def counts(self) -> Slices[Mapping[str, InCount]]:
         """Returns the counters by topic; on a slave those of its earlier terms."""
-        self._add_ended()
-        return self._past if self._begun is None else self._sum(self._begun, self._marks())
-
-    def _sum(self, begun: Marks, ended: Marks) -> dict[str, InCount]:
-        """Returns the past counters, plus the growth of each queue between these marks."""
-        found = {topic: list(count) for topic, count in self._past.items()}
-        for queue, (messages, size) in ended.items():
-            messages_before, size_before = begun.get(queue, (0, 0))
-            total = found.get(queue.topic)
-            if total is None:
-                total = found[queue.topic] = [0, 0]
-            total[0] += max(messages - messages_before, 0)
-            total[1] += max(size - size_before, 0)
-        return {topic: InCount(messages, size) for topic, (messages, size) in found.items()}
+        while True:
+            yield from self.add_ended()
+            past, begun = self._past, self._begun
+            if begun is None:
+                return past
+            found = yield from _sum(past, begun, None, self._queues)
+            if self._past is past and self._begun is begun:  # else a term has ended, and its queues were cut
+                return found
 
     def sizes(self, topic: str, messages: int) -> list[int]:
         """Returns how many of the topic's messages are at most as large as each of SIZE_BOUNDS and larger
@@ -80,3 +93,36 @@ class MessagesIn:
         ends = [*(bound.bit_length() - 1 for bound in SIZE_BOUNDS), SIZE_BITS]
         large = [sum(counts[begin + 1 : end + 1]) for begin, end in pairwise(ends)]
         return [max(messages - sum(large), 0), *large]
+
+
+def _sum(
+    past: Mapping[str, InCount], begun: Marks, ended: Marks | None, queues: QueueTable
+) -> Slices[Mapping[str, InCount]]:
+    """Returns the past counters, plus the growth of each queue between these marks. ended None: until now, of
+    `queues`."""
+    places = dict(zip(begun.queues, range(len(begun.queues)), strict=True))
+    yield
+    ends: Sequence[ConsumeQueue] = queues.each() if ended is None else ended.queues
+    grown: dict[str, list[int]] = {}
+    for number, queue in enumerate(ends):
+        if number % SLICE_QUEUES == SLICE_QUEUES - 1:
+            yield
+        if ended is None:
+            messages, size = queue.next_offset, queue.put_bytes
+        else:
+            messages, size = ended.offsets[number], ended.sizes[number]
+        at = places.get(queue)
+        if at is not None:
+            messages, size = messages - begun.offsets[at], size - begun.sizes[at]
+        total = grown.get(queue.topic)
+        if total is None:
+            total = grown[queue.topic] = [0, 0]
+        total[0] += max(messages, 0)
+        total[1] += max(size, 0)
+    found = dict(past)
+    for number, (topic, (messages, size)) in enumerate(grown.items()):
+        if number % SLICE_QUEUES == SLICE_QUEUES - 1:
+            yield
+        before = past.get(topic, NOTHING)
+        found[topic] = InCount(before.messages + messages, before.size + size)
+    return found

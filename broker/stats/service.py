@@ -30,6 +30,7 @@ from broker.stats.messages_in import MessagesIn
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import ConsumeQueue
 from keelmq.runtime.clock import now_ms
+from keelmq.runtime.slices import in_slices
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,7 +69,9 @@ class BrokerStats:
         self.messages_in = MessagesIn(store.queues)
         self.creations = CreationTimes()
         self.shared = defaultdict[str, SharedCounters](SharedCounters)
-        """By metric: what its series beyond the limit have together."""
+        """By metric: what its series beyond the limit have together. For whoever has `scraping`."""
+        self.scraping = asyncio.Lock()
+        """Held while metrics are read, which takes several turns of the event loop."""
         self.loop_lag_ms = 0
         """How late the event loop was at the last sample: as long may a request have waited."""
         self.dispatch_behind_max = 0
@@ -100,6 +103,7 @@ class BrokerStats:
         """Samples once a second. Never returns."""
         while True:
             self.tick()
+            await in_slices(self.messages_in.add_ended())
             due_s = time.monotonic() + SECOND_MS / 1000
             await asyncio.sleep(SECOND_MS / 1000)
             self.loop_lag_ms = max(int((time.monotonic() - due_s) * 1_000), 0)

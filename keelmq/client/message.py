@@ -22,9 +22,9 @@ from keelmq.client.core.checks import (
     check_texts,
 )
 from keelmq.client.message_id import encode_offset_message_id
+from keelmq.remoting.messages.inflate import Codec, InflatedTooLarge, InflateError, inflated
+from keelmq.remoting.messages.unique_keys import of_process as unique_keys_of_process
 from keelmq.remoting.operation import RemoteProtocolError
-from keelmq.runtime.inflate import Codec, InflatedTooLarge, InflateError, inflated
-from keelmq.runtime.unique_keys import of_process as unique_keys_of_process
 
 NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
@@ -134,7 +134,7 @@ class DamagedRecord:
 
 
 def unique_keys() -> Iterator[str]:
-    """Returns the iterator over this process's UNIQ_KEY values (keelmq/runtime/unique_keys.py)."""
+    """Returns the iterator over this process's UNIQ_KEY values (keelmq/remoting/messages/unique_keys.py)."""
     return unique_keys_of_process
 
 

@@ -196,11 +196,14 @@ class TopicTable(msgspec.Struct):
 
     def _map_perm(self, broker_name: str, *, clear: int, add: int) -> int:
         topics = self._of_broker.get(broker_name, _NOTHING)
+        made: dict[int, tuple[QueueData, QueueData]] = {}  # by the id of the old data, which is kept with it
         for topic in topics:
             queue = self._queues[topic][broker_name]
             perm = queue.perm & ~clear | add
             if perm != queue.perm:
-                self._queues[topic][broker_name] = queue.model_copy(update={"perm": perm})
+                if id(queue) not in made:
+                    made[id(queue)] = queue, queue.model_copy(update={"perm": perm})
+                self._queues[topic][broker_name] = made[id(queue)][1]
                 self.version += 1
         return len(topics)
 

@@ -3,7 +3,8 @@
 CPU time of the thread that does it (in a broker or name server: the event loop's), without wire and disk. The
 slope is the exponent of the cost: 0 where it does not depend on the table, 1 where it is proportional to it;
 of both decades the steeper one. A request may not depend on a table, a periodic task may grow in proportion.
-The tolerances are for caches of the processor, which larger tables miss more often.
+The tolerances are for caches of the processor, which larger tables miss more often. Of work in slices
+(kind step) the longest slice counts, which has a limit at the largest size (docs/adr/0061).
 """
 
 import asyncio
@@ -11,24 +12,34 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from types import SimpleNamespace
+from typing import Any, Final, Literal, cast
 
+from broker.admin.group_metrics import add_reads
+from broker.admin.metrics import TABLE
 from broker.clients.core.locks import Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer
+from broker.core.read_counters import ReadCounters
+from broker.metadata.encoded_rows import RowEncoder
 from broker.metadata.groups import GroupTable
-from broker.metadata.offsets import ConsumerOffsetTable
+from broker.metadata.service import Metadata
 from broker.metadata.topics import TopicTable
-from broker.metadata.wire import decode_updates, encode_update, encode_updates
+from broker.metadata.wire import decode_updates, encode_updates
 from broker.naming.registration import RegisteredBroker, bodies_of, registration_of
+from broker.stats.core.shared_counters import SharedCounters
+from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from broker.store.offline import offline_store
 from broker.store.settings import NamedTopic, StoreConfig
+from keelmq.remoting.body import body_bytes
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.route import TopicConfig
+from keelmq.remoting.servers.metrics import Scrape
+from keelmq.runtime.slices import in_slices
 from namesrv.core.liveness import BrokerKey, HeartbeatTable
 from namesrv.core.routes import RouteTable
 from namesrv.core.values import RegisterBody, Registration
@@ -37,24 +48,33 @@ from namesrv.plugins.controller.core.decide import decide_read
 from namesrv.plugins.controller.core.events import AlterSyncStateSet
 from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
 from tests.bench.report import Measurement, Results
+from tests.bench.scale_offsets import (
+    commit_in_row,
+    commit_of,
+    of_offsets,
+    replicated_commit,
+    table_of,
+    whole_table,
+)
 
 FACTORS: Final = (1, 10, 100)
-LIMITS: Final = {"request": 0.3, "period": 1.5}
-"""Greatest slope: with ten times the rows a request may cost twice as much, and a period 30 times."""
+LIMITS: Final = {"request": 0.3, "period": 1.5, "step": 20_000}
+"""Greatest slope: with ten times the rows a request may cost twice as much, and a period 30 times. Of a step:
+the longest slice at the largest size, µs."""
 SAMPLE_NS: Final = 3_000_000
 ROUNDS: Final = 5
 PART_TOPICS: Final = 800
 HOST: Final = b"\x7f\0\0\1\0\0\x2a\x9f"
 LOG_FILE_BYTES: Final = 64 << 20
 
-Kind = Literal["request", "period"]
+Kind = Literal["request", "period", "step"]
 Work = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Work by the size of a table. rows: what the table has, and how many at factor 1. make: a context whose
-    work is called many times."""
+    work is called many times; of a step it returns a coroutine."""
 
     kind: Kind
     rows: str
@@ -73,8 +93,8 @@ class Scaled(Measurement):
 
     @property
     def is_well(self) -> bool:
-        """Whether the slope is within the limit of its kind."""
-        return self.ratio <= self.limit
+        """Whether it is within the limit of its kind."""
+        return (self.value if self.kind == "step" else self.ratio) <= self.limit
 
 
 def scaled(kind: Kind, rows: str, costs_us: Iterable[float]) -> Scaled:
@@ -102,7 +122,9 @@ def run(*, subjects: Mapping[str, Subject] | None = None, factors: tuple[int, ..
 def faults(results: Results) -> list[str]:
     """What grows faster than it may."""
     return [
-        f"{name} ({each.kind}) grows with {each.rows} by the power {each.ratio:.2f}, limit {each.limit}"
+        f"{name}: the longest step with {each.rows} is {each.value:.0f} µs, limit {each.limit:.0f}"
+        if each.kind == "step"
+        else f"{name} ({each.kind}) grows with {each.rows} by the power {each.ratio:.2f}, limit {each.limit}"
         for name, each in results.items()
         if isinstance(each, Scaled) and not each.is_well
     ]
@@ -123,6 +145,8 @@ def show(results: Results) -> None:
 def cost_us(subject: Subject, size: int) -> float:
     """CPU time of one call in µs: the lowest of ROUNDS samples of some ms each, after one call."""
     with subject.make(size) as work:
+        if subject.kind == "step":
+            return min(longest_slice_us(cast(Coroutine[Any, Any, object], work())) for _ in range(ROUNDS))
         work()
         gc.collect()
         gc.disable()
@@ -136,6 +160,45 @@ def cost_us(subject: Subject, size: int) -> float:
             gc.enable()
 
 
+class _Timed(Coroutine[Any, Any, object]):
+    """A coroutine whose longest turn is measured."""
+
+    def __init__(self, work: Coroutine[Any, Any, object]) -> None:
+        self._work, self.longest_ns = work, 0
+
+    def send(self, value: object) -> object:
+        begin = time.thread_time_ns()
+        try:
+            return self._work.send(value)
+        finally:
+            self.longest_ns = max(self.longest_ns, time.thread_time_ns() - begin)
+
+    def throw(self, *error: Any) -> object:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        return self._work.__await__()
+
+
+def longest_slice_us(work: Coroutine[Any, Any, object]) -> float:
+    """CPU time of the longest turn of the event loop that the work takes."""
+    timed = _Timed(work)
+
+    async def run() -> None:
+        await asyncio.get_running_loop().create_task(timed)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+    return timed.longest_ns / 1_000
+
+
 def _spent_ns(work: Work, calls: int) -> int:
     begin = time.thread_time_ns()
     for _ in range(calls):
@@ -144,84 +207,6 @@ def _spent_ns(work: Work, calls: int) -> int:
 
 
 # -- a broker's tables -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _offsets(rows: int) -> Iterator[ConsumerOffsetTable]:
-    with tempfile.TemporaryDirectory(prefix="keelmq-scale-") as directory:
-        table = ConsumerOffsetTable(Path(directory) / "consumerOffset.json")
-        table.load()
-        for number in range(rows):
-            for queue_id in range(8):
-                table.commit(f"group{number % 100}", f"topic{number // 100}", queue_id, number)
-        table.commit_staged()
-        yield table
-
-
-def _of_offsets(work: Callable[[ConsumerOffsetTable], Work]) -> Callable[[int], AbstractContextManager[Work]]:
-    @contextmanager
-    def make(rows: int) -> Iterator[Work]:
-        with _offsets(rows) as table:
-            yield work(table)
-
-    return make
-
-
-def _commit(table: ConsumerOffsetTable) -> Work:
-    moved = iter(range(1, 1 << 40))
-
-    def commit() -> None:
-        table.commit("group1", "topic0", 3, next(moved))
-        table.commit_staged()
-
-    return commit
-
-
-@contextmanager
-def one_row(queues: int, *, name: str = "consumerOffset.json") -> Iterator[ConsumerOffsetTable]:
-    """A table with one group that has committed in so many queues of one topic."""
-    with tempfile.TemporaryDirectory(prefix="keelmq-scale-") as directory:
-        table = ConsumerOffsetTable(Path(directory) / name)
-        table.load()
-        for queue_id in range(queues):
-            table.commit("group1", "topic0", queue_id, queue_id)
-        table.commit_staged()
-        yield table
-
-
-@contextmanager
-def _commit_in_row(queues: int) -> Iterator[Work]:
-    with one_row(queues) as table:
-        yield _commit(table)
-
-
-@contextmanager
-def replicated_commit(queues: int) -> Iterator[Work]:
-    """A commit at a master, the update on the wire, and what a replica does with it."""
-    with one_row(queues) as table, one_row(queues) as replica:
-        whole = table.updates_since(None)
-        assert whole is not None and replica.accept(whole) is None
-        commit = _commit(table)
-
-        def work() -> None:
-            before = table.data_version
-            commit()
-            change = table.changes_since(before, takes_parts=True)
-            assert change is not None
-            (received,) = decode_updates(encode_updates([table.to_wire(change)]))
-            refusal = replica.accept(received)
-            assert refusal is None, refusal
-
-        yield work
-
-
-def _whole_table(table: ConsumerOffsetTable) -> Work:
-    def whole() -> None:
-        update = table.updates_since(None)
-        assert update is not None
-        encode_update(update)
-
-    return whole
 
 
 @contextmanager
@@ -480,6 +465,73 @@ def _replica_info(groups: int) -> Iterator[Work]:
     yield lambda: decide_read(state, broker_name="broker3")
 
 
+# -- work in slices ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _first_registration(topics: int) -> Iterator[Work]:
+    with _topics(topics) as table:
+        yield lambda: RowEncoder(
+            table.table.rows,
+            lambda: table.data_version,
+            lambda: table.revision,
+            lambda row, _: body_bytes(row),
+        ).encoded()
+
+
+@contextmanager
+def _topics_of_master(topics: int) -> Iterator[Work]:
+    with _topics(topics) as table, _topics(0) as replica:
+        update = table.updates_since(None)
+        assert update is not None
+        received = decode_updates(encode_updates([update]))[0]
+
+        async def accept() -> None:
+            replica.write_in_background()
+            assert await replica.accept_large(received) is None
+            await replica.saved()
+
+        yield accept
+
+
+@contextmanager
+def _offsets_body(rows: int) -> Iterator[Work]:
+    with table_of(rows) as table:
+        yield lambda: table.body(1 << 40)
+
+
+@contextmanager
+def _messages_in(topics: int) -> Iterator[Work]:
+    """The counters of a scrape that share one series."""
+    counts = {f"topic{number}": (number, number) for number in range(topics)}
+    yield lambda: in_slices(SharedCounters().split(counts, 1_000))
+
+
+@contextmanager
+def _reads(pairs: int) -> Iterator[Work]:
+    reads, known = ReadCounters(), {f"group{number}": None for number in range(100)}
+    for number in range(pairs):
+        reads.count_read(f"topic{number // 100}", f"group{number % 100}", 0, 1, 1, 100)
+    with _topics(max(pairs // 100, 1)) as topics, _store(8) as store:
+        stats = BrokerStats(store, reads, "c", timer_counts=lambda: (0, 0))
+        metadata = cast(
+            Metadata,
+            SimpleNamespace(topics=topics, groups=SimpleNamespace(table=SimpleNamespace(rows=known))),
+        )
+        yield lambda: in_slices(
+            add_reads(Scrape(TABLE, ("c", "broker", "b", "b", "1"), 1_000), stats, metadata)
+        )
+
+
+STEPS: Final[Mapping[str, Subject]] = {
+    "first_registration": Subject("step", "topics", 1_000, _first_registration),
+    "topics_of_a_master": Subject("step", "topics", 500, _topics_of_master),
+    "offsets_body": Subject("step", "offsets", 1_000, _offsets_body),
+    "metrics_shared": Subject("step", "topics", 1_000, _messages_in),
+    "metrics_of_reads": Subject("step", "pairs", 1_000, _reads),
+}
+
+
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "send_one": Subject("request", "queues", 40, _send),
     "queue_end": Subject("request", "queues", 40, _queue_end),
@@ -487,20 +539,21 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "topic_of_a_send": Subject("request", "topics", 200, _find_topic),
     "group_of_a_pull": Subject("request", "groups", 100, _find_group),
     "offset_query": Subject(
-        "request", "offsets", 1_000, _of_offsets(lambda table: lambda: table.query("group1", "topic0", 3))
+        "request", "offsets", 1_000, of_offsets(lambda table: lambda: table.query("group1", "topic0", 3))
     ),
-    "offset_commit": Subject("request", "offsets", 1_000, _of_offsets(_commit)),
-    "offset_commit_in_row": Subject("request", "queues", 20, _commit_in_row),
+    "offset_commit": Subject("request", "offsets", 1_000, of_offsets(commit_of)),
+    "offset_commit_in_row": Subject("request", "queues", 20, commit_in_row),
     "offset_replicated_in_row": Subject("request", "queues", 20, replicated_commit),
-    "offsets_snapshot": Subject("period", "offsets", 1_000, _of_offsets(lambda table: table.snapshot)),
+    "offsets_snapshot": Subject("period", "offsets", 1_000, of_offsets(lambda table: table.snapshot)),
     "offsets_beyond": Subject(
         "period",
         "offsets",
         1_000,
-        _of_offsets(lambda table: lambda: table.beyond(lambda topic, queue: 1 << 40)),
+        of_offsets(lambda table: lambda: table.beyond(lambda topic, queue: 1 << 40)),
     ),
-    "offsets_to_replica": Subject("period", "offsets", 1_000, _of_offsets(_whole_table)),
+    "offsets_to_replica": Subject("period", "offsets", 1_000, of_offsets(whole_table)),
     "registration": Subject("period", "topics", 200, _registration),
+    **STEPS,
     "client_heartbeat": Subject("request", "connections", 100, _client_heartbeat),
     "client_reconnect": Subject("request", "connections", 100, _client_returns),
     "client_scan": Subject("period", "connections", 100, _client_scan),

@@ -1,5 +1,6 @@
 """The verdicts of `keelmq bench scale`, on work of known growth; every subject works, with small tables."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -68,3 +69,23 @@ def test_a_commit_costs_what_changes(name: str) -> None:
     """In the same run, at most 1.5 times as much with 2,000 queues as with 10."""
     few, many = (cost_us(SUBJECTS[name], queues) for queues in (10, 2_000))
     assert many <= 1.5 * few
+
+
+def test_the_longest_slice_of_work_in_slices_is_measured() -> None:
+    @contextmanager
+    def make(size: int) -> Iterator[Work]:
+        async def work() -> None:
+            for turn in range(3):
+                sum(range(size * 100 if turn == 1 else 1))
+                await asyncio.sleep(0)
+
+        yield work
+
+    few, many = (cost_us(Subject("step", "rows", 20, make), size) for size in (20, 20_000))
+    assert many > 20 * few
+    results = {
+        "short": scaled("step", "rows", (1.0, 30.0, 900.0)),
+        "long": scaled("step", "rows", (1, 1, 20_001)),
+    }
+    assert results["short"].is_well and not results["long"].is_well
+    assert faults(dict(results)) == ["long: the longest step with rows is 20001 µs, limit 20000"]

@@ -9,15 +9,8 @@ import tracemalloc
 
 import pytest
 
-from broker.timers.core import wheel as wheel_module
 from broker.timers.core.wheel import Frontier, TimerWheel
 from tests.support.items import items_held
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queues of these tests have several blocks."""
-    monkeypatch.setattr(wheel_module, "BLOCK_OFFSETS", 4)
 
 
 class Model:

@@ -17,7 +17,10 @@ from broker.ha.service import HaService
 from broker.store.log.group_commit import GroupCommit
 from keelmq.client.blocking import BlockingPushConsumer
 from keelmq.client.cluster.heartbeats import Membership
+from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.consumer.group import GroupMember
+from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer as Consumer
+from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.producer.producer import Producer
 from keelmq.remoting.connection import Connection
@@ -51,10 +54,30 @@ def membership_of(producer: Producer) -> Membership:
     return producer._membership
 
 
-def member_of(consumer: PushConsumer | BlockingPushConsumer) -> GroupMember:
+def member_of(consumer: PushConsumer | BlockingPushConsumer | Consumer) -> GroupMember:
     """What of the consumer is a member of its group: for the queues that it has, and how far it is."""
     client = consumer._open_client if isinstance(consumer, BlockingPushConsumer) else consumer
     return client._member
+
+
+def no_topic_since_ms(consumer: PushConsumer) -> int | None:
+    """Since when the consumer has had no topic but its retry topic, which it warns of later."""
+    return member_of(consumer)._unassigned._no_topic_since_ms
+
+
+def pulls_everywhere(consumer: PushConsumer) -> bool:
+    """Whether a pull of each of the consumer's queues waits at a broker."""
+    return all(each._pulling is not None for each in member_of(consumer).process_queues.values())
+
+
+def tasks_that_wait(consumer: Consumer) -> int:
+    """How many tasks wait for messages of the consumer."""
+    return consumer._waits
+
+
+def reader_of(consumer: PullConsumer) -> QueueReader:
+    """What asks the brokers, with a timeout for each question."""
+    return consumer._reader
 
 
 async def vanish(consumer: PushConsumer) -> None:

@@ -8,8 +8,8 @@ delivered, even in the middle of a phase, and the wheel can be rebuilt from them
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -17,8 +17,6 @@ import msgspec
 TIMERS_MAX: Final = 20_000_000
 NOTHING: Final = -1
 _EVERY_OFFSET: Final = 2**63 - 1
-BLOCK_OFFSETS: Final = 4_096
-"""first_offset() is exact to this many: a new master reads them in a few ms."""
 _KEY_BYTES_MAX: Final = 64
 """Of a recall's key as it is kept: a client may send one of 32 KB, and it waits until its timer is due."""
 
@@ -53,7 +51,6 @@ class TimerWheel:
         self._slots: dict[int, array[int]] = {}
         self._heap: list[int] = []
         self._recalled: dict[int, set[bytes]] = {}
-        self._start, self._blocks = start, dict[int, int]()  # of BLOCK_OFFSETS -> its timers, ascending
         self._limit_ms: int | None = None  # of the phase; None: between two phases
         self._taken = 0  # delivered timers of the first slot
         self._count = 0
@@ -89,8 +86,6 @@ class TimerWheel:
             slot = self._slots[out_ms] = array("q")
             heapq.heappush(self._heap, out_ms)
         slot.append(offset)
-        block = offset // BLOCK_OFFSETS
-        self._blocks[block] = self._blocks.get(block, 0) + 1
         self._count += 1
         return True
 
@@ -150,11 +145,6 @@ class TimerWheel:
         offset = self._slots[out_ms][self._taken]
         self._taken += 1
         self._count -= 1
-        block = offset // BLOCK_OFFSETS
-        if self._blocks[block] == 1:
-            del self._blocks[block]
-        else:
-            self._blocks[block] -= 1
         known = self._frontier
         if (out_ms, offset) > (known.slot_ms, known.slot_offset):  # else an earlier master was further on
             self._frontier = Frontier(known.read_ms, known.read_offset, self.read_end, out_ms, offset)
@@ -173,11 +163,14 @@ class TimerWheel:
         return self._frontier
 
     def first_offset(self) -> int:
-        """Returns an offset before which every timer is delivered, less than BLOCK_OFFSETS before the oldest
-        one that is not. Visits no slot: there can be millions, and the event loop has other work."""
-        if not self._blocks:
-            return self.read_end
-        return max(next(iter(self._blocks)) * BLOCK_OFFSETS, self._start)
+        """Returns the lowest offset of a timer that is not delivered; read_end: all are. _slots is in the
+        order in which slots were made, so in that of their first offsets: two of them decide."""
+        starts = []
+        for out_ms in islice(self._slots, 2):
+            slot, taken = self._slots[out_ms], self._taken if self._heap[0] == out_ms else 0
+            if taken < len(slot):
+                starts.append(slot[taken])
+        return min(starts, default=self.read_end)
 
     def check_invariants(self) -> None:
         """Asserts what must hold between any two calls."""
@@ -185,14 +178,8 @@ class TimerWheel:
         assert self._count == sum(map(len, self._slots.values())) - self._taken
         assert all(list(slot) == sorted(set(slot)) for slot in self._slots.values()), "in queue order"
         assert self._recalled.keys() <= self._slots.keys()
-        assert sum(self._blocks.values()) == self._count and min(self._blocks.values(), default=1) > 0
-        first = min((offset for slot in self._left() for offset in slot), default=self.read_end)
-        assert first - BLOCK_OFFSETS < self.first_offset() <= first <= self.read_end
-
-    def _left(self) -> Iterator[Sequence[int]]:
-        """Yields the undelivered timers of each slot."""
-        for out_ms, slot in self._slots.items():
-            yield slot[self._taken if out_ms == self._heap[0] else 0 :]
+        left = [slot[self._taken * (out_ms == self._heap[0]) :] for out_ms, slot in self._slots.items()]
+        assert self.first_offset() == min((each[0] for each in left if each), default=self.read_end)
 
 
 def _kept(key: bytes) -> bytes:

@@ -31,6 +31,7 @@ from keelmq.client.message import (
     unique_keys,
 )
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.messages.inflate import InflateError
 from keelmq.remoting.operation import Call, CommandError, OperationTable
 from keelmq.remoting.operations.broker import SendMessageRequestV2
 from keelmq.remoting.operations.replies import (
@@ -40,7 +41,6 @@ from keelmq.remoting.operations.replies import (
     PushReplyResponse,
 )
 from keelmq.runtime.clock import wall_ms
-from keelmq.runtime.inflate import InflateError
 
 logger = logging.getLogger(__name__)
 

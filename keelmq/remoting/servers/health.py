@@ -29,13 +29,14 @@ from keelmq.remoting.operations.health import Health
 from keelmq.remoting.servers.http_answers import Answers, Problem, answer_of, as_json, problem
 from keelmq.remoting.servers.http_app import new_app
 from keelmq.remoting.servers.http_call import METRICS, PROM_HEALTHY, needs
-from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, Table
+from keelmq.remoting.servers.metrics import Metric, Scrape, ScrapeCollector, SlicedCollector, Table
 
 OTHERS_SHARE: Final = 4
 """After a scrape, the time for everything else is this many times as long as the scrape has taken."""
 
 GetHealth = Callable[[], Health]
 Prepare = Callable[[], Awaitable[None]]
+AnyCollector = Collector | SlicedCollector
 
 LIBRARY_TABLE = Table(
     "Every program, from prometheus_client",
@@ -106,7 +107,7 @@ def add_health(
     *,
     health: GetHealth,
     example: Health,
-    collectors: Sequence[Collector] = (),
+    collectors: Sequence[AnyCollector] = (),
     prepare: Prepare | None = None,
 ) -> None:
     """Adds the four routes. `health` and the collectors are called in the event loop, so they may read the
@@ -153,7 +154,8 @@ def add_health(
         openapi_extra=needs(Role.READ),
     )
     async def metrics(request: Request) -> Response:
-        """All values are from one moment."""
+        """All values of this program are from one moment, except those of long tables: they are read in
+        slices."""
         return await scrapes.answer(request)
 
 
@@ -162,7 +164,7 @@ class Scrapes:
     50,000 series that takes long, and strangers may ask. So there is one scrape at a time, requests that come
     meanwhile share the next one, and that begins only when the loop had some time for others."""
 
-    def __init__(self, collectors: Sequence[Collector], prepare: Prepare | None) -> None:
+    def __init__(self, collectors: Sequence[AnyCollector], prepare: Prepare | None) -> None:
         self._collectors, self._prepare = collectors, prepare
         self._turn = asyncio.Lock()
         self._begun = self._asking = 0
@@ -195,15 +197,18 @@ class Scrapes:
         if self._prepare is not None:
             await self._prepare()
         began_s = loop.time()
-        found = [
-            collector.collect() for collector in self._collectors
-        ]  # a ScrapeCollector reads the values here
+        found = [  # these read the values here
+            await each.read() if isinstance(each, SlicedCollector) else each.collect()
+            for each in self._collectors
+        ]
         families = await asyncio.to_thread(lambda: list(chain.from_iterable(found)))
         self._not_before_s = loop.time() + OTHERS_SHARE * (loop.time() - began_s)
         return CollectedFamilies(families)
 
 
-def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], prepare: Prepare) -> FastAPI:
+def prom_app(
+    title: str, *, health: GetHealth, collectors: Sequence[AnyCollector], prepare: Prepare
+) -> FastAPI:
     """Returns the application of RocketMQ's exporter port (metricsExporterType=PROM): /, /metrics and
     /-/healthy."""
     app = new_app(title)
@@ -221,7 +226,7 @@ def prom_app(title: str, *, health: GetHealth, collectors: Sequence[Collector], 
     return app
 
 
-def all_collectors(health: GetHealth, collectors: Sequence[Collector]) -> list[Collector]:
+def all_collectors(health: GetHealth, collectors: Sequence[AnyCollector]) -> list[AnyCollector]:
     """Returns the collectors of a program: of its process, its readiness, and its own."""
 
     def readiness() -> list[Scrape]:

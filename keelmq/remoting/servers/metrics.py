@@ -7,7 +7,7 @@ module does not import prometheus_client: programs need it at their first scrape
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -145,16 +145,31 @@ class ScrapeCollector:
 
     def collect(self) -> "Iterator[Family]":
         """Reads the values, and returns the families of all scrapes, which any thread may make."""
-        return self._families(list(self._scrapes()))
+        return _families(list(self._scrapes()), self._more_labels)
 
-    def _families(self, scrapes: Sequence[Scrape]) -> "Iterator[Family]":
-        more = self._more_labels
-        for scrape in scrapes:
-            for family in scrape:
-                if more:
-                    samples = family.samples
-                    family.samples = [each._replace(labels={**more, **each.labels}) for each in samples]
-                yield family
+
+class SlicedCollector:
+    """As ScrapeCollector, for values that are read in slices between which the event loop does other work."""
+
+    def __init__(
+        self,
+        scrapes: Callable[[], Awaitable[Iterable[Scrape]]],
+        more_labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self._scrapes, self._more_labels = scrapes, more_labels or {}
+
+    async def read(self) -> "Iterator[Family]":
+        """As ScrapeCollector.collect()."""
+        return _families(list(await self._scrapes()), self._more_labels)
+
+
+def _families(scrapes: Sequence[Scrape], more: Mapping[str, str]) -> "Iterator[Family]":
+    for scrape in scrapes:
+        for family in scrape:
+            if more:
+                samples = family.samples
+                family.samples = [each._replace(labels={**more, **each.labels}) for each in samples]
+            yield family
 
 
 class TelemetryCounts(Protocol):

@@ -197,19 +197,19 @@ def test_two_ways_to_say_it_are_refused_together() -> None:
 
 
 async def test_it_changes_at_run_time_and_is_measured(client: object, broker: Broker) -> None:
-    def measured() -> dict[str, float]:
-        samples = [sample for family in scrape(broker.metric_sources()) for sample in family.samples]
+    async def measured() -> dict[str, float]:
+        samples = [sample for family in await scrape(broker.metric_sources()) for sample in family.samples]
         return {
             sample.name: sample.value for sample in samples
             if sample.name.startswith("rocketmq_storage_quota") and sample.labels["files"] == "all"
         }  # fmt: skip
 
-    assert measured() == {"rocketmq_storage_quota_used_bytes": broker.retention.quota.used_bytes}
+    assert await measured() == {"rocketmq_storage_quota_used_bytes": broker.retention.quota.used_bytes}
     answer = await change(client, broker, "quotaPercentForDiskPartition=0.999\n")  # type: ignore[arg-type]
     assert not answer.remark, answer
     total = disk_quota.partition_bytes(broker.store.root)
     assert broker.retention.quota.quota_bytes == int(total * 0.999)
-    assert measured()["rocketmq_storage_quota_bytes"] == int(total * 0.999)
+    assert (await measured())["rocketmq_storage_quota_bytes"] == int(total * 0.999)
     refused = await change(client, broker, "replicasPerDiskPartition=2\n")  # type: ignore[arg-type]
     assert "both set the quota" in refused.remark
     answer = await change(

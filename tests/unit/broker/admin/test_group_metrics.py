@@ -27,11 +27,11 @@ __all__ = ["client"]  # a fixture
 COMMON = 5  # labels that all metrics have
 
 
-def samples(broker: Broker) -> dict[tuple[str, ...], float]:
+async def samples(broker: Broker) -> dict[tuple[str, ...], float]:
     """(name, values of its own labels) -> value"""
     return {
         (sample.name, *list(sample.labels.values())[COMMON:]): sample.value
-        for family in scrape(broker.metric_sources())
+        for family in await scrape(broker.metric_sources())
         for sample in family.samples
     }
 
@@ -54,7 +54,7 @@ async def test_what_groups_get_and_lack(tmp_path: Path, client: RemotingClient) 
             producer_data_set=[clients.ProducerData(group_name="p")],
         )
         assert isinstance(await client.call(broker.address, clients.HEART_BEAT, clients.Empty(), beat), Ok)
-        found = samples(broker)
+        found = await samples(broker)
         assert found["rocketmq_messages_out_total", "T", "g1", "false"] == 2
         assert found["rocketmq_throughput_in_total", "T", "normal", "false"] == broker.store.put_bytes
         assert found["rocketmq_throughput_out_total", "T", "g1", "false"] == broker.store.put_bytes * 2 / 5
@@ -64,7 +64,7 @@ async def test_what_groups_get_and_lack(tmp_path: Path, client: RemotingClient) 
         assert found["rocketmq_consumer_ready_messages", *labels] == 3
         assert ("rocketmq_consumer_lag_latency_milliseconds", *labels) not in found, "not measured yet"
         await broker.lags.measure()
-        found = samples(broker)
+        found = await samples(broker)
         assert 0 <= found["rocketmq_consumer_lag_latency_milliseconds", *labels] < 60_000
         assert found["rocketmq_consumer_connections", "g1", "PYTHON", "479", "pull", "false", "remoting"] == 1
         assert found["rocketmq_producer_connections", "PYTHON", "479", "remoting"] == 1
@@ -81,7 +81,7 @@ async def test_a_metric_beyond_the_limit_has_one_series_for_the_others(
                 consumer_group=group, topic="T", queue_id=0, queue_offset=0, max_msg_nums=2
             )
             assert isinstance(await client.call(broker.address, PULL_MESSAGE, pull), Ok)
-        found = samples(broker)
+        found = await samples(broker)
     assert found["rocketmq_messages_out_total", "(others)", "(others)", "false"] == 2
     assert ("rocketmq_messages_out_total", "T", "g2", "false") not in found
     overflow = {key[1]: count for key, count in found.items() if key[0] == OVERFLOW.name}
@@ -104,19 +104,21 @@ async def test_the_series_of_the_others_never_goes_down(tmp_path: Path, client: 
             "rocketmq_send_to_dlq_messages_total",
         }  # fmt: skip
 
-        def others() -> dict[str, float]:
+        async def others() -> dict[str, float]:
             return {
-                key[0]: value for key, value in samples(broker).items() if OTHERS in key and key[0] in names
+                key[0]: value
+                for key, value in (await samples(broker)).items()
+                if OTHERS in key and key[0] in names
             }
 
-        before = others()
+        before = await others()
         delete = TopicRequest(topic="T1")
         assert isinstance(await client.call(broker.address, DELETE_TOPIC_IN_BROKER, delete), Ok)
-        after = others()
+        after = await others()
         assert before.keys() == after.keys() == names
         assert all(after[name] >= before[name] for name in names), (before, after)
         reads.count_read("T3", group, 0, 1, 1, 100)
-        assert others()["rocketmq_messages_out_total"] == after["rocketmq_messages_out_total"] + 1
+        assert (await others())["rocketmq_messages_out_total"] == after["rocketmq_messages_out_total"] + 1
 
 
 async def test_messages_that_were_pulled_and_not_committed_are_in_flight(
@@ -143,7 +145,7 @@ async def test_the_series_of_a_deleted_topic_end(tmp_path: Path, client: Remotin
         await send(client, broker, b"x")
         pull = PullMessageRequest(consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=2)
         assert isinstance(await client.call(broker.address, PULL_MESSAGE, pull), Ok)
-        assert any("T" in key for key in samples(broker))
+        assert any("T" in key for key in (await samples(broker)))
         deleted = await client.call(broker.address, DELETE_TOPIC_IN_BROKER, TopicRequest(topic="T"))
         assert isinstance(deleted, Ok)
-        assert not any("T" in key for key in samples(broker))
+        assert not any("T" in key for key in (await samples(broker)))

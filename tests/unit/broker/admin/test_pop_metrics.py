@@ -12,6 +12,7 @@ from broker.pop.revive_counts import OF_ACK, ReviveCounts
 from broker.put.message_to_store import PutMessageResult
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.servers.metrics import Scrape
+from keelmq.runtime.slices import at_once
 from tests.support.pop_parts import INVISIBLE_MS, Scene
 
 REVIVE = "rocketmq_pop_revive_"
@@ -29,7 +30,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 def found(scene: Scene, name: str) -> dict[tuple[str, ...], float]:
     """The values of a metric by its own labels, in their order."""
     made = Scrape(metrics.TABLE, ["c", "broker", "b", "b", "0"])
-    add_pops(made, scene.part, scene.metadata)
+    at_once(add_pops(made, scene.part, scene.metadata))
     (own,) = [metric.labels for metric in metrics.TABLE.metrics if metric.name == name]
     return {
         tuple(sample.labels[label] for label in own): sample.value

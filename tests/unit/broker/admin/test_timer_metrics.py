@@ -9,6 +9,7 @@ from broker.admin.timer_metrics import BOUNDS_S, TimerTimes, add_timers
 from broker.message.delay_levels import TIMER_TOPIC
 from keelmq.remoting.servers.metrics import Scrape
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.slices import at_once
 from tests.unit.broker.timers.test_timers import PRECISION_MS, Scene
 
 SNAPSHOT, DELAYS = "rocketmq_timer_message_snapshot", "rocketmq_delay_message_latency_seconds"
@@ -28,7 +29,7 @@ async def scrape(scene: Scene) -> dict[str, dict[tuple[str, ...], float]]:
     times = TimerTimes(scene.timers)
     await times.measure()
     made = Scrape(metrics.TABLE, ["c", "broker", "b", "b", "0"])
-    add_timers(made, scene.timers, times, scene.metadata)
+    at_once(add_timers(made, scene.timers, times, scene.metadata))
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in made:
         for sample in family.samples:

@@ -182,9 +182,9 @@ async def test_a_slave_has_the_masters_log_and_metadata(group: Group) -> None:
     health = health_of(slave.readiness, broker_name="group", broker_id=1, master_epoch=0)
     await until(lambda: slave.readiness.registered, "registered")
     assert health.role == "slave"
-    values = {s.name: s.value for family in scrape(master.metric_sources()) for s in family.samples}
+    values = {s.name: s.value for family in await scrape(master.metric_sources()) for s in family.samples}
     assert values["rocketmq_ha_replica_lag_bytes"] == 0 and values["rocketmq_ha_in_sync_copies"] == 2
-    values = {s.name: s.value for family in scrape(slave.metric_sources()) for s in family.samples}
+    values = {s.name: s.value for family in await scrape(slave.metric_sources()) for s in family.samples}
     assert values["rocketmq_broker_role"] == 0 and values["rocketmq_ha_connected"] == 1
 
 

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from broker.clients.core.locks import LOCK_MS, Queue, QueueLocks
 from broker.clients.core.registry import Client, ClientRegistry, Consumer, Subscription
 from broker.filter.core.subscription import MATCH_ALL
@@ -60,6 +62,20 @@ def test_an_older_subscription_replaces_none() -> None:
     assert registry.consumers["g"].subscriptions["T"].version == 5
 
 
+def test_many_silent_connections_are_removed_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.clients.core.registry.EXPIRED_AT_ONCE", 2)
+    registry = ClientRegistry()
+    for number in range(5):
+        beat(registry, client(number, f"c{number}"), consumer(), now_ms=0)
+    beat(registry, client(9, "c9"), consumer(), now_ms=100_000)
+    for left in (4, 2):
+        assert registry.expire(now_ms=120_000, timeout_ms=120_000) == (["g"], True)
+        assert len(registry.consumers["g"].members) == left
+    assert registry.expire(now_ms=120_000, timeout_ms=120_000) == (["g"], False)
+    assert list(registry.consumers["g"].members) == [9]
+    registry.check_invariants()
+
+
 def test_a_short_heartbeat_drops_no_subscription() -> None:
     """clients pitfall 17: a heartbeat without subscriptions says nothing about them."""
     registry = ClientRegistry()
@@ -74,7 +90,7 @@ def test_the_end_of_an_old_connection_leaves_the_new_one() -> None:
     beat(registry, client(1), consumer(), now_ms=0)
     beat(registry, client(2), consumer(), now_ms=100_000)
     assert registry.consumers["g"].client_ids == ["c1"]  # named once
-    assert registry.expire(now_ms=120_000, timeout_ms=120_000) == ["g"]
+    assert registry.expire(now_ms=120_000, timeout_ms=120_000) == (["g"], False)
     assert list(registry.consumers["g"].members) == [2]
     registry.check_invariants()
 

@@ -1,5 +1,6 @@
 """Queues that retention has emptied: how far they count is written down, and a new master counts on."""
 
+import asyncio
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,26 @@ async def test_a_new_master_writes_down_what_it_deleted_as_a_slave(tmp_path: Pat
     assert list(metadata.queue_ends.each()) == [("TopicA", EMPTY, 3)]
     assert metadata.queue_ends.table.version.state_version == 4
     store.close()
+
+
+async def test_ends_of_many_queues_are_recorded_in_steps_while_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.metadata.service.ENDS_AT_ONCE", 2)
+    metadata = open_metadata(tmp_path)
+    metadata.write_in_background()
+    begin_term(metadata, 1)
+    work = asyncio.create_task(metadata.remember_ends({("TopicA", n): n + 1 for n in range(5)}))
+    await asyncio.sleep(0)
+    assert len(metadata.queue_ends.table.rows["TopicA"]) == 2
+    entries = metadata.queue_ends.each()
+    assert next(entries) == ("TopicA", 0, 1)
+    await metadata.remember_ends({("TopicB", 7): 9, ("TopicA", 4): 9})
+    await work
+    assert metadata.queue_ends.is_saved and list(entries) == [("TopicA", 1, 2)], "as they were"
+    ends = {("TopicA", n): n + 1 for n in range(4)} | {("TopicA", 4): 9, ("TopicB", 7): 9}
+    found = {(topic, n): end for topic, n, end in open_metadata(tmp_path).queue_ends.each()}
+    assert found == ends
 
 
 async def test_on_a_full_disk_deleting_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

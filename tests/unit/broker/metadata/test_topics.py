@@ -1,5 +1,6 @@
 """The topic table: file, templates, the master's table, and what a replica has to guess."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -233,3 +234,40 @@ def test_illegal_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "%RETRY%g-1_2|x", "x" * 127])
 def test_legal_names(name: str) -> None:
     assert illegal_name(name) is None
+
+
+async def test_a_whole_table_that_a_thread_has_made(tmp_path: Path) -> None:
+    master, replica = open_table(tmp_path / "m"), open_table(tmp_path / "r")
+    master.begin_term(2)
+    master.change({name: config(name) for name in ("TopicA", "TopicB", "%RETRY%g")})
+    replica.update(config("TopicA", 2))
+    replica.update(config("Gone"))
+    same, known = replica.topics, replica.get("TopicA")
+    replica.write_in_background()
+    update = master.updates_since(None)
+    assert update is not None
+    accepting = asyncio.create_task(replica.accept_large(update))
+    await asyncio.sleep(0)
+    guessed = replica.ensure_replicated("TopicB", 9)  # a record arrives while the thread reads
+    assert guessed is not None and guessed.queue_count == 10
+    assert await accepting is None and replica.topics is same and known is not None
+    assert {name: topic.config for name, topic in same.items()} == master.table.rows
+    assert all(topic.config is replica.table.rows[name] for name, topic in same.items())
+    assert (same["TopicA"].open_queue_count, same["TopicB"].open_queue_count) == (4, 4), "known before"
+    new = "%RETRY%g"
+    assert replica.unwritten == {new} and same[new].open_queue_count == 0
+    await replica.saved()
+    assert not replica.unwritten
+
+
+async def test_topics_of_a_whole_table_open_when_they_are_on_disk(tmp_path: Path) -> None:
+    master, replica = open_table(tmp_path / "m"), open_table(tmp_path / "r")
+    master.begin_term(2)
+    master.change({name: config(name) for name in ("TopicA", "TopicB")})
+    replica.write_in_background()
+    update = master.updates_since(None)
+    assert update is not None and await replica.accept_large(update) is None
+    assert {"TopicA", "TopicB"} <= replica.unwritten
+    assert [replica.topics[name].open_queue_count for name in ("TopicA", "TopicB")] == [0, 0]
+    await replica.saved()
+    assert [replica.topics[name].open_queue_count for name in ("TopicA", "TopicB")] == [4, 4]

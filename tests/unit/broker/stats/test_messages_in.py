@@ -9,6 +9,7 @@ from broker.store.batched_put import BatchedPut
 from broker.store.client_batch import put_batch
 from broker.store.message_store import MessageStore
 from broker.store.settings import NamedTopic
+from keelmq.runtime.slices import at_once
 from tests.support.batch_parts import item
 from tests.support.laid_by_parts import trio, until
 from tests.support.store_parts import BORN_HOST, open_store, put_many
@@ -42,7 +43,7 @@ def test_two_brokers_take_turns(tmp_path: Path) -> None:
         put_many(stores[master], taken)
         follow(stores[slave], stores[master])
         end(stores[master], counters[master])
-    (a,), (b,) = (counter.counts().values() for counter in counters)
+    (a,), (b,) = (at_once(counter.counts()).values() for counter in counters)
     assert (a.messages, b.messages) == (17, 5)
     assert a.size + b.size == stores[0].commit_log.max_offset == stores[1].commit_log.max_offset
     for store in stores:
@@ -52,18 +53,38 @@ def test_two_brokers_take_turns(tmp_path: Path) -> None:
 def test_a_term_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     store = open_store(tmp_path, master=False)
     counted = MessagesIn(store.queues)
-    assert counted.counts() == {}
+    assert at_once(counted.counts()) == {}
     begin(store, counted)
     put_many(store, 4)
     counted.term_begins()  # the same term is confirmed
-    assert counted.counts()["TopicA"].messages == 4
+    assert at_once(counted.counts())["TopicA"].messages == 4
     end(store, counted)
     counted.term_ends()
-    assert counted.counts()["TopicA"] == InCount(4, store.put_bytes)
+    assert at_once(counted.counts())["TopicA"] == InCount(4, store.put_bytes)
     begin(store, counted)
-    assert counted.counts()["TopicA"] == InCount(4, store.put_bytes)
+    assert at_once(counted.counts())["TopicA"] == InCount(4, store.put_bytes)
     put_many(store, 1)
-    assert counted.counts()["TopicA"].messages == 5
+    assert at_once(counted.counts())["TopicA"].messages == 5
+    store.close()
+
+
+def test_a_term_that_ends_between_two_slices(tmp_path: Path) -> None:
+    store = open_store(tmp_path, master=False)
+    counted = MessagesIn(store.queues)
+    begin(store, counted)
+    put_many(store, 4)
+    slices = counted.counts()
+    next(slices)
+    size = store.put_bytes
+    end(store, counted)
+    store.truncate(0)
+    other = counted.counts()
+    next(other)
+    assert at_once(counted.counts()) == at_once(other) == {"TopicA": InCount(4, size)}
+    assert at_once(slices) == {"TopicA": InCount(4, size)}, "neither twice nor less"
+    begin(store, counted)
+    put_many(store, 1)
+    assert at_once(counted.counts())["TopicA"].messages == 5
     store.close()
 
 
@@ -71,11 +92,11 @@ async def test_a_sum_over_a_group_is_the_truth(tmp_path: Path) -> None:
     async with trio(tmp_path, autoCreateTopicEnable=True) as group:
         brokers = list(group._stops)
 
-        def total(name: str) -> list[float]:
+        async def total(name: str) -> list[float]:
             return [
                 sample.value
                 for broker in brokers
-                for family in scrape(broker.metric_sources())
+                for family in await scrape(broker.metric_sources())
                 for sample in family.samples
                 if sample.name == name and sample.labels["topic"] == "T"
             ]
@@ -91,18 +112,18 @@ async def test_a_sum_over_a_group_is_the_truth(tmp_path: Path) -> None:
             lambda: all("T@g" in broker.metadata.offsets.table.rows for broker in brokers),
             "offsets everywhere",
         )
-        assert total("rocketmq_messages_in_total") == [5]
-        assert total("rocketmq_throughput_in_total") == [group.master.store.put_bytes]
-        assert total("rocketmq_message_size_bytes_count") == [5]
-        assert total("rocketmq_message_size_bytes_sum") == [group.master.store.put_bytes]
-        assert total("rocketmq_consumer_lag_messages") == [3]
+        assert await total("rocketmq_messages_in_total") == [5]
+        assert await total("rocketmq_throughput_in_total") == [group.master.store.put_bytes]
+        assert await total("rocketmq_message_size_bytes_count") == [5]
+        assert await total("rocketmq_message_size_bytes_sum") == [group.master.store.put_bytes]
+        assert await total("rocketmq_consumer_lag_messages") == [3]
         brokers.remove(group.master)
         await group.lose_master()
         await group.send("T", b"x")
         await until(lambda: everywhere(6), "all replicas show all messages")
-        assert total("rocketmq_messages_in_total") == [1]
-        assert total("rocketmq_message_size_bytes_count") == [1]
-        assert total("rocketmq_consumer_lag_messages") == [4]
+        assert await total("rocketmq_messages_in_total") == [1]
+        assert await total("rocketmq_message_size_bytes_count") == [1]
+        assert await total("rocketmq_consumer_lag_messages") == [4]
 
 
 SIZES = (1_023, 1_024, 1_025, 4_096, 4_097, 524_288, 524_289)
@@ -126,7 +147,7 @@ def test_sizes_by_buckets(tmp_path: Path) -> None:
             put_sized(store, size)
         store.set_confirm_offset(store.commit_log.max_offset)
         end(store, counted)
-    messages, size = counted.counts()["T"]
+    messages, size = at_once(counted.counts())["T"]
     assert (messages, size) == (2 * len(SIZES), 2 * sum(SIZES))
     assert counted.sizes("T", messages) == [2 * count for count in IN_BUCKETS]
     store.close()
@@ -145,9 +166,9 @@ def test_sizes_of_what_a_slave_receives_are_its_masters(tmp_path: Path) -> None:
     assert counted.sizes("T", 0) == [0] * 7
     begin(slave, counted)
     put_sized(slave, 5_000)
-    assert counted.sizes("T", counted.counts()["T"].messages) == [0, 0, 1, 0, 0, 0, 0]
+    assert counted.sizes("T", at_once(counted.counts())["T"].messages) == [0, 0, 1, 0, 0, 0, 0]
     put_sized(slave, 500)
-    assert counted.sizes("T", counted.counts()["T"].messages) == [1, 0, 1, 0, 0, 0, 0]
+    assert counted.sizes("T", at_once(counted.counts())["T"].messages) == [1, 0, 1, 0, 0, 0, 0]
     for store in (master, slave):
         store.close()
 
@@ -158,14 +179,14 @@ def test_sizes_of_several_messages_at_once(tmp_path: Path) -> None:
     counted = MessagesIn(store.queues)
     counted.term_begins()
     put_sized(store, 600)
-    at_once, bodies = BatchedPut(store), [b"x" * length for length in (10, 2_000, 2_000, 5_000, 10)]
-    cursors = [at_once.cursor(NamedTopic("T"), queue_id) for queue_id in (0, 1)]
+    batched, bodies = BatchedPut(store), [b"x" * length for length in (10, 2_000, 2_000, 5_000, 10)]
+    cursors = [batched.cursor(NamedTopic("T"), queue_id) for queue_id in (0, 1)]
     messages = [
         (cursors[n % 2], 0, 0, 0, BORN_HOST, 0, body, b"", 0, b"", b"") for n, body in enumerate(bodies)
     ]
-    assert at_once.put(messages, 1) is not None  # type: ignore[arg-type]
+    assert batched.put(messages, 1) is not None  # type: ignore[arg-type]
     items = b"".join(item(body) for body in bodies)
     put_batch(store, NamedTopic("T"), 0, items, b"", 0, 0, BORN_HOST, 0, 1)
-    found = counted.counts()["T"].messages
+    found = at_once(counted.counts())["T"].messages
     assert found == 11 and counted.sizes("T", found) == [5, 4, 2, 0, 0, 0, 0]
     store.close()

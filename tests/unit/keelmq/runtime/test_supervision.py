@@ -46,6 +46,6 @@ async def test_a_death_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Clients, "expire", dies)
     async with Broker(config(tmp_path)) as broker:
         await until(lambda: bool(broker.status.task_deaths))
-        families = {family.name: family for family in metrics.scrape(broker.metric_sources())}
+        families = {family.name: family for family in await metrics.scrape(broker.metric_sources())}
     (sample,) = families["rocketmq_background_task_deaths"].samples
     assert sample.labels["task"] == "expiry of waiting requests" and sample.value >= 1

@@ -34,13 +34,17 @@ async def nothing() -> None:
     """There is nothing to prepare for a scrape."""
 
 
+async def no_scrapes() -> list[Scrape]:
+    return [Scrape(Table("", (), ()), ())]
+
+
 def broker(_: Path) -> fastapi.FastAPI:
     return broker_app.make_app(
         table=OperationTable(),
         prepare=nothing,
         more_labels={},
         health=lambda: {"ready": True, "reasons": []},
-        scrapes=lambda: [Scrape(Table("", (), ()), ())],
+        scrapes=no_scrapes,
         ha_status=lambda: None,
         settings=Settings(
             program="mqbroker",

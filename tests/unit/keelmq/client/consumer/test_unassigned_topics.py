@@ -15,6 +15,7 @@ from keelmq.client.core.subscription import Subscription
 from keelmq.remoting.operations.route import TopicConfig
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, until
+from tests.support.reach_in import member_of, no_topic_since_ms
 
 ERROR = ValueError("no name server answered")
 
@@ -94,7 +95,7 @@ async def test_a_topic_that_nobody_may_read_is_told(
         async with AdminClient() as admin:
             await admin.update_topic(broker.broker_addr, config)
         async with Consumer(broker.namesrv_addr, "g").subscribe("T") as consumer:
-            consumer._member.rebalance_soon()
+            member_of(consumer).rebalance_soon()
             await until(lambda: "no queue of it may be read" in caplog.text, "the warning")
         async with PushConsumer(broker.namesrv_addr, "h", Seen()) as pushed:  # only its retry topic
-            await until(lambda: pushed._member._unassigned._no_topic_since_ms is not None)
+            await until(lambda: no_topic_since_ms(pushed) is not None)

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from keelmq.runtime.unique_keys import UniqueKeys, month_ms, of_process
+from keelmq.remoting.messages.unique_keys import UniqueKeys, month_ms, of_process
 
 ADDRESS = bytes([10, 1, 2, 3])
 DAY_MS = 86_400_000

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from keelmq.client.message import BODY_BYTES_MAX, COMPRESSED_FLAG, inflated_body
-from keelmq.runtime.inflate import Codec, InflatedTooLarge, InflateError, inflated
+from keelmq.remoting.messages.inflate import Codec, InflatedTooLarge, InflateError, inflated
 from tests.support.bodies import LZ4, PACKERS, ZLIB, ZSTD, malformed
 
 PACKED = {Codec.ZLIB: PACKERS[ZLIB], Codec.LZ4: PACKERS[LZ4], Codec.ZSTD: PACKERS[ZSTD]}
