@@ -94,8 +94,10 @@ def covering(epochs: Epochs, start: int, end: int) -> Pairs:
 
 
 def by_epoch(piece: Piece) -> list[Piece]:
-    """Returns the parts of a piece that each were written under one masterEpoch there. Two logs may differ
-    from one epoch on, in the middle of a piece."""
+    """Returns the parts of a piece that each were written under one masterEpoch there; the piece itself if
+    none is named. Two logs may differ from one epoch on, in the middle of a piece."""
+    if not piece.epochs:
+        return [piece]
     parts: list[Piece] = []
     ends = [start for _, start in piece.epochs[1:]] + [piece.end]
     for epoch, end in zip(piece.epochs, ends, strict=True):

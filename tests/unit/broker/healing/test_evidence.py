@@ -149,6 +149,13 @@ def test_a_piece_is_judged_epoch_by_epoch(replica: Replica) -> None:
     assert by_epoch(wrong) == [wrong]
 
 
+def test_a_piece_without_epochs_is_judged_as_a_whole(replica: Replica) -> None:
+    """A replica whose epoch file is damaged names none, and without controllers nobody does."""
+    piece = replace(piece_of(replica, 2, 5), epochs=())
+    assert by_epoch(piece) == [piece]
+    assert refusal_of(piece, here(replica, piece)) == Refusal.EPOCHS
+
+
 def test_epochs_on_the_wire() -> None:
     pairs = ((1, 0), (7, 4_096))
     assert decode_epochs(encode_epochs(pairs)) == pairs
