@@ -109,8 +109,7 @@ def elect(
     """Elects a master. `preferred`: the only replica that may win (designated, or the first to register).
 
     A replica whose log is damaged wins only if no sound one has everything that is confirmed; it is not
-    designated while the master is alive. One whose disk is full wins only if no other sound member has all
-    that is confirmed; with needs_room it is not designated.
+    designated while the master is alive. One whose disk is full is not designated with needs_room.
 
     The winner becomes the whole SyncStateSet. If it were dead, no other replica could be elected until it
     returned, so an election waits for a doubtful winner. It also waits for members from which a new active
@@ -165,19 +164,21 @@ def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
     return max(candidates, key=lambda each: rank(each, view), default=None)
 
 
-def rank(broker_id: int, view: LiveView) -> tuple[bool, bool, int, int, bool, int, int]:
-    """Returns the sort key of a live replica; the greatest wins: sound and with all that is confirmed, with
-    room and with all that is confirmed, epoch, maxOffset, not doubtful, smaller electionPriority, smaller id.
+def rank(broker_id: int, view: LiveView) -> tuple[bool, int, int, bool, bool, int, int]:
+    """Returns the sort key of a live replica; the greatest wins: sound and with all that is confirmed, epoch,
+    maxOffset, not doubtful, with room on its disk, smaller electionPriority, smaller id.
 
     A master that has restarted may lack confirmed messages, which is worse than a damaged range: so a sound
-    replica counts as one only if it has the newest epoch and every confirmOffset. The same holds for one with
-    room on its disk. Among replicas without damage and with room the first two criteria change nothing.
+    replica counts as one only if it has the newest epoch and every confirmOffset. Among replicas without
+    damage the first criterion changes nothing. Room decides only between equal logs: without
+    allAckInSyncStateSet the longer one may have acknowledged messages that are not confirmed, and a master
+    without room hands over by itself, with every byte.
     """
     live = view.live[broker_id]
-    has_all = _has_all_confirmed(live, view)
+    is_sound = not live.damaged_bytes and _has_all_confirmed(live, view)
     return (
-        has_all and not live.damaged_bytes, has_all and not live.disk_full, live.epoch, live.max_offset,
-        broker_id not in view.doubtful, -live.election_priority, -broker_id,
+        is_sound, live.epoch, live.max_offset, broker_id not in view.doubtful, not live.disk_full,
+        -live.election_priority, -broker_id,
     )  # fmt: skip
 
 

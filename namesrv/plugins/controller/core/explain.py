@@ -113,14 +113,14 @@ def _compared(broker_id: int, winner: int, view: LiveView) -> str:
         return "electable, but another replica was designated"
     if mine.damaged_bytes and rank(winner, view)[0]:
         return damage_of(mine)
-    if mine.disk_full and rank(winner, view)[1]:
-        return DISK_FULL
     if mine.epoch != best.epoch:
         return f"epoch {mine.epoch} is below {best.epoch}"
     if mine.max_offset != best.max_offset:
         return f"maxOffset {mine.max_offset} is below {best.max_offset}"
     if broker_id in view.doubtful and winner not in view.doubtful:
         return DOUBTFUL
+    if mine.disk_full and not best.disk_full:
+        return DISK_FULL
     if mine.election_priority != best.election_priority:
         return f"electionPriority {mine.election_priority} is above {best.election_priority}"
     return f"equal to broker {winner}, whose id is smaller"
