@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from keelmq.runtime.log_context import in_context
+
 T = TypeVar("T")
 
 
@@ -33,5 +35,5 @@ async def in_daemon_thread(call: Callable[[], T], *, name: str) -> T:
         with suppress(RuntimeError):  # the loop is closed: no caller is left
             loop.call_soon_threadsafe(settle, result, problem)
 
-    threading.Thread(target=run, daemon=True, name=name).start()
+    threading.Thread(target=in_context(run), daemon=True, name=name).start()
     return await future

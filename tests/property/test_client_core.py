@@ -66,7 +66,7 @@ def test_changes(before: list[MessageQueue], after: list[MessageQueue]) -> None:
 @dataclass(frozen=True)
 class Held:
     queue_offset: int
-    stored_bytes: int = 100
+    held_bytes: int = 100
 
 
 class Windows(RuleBasedStateMachine):

@@ -3,7 +3,7 @@
 All files of one kind have one size, and the name of a file is the offset of its first byte. Two files may be
 shorter: an empty one, which a crash left before it got its size, and the last one of its directory, which a
 cut or a restore ends behind its last record. So a short file that is alone in its directory is as long as the
-size says if it ends in bytes that nobody has written.
+size says if it ends in bytes that nobody has written, and, of the log, has whole sectors.
 """
 
 import os
@@ -18,6 +18,8 @@ from broker.store.log.mapped_file import StoreError, is_log_file_name
 SIZES_TRIED_MAX: Final = 8
 LOG_END_BYTES: Final = 8
 """A file of the log has so many bytes behind its last record, and no record ends in so many zeros."""
+SECTOR_BYTES: Final = 512
+"""A file of the log with another size is one that a power cut has shortened: nobody configures such sizes."""
 LOST_FILES_MAX: Final = 10_000
 """Between two files of a queue: more are the sign of a file with a wrong name."""
 
@@ -73,6 +75,7 @@ class FileKind:
     def __init__(self, setting: str, file_bytes: int, unit_bytes: int | None = None) -> None:
         self.setting, self.file_bytes = setting, file_bytes
         self.unit_bytes, self._has_gaps = unit_bytes or 1, unit_bytes is not None
+        self._whole_bytes = unit_bytes or SECTOR_BYTES
         self._end_bytes = unit_bytes or LOG_END_BYTES
 
     def used(self, files: Sequence[SizedFile]) -> list[SizedFile]:
@@ -96,7 +99,7 @@ class FileKind:
         return None
 
     def _is_whole(self, file: SizedFile) -> bool:
-        return file.size % self.unit_bytes == 0 and file.has_empty_end(self._end_bytes)
+        return file.size % self._whole_bytes == 0 and file.has_empty_end(self._end_bytes)
 
     def out_of_place(self, files: Sequence[SizedFile]) -> tuple[SizedFile, SizedFile] | None:
         """Returns the first two files of one directory of which the second does not continue the first."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.admission.send_gate import PutRefused
+from broker.admission.send_gate import DISK_FULL, ROLE, PutRefused
 from broker.metadata.core.topic_names import DLQ_PREFIX
 from broker.metadata.offsets import ConsumerOffsetTable
 from broker.metadata.topics import TopicTable
@@ -103,9 +103,9 @@ async def test_checks(scene: Scene) -> None:
     assert await code(exp="a >", expType="SQL92") == ResponseCode.SYSTEM_ERROR
     assert await code(exp="a", expType="ABC") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert await code(queueId=3) == ResponseCode.POLLING_TIMEOUT
-    scene.broker.gate.close("test", "no master")
+    scene.broker.gate.close(ROLE, "no master")
     assert await code() == ResponseCode.SERVICE_NOT_AVAILABLE
-    scene.broker.gate.open("test")
+    scene.broker.gate.open(ROLE)
     assert await code() == 0
 
 
@@ -817,9 +817,9 @@ async def test_a_gate_that_is_closed_for_a_while_ends_no_term(scene: Scene) -> N
     """A disk that was full, or a lease that lapsed: what is out in order stays out."""
     scene.send(b"1", b"2", b"3")
     first, second = await scene.pop(order="true", queueId=0, maxMsgNums=2)
-    scene.broker.gate.close("test", "disk full")
+    scene.broker.gate.close(DISK_FULL, "disk full")
     scene.run(1)
-    scene.broker.gate.open("test")
+    scene.broker.gate.open(DISK_FULL)
     scene.run(1)
     assert await scene.pop(order="true", queueId=0) == []
     await scene.ack(first)
@@ -914,10 +914,10 @@ async def test_retries_that_rocketmq_wrote_with_a_plus(scene: Scene) -> None:
 async def test_a_broker_that_cannot_write_gives_nothing_and_loses_nothing(scene: Scene) -> None:
     scene.send(b"1", b"2")
     messages = await scene.pop()
-    scene.broker.gate.close("test", "disk full")
+    scene.broker.gate.close(DISK_FULL, "disk full")
     scene.run(INVISIBLE_MS)
     assert scene.retries() == 0
-    scene.broker.gate.open("test")
+    scene.broker.gate.open(DISK_FULL)
     scene.run()
     again = await scene.pop()
     assert bodies(again) == bodies(messages)
@@ -1035,7 +1035,7 @@ async def test_a_filter_does_not_read_on_after_the_last_waiter_is_gone(
         scene.broker.tick()
         rounds += 1
     assert rounds <= 2
-    scene.broker.gate.close("test", "disk full")
+    scene.broker.gate.close(DISK_FULL, "disk full")
     assert scene.broker.soon == []
 
 

@@ -112,7 +112,10 @@ async def test_a_commit_to_a_full_disk_is_raised(broker: TestBroker, tmp_path: P
     await send(broker, "Full", 1)
     seen = Seen()
     settings = ConsumerSettings(
-        model=MessageModel.BROADCASTING, from_where=FIRST.from_where, offsets_dir=tmp_path
+        model=MessageModel.BROADCASTING,
+        from_where=FIRST.from_where,
+        offsets_dir=tmp_path,
+        persist_interval_ms=3_600_000,  # nothing but the test saves
     )
     async with PushConsumer(broker.namesrv_addr, "fg", seen, settings=settings).subscribe("Full") as consumer:
         await until(lambda: bool(seen.bodies) and member_of(consumer).process_queues != {})

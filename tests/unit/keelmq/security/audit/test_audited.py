@@ -38,6 +38,7 @@ KEPT_OUT = {
     "minInSyncReplicas", "haBrokerAddr", "masterFlushOffset", "controllers", "waitMillis",
     "sendTimeMillis", "forwardsSends", "allAckInSyncStateSet", "silentMasterEpoch",
     "damagedBytes", "partNumber", "partCount", "asksForParts",
+    "needsRoom", "diskFull", "takesParts",
 }  # fmt: skip
 """Header fields of acts and of members that say nothing about a resource; `value` is one of `changes`."""
 
