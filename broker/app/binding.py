@@ -29,7 +29,6 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
 from broker.ha.core.epochs import Epochs
 from broker.healing.log_reads import LogReads
-from broker.message.unique_keys import UniqueKeys
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
@@ -42,6 +41,7 @@ from broker.store.scrub import Scrub
 from broker.timers.service import TimerService
 from broker.transactions.service import TransactionService
 from keelmq.remoting.config_store import Given
+from keelmq.remoting.messages.unique_keys import UniqueKeys
 from keelmq.remoting.operation import OperationTable
 from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import TopicRouteData

@@ -14,7 +14,7 @@ from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
-from broker.store.queue.ends_at_stop import remove_ends
+from broker.store.queue.queue_ends import remove_ends
 from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher

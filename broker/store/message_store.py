@@ -30,8 +30,8 @@ from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
-from broker.store.queue.ends_at_stop import FILE_NAME as ENDS_NAME
-from broker.store.queue.ends_at_stop import QueueEnds, read_ends, rebuild_from, write_ends
+from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
+from broker.store.queue.queue_ends import QueueEnds, read_ends, rebuild_from, write_ends
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
 from broker.store.queue.size_counts import SMALL_BYTES, count_large

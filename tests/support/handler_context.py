@@ -9,12 +9,12 @@ from broker.clients.core.locks import QueueLocks
 from broker.clients.core.registry import ClientRegistry
 from broker.config.client_settings import ClientSettings
 from broker.core.read_counters import ReadCounters
-from broker.message.unique_keys import UniqueKeys
 from broker.metadata.core.resets import PendingResets
 from broker.metadata.groups import Group
 from broker.metadata.topics import TopicTable
 from broker.put.handler_context import HandlerContext
 from broker.store.message_store import MessageStore
+from keelmq.remoting.messages.unique_keys import UniqueKeys
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.runtime.clock import now_ms

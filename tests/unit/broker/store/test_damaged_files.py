@@ -21,8 +21,8 @@ from broker.store.log.mapped_file import StoreError
 from broker.store.message_store import MessageStore
 from broker.store.querying import find_by_key
 from broker.store.queue.consume_queue import UNIT_BYTES
-from broker.store.queue.ends_at_stop import FILE_NAME as ENDS_NAME
-from broker.store.queue.ends_at_stop import NO_OFFSET, QueueEnds, read_ends
+from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
+from broker.store.queue.queue_ends import NO_OFFSET, QueueEnds, read_ends
 from broker.store.queue.reading import DamagedQueueError
 from tests.support.file_damage import DAMAGE, changed, content_of, put_back, times_of, tries
 from tests.support.store_parts import bodies, crash, new_store, open_store, put, put_many, records_in
