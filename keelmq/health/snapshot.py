@@ -157,8 +157,10 @@ async def take_snapshot(
         said = {address: _http_of_controller(seen, address) for address in controllers}
         named += said.values()
         guesses += [_http_guess(address) for address, its_own in said.items() if its_own is None]
-    await _all(seen.health, filter(None, named), lambda each: _health(reach, each))
-    await _all(seen.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False))
+    await asyncio.gather(
+        _all(seen.health, filter(None, named), lambda each: _health(reach, each)),
+        _all(seen.health, filter(None, guesses), lambda each: _health(reach, each, as_user=False)),
+    )
     listed = list(dict.fromkeys(_broker_addresses(seen)))
     asked, seen.not_asked = listed[:BROKERS_ASKED_MAX], max(len(listed) - BROKERS_ASKED_MAX, 0)
     known = [str(plugin.get("address", "")) for _, plugin in seen.plugins] if not controllers else []
