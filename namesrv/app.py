@@ -358,9 +358,15 @@ class Namesrv:
                 self._scan_from_ms = now + STALL_GRACE_MS
             else:
                 self.scan()
+                self._sweep()
         finally:
             if self._started:
                 self._arm()
+
+    def _sweep(self) -> None:
+        """Frees what is left of removed brokers; other work runs between two steps."""
+        if self._started and self.routes.sweep():
+            asyncio.get_running_loop().call_soon(self._sweep)
 
     def _bind_http(self) -> None:
         if (port := self.config.http_listen_port(self._bound_port)) is not None:

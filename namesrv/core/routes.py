@@ -14,7 +14,7 @@ differences:
 Invariants: check_invariants().
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -35,9 +35,11 @@ from namesrv.core.aliases import (
     may_have_aliases,
     only_writable,
 )
+from namesrv.core.broker_topics import PermChange
 from namesrv.core.elected import ElectedMasters
 from namesrv.core.groups import BrokerGroup
 from namesrv.core.registration_rules import refuse
+from namesrv.core.topic_lists import topic_list
 from namesrv.core.topic_parts import TopicParts, version_after
 from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
 from namesrv.core.values import (
@@ -52,6 +54,8 @@ from namesrv.core.values import (
 )
 
 SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+TopicListSlices = Generator[None, None, bytes]
 
 
 class RouteTable(msgspec.Struct):
@@ -149,6 +153,7 @@ class RouteTable(msgspec.Struct):
                 lowest.setdefault(live.broker_name, min(group.addrs.items()))
                 self._remove(address, group)
                 removed.append(live)
+        self._topics.sweep()  # brokers with few topics leave nothing behind
         changes = [
             self._groups[name].min_id_change(broker_id, offline_addr=addr)
             for name, (broker_id, addr) in lowest.items()
@@ -174,21 +179,16 @@ class RouteTable(msgspec.Struct):
             self._topics.put(topic, queue)
         return None
 
-    def permissions(self, broker_name: str) -> dict[str, int]:
-        """Returns the perm of every topic at a broker, sorted by topic."""
-        topics = sorted(self._topics.of_broker(broker_name))
-        return {topic: self._topics.queues(topic)[broker_name].perm for topic in topics}
-
     def brokers_of(self, topic: str) -> list[str]:
         """Returns the brokerNames that a topic has a route to, sorted; empty for an unknown topic."""
         return sorted(self._topics.queues(topic))
 
-    def wipe_write_perm(self, broker_name: str) -> int:
-        """Removes the write permission (205). Returns the broker's number of topics; 0: unknown broker."""
+    def wipe_write_perm(self, broker_name: str) -> PermChange:
+        """Removes the write permission (205) of every topic of the broker; none: it is unknown."""
         return self._topics.clear_write(broker_name)
 
-    def add_write_perm(self, broker_name: str) -> int:
-        """Adds the write permission (327). Returns the broker's number of topics; 0: unknown broker."""
+    def add_write_perm(self, broker_name: str) -> PermChange:
+        """Adds the write permission (327) to every topic of the broker; none: it is unknown."""
         return self._topics.add_write(broker_name)
 
     def pick_up_route(self, topic: str, *, aliases: bool = False) -> TopicRouteData | None:
@@ -253,14 +253,19 @@ class RouteTable(msgspec.Struct):
         """Returns the topics of this brokerName; empty for an unknown one."""
         return self._topics.of_broker(broker_name)
 
-    def topics(self) -> TopicList:
-        """Returns all topics, sorted (GET_ALL_TOPIC_LIST, 206)."""
-        return _topic_list(self._topics)
+    def topic_count(self, broker_name: str) -> int:
+        """Returns how many topics this brokerName has."""
+        return len(self._topics.view(broker_name))
 
-    def topics_of_cluster(self, cluster_name: str) -> TopicList:
-        """Returns the topics of a cluster, sorted (224); empty for an unknown cluster."""
+    def topics(self) -> TopicListSlices:
+        """Returns the body with all topics, sorted (GET_ALL_TOPIC_LIST, 206), in slices."""
+        return topic_list(self._topics.names())
+
+    def topics_of_cluster(self, cluster_name: str) -> TopicListSlices:
+        """Returns the body with the topics of a cluster, sorted (224), in slices; empty for an unknown
+        cluster."""
         names = [name for name, group in self._groups.items() if group.cluster_name == cluster_name]
-        return _topic_list({topic for name in names for topic in self._topics.of_broker(name)})
+        return topic_list(self._topics.names(names))
 
     def system_topics(self) -> TopicList:
         """Returns the names of clusters and groups, which are topics too, and one broker address (304)."""
@@ -269,21 +274,28 @@ class RouteTable(msgspec.Struct):
         addr = None if name is None else min(self._groups[name].addrs.items())[1]
         return TopicList(topic_list=sorted(clusters | set(self._groups)), broker_addr=addr)
 
-    def unit_topics(self) -> TopicList:
-        """Returns the topics that belong to a unit, sorted (GET_UNIT_TOPIC_LIST, 311)."""
-        return _topic_list(self._topics.with_flags(present=UNIT_FLAG))
+    def unit_topics(self) -> TopicListSlices:
+        """Returns the body with the topics that belong to a unit, sorted (311), in slices."""
+        return topic_list(self._topics.with_flags(present=UNIT_FLAG))
 
-    def unit_sub_topics(self, *, outside_units: bool = False) -> TopicList:
-        """Returns the topics that a unit subscribes to (312); outside_units: without those of units (313)."""
+    def unit_sub_topics(self, *, outside_units: bool = False) -> TopicListSlices:
+        """Returns the body with the topics that a unit subscribes to (312), in slices; outside_units: without
+        those of units (313)."""
         absent = UNIT_FLAG if outside_units else 0
-        return _topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
+        return topic_list(self._topics.with_flags(present=UNIT_SUB_FLAG, absent=absent))
+
+    def sweep(self) -> bool:
+        """Frees some of what is left of removed brokers, in 2 ms. Returns whether there is more. It is
+        invisible, so no request waits for it."""
+        return self._topics.sweep()
 
     def live(self, cluster_name: str, broker_addr: str) -> LiveBroker | None:
         """Returns the registration of this address (RocketMQ's brokerLiveTable); None: there is none."""
         return self._live.get((cluster_name, broker_addr))
 
     def counts(self) -> Mapping[str, int]:
-        """Returns the numbers of topics, groups and brokers, for /v1/health and metrics."""
+        """Returns the numbers of topics, groups and brokers, for /v1/health and metrics. Topics of a removed
+        broker count until they are swept."""
         return {"topics": len(self._topics), "groups": len(self._groups), "brokers": len(self._live)}
 
     def check_invariants(self) -> None:
@@ -397,7 +409,3 @@ class RouteTable(msgspec.Struct):
             and not queue.perm & PERM_WRITE
             and not topic.startswith(SYNC_MEMBER_TOPIC_PREFIX)
         )
-
-
-def _topic_list(topics: Iterable[str]) -> TopicList:
-    return TopicList(topic_list=sorted(topics))

@@ -1,19 +1,23 @@
 """TopicTable: the queue data of each topic at each brokerName, and static topics' mappings. Pure.
 
-Both directions are stored, topic -> brokerName and brokerName -> topics, so that removing a broker reads only
-its own topics. Equal queue data of one broker share one object.
+Each brokerName has its topics (BrokerTopics), and each topic the brokerNames that may have it. The former
+decides. So a broker leaves in one small step, however many topics it has, and all of its routes end at the
+same moment, as RocketMQ's do (it holds a lock meanwhile). What remains of it, names beside topics that it no
+longer has, is invisible, and is removed by sweep() in slices.
 
 Invariants: check_invariants().
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
 from keelmq.remoting.codes import PERM_READ, PERM_WRITE
 from keelmq.remoting.operations.route import QueueData
+from namesrv.core.broker_topics import BrokerTopics, Key, Kind, PermChange, key_of
 from namesrv.core.values import QueueNums
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
@@ -25,8 +29,19 @@ PAIRS_MAX = 5_000_000
 """Pairs of topic and brokerName: a thousand brokers with five thousand topics each."""
 NAME_CHARS_MAX = 1_024
 """RocketMQ's longest topics, retry topics of pop, have less than 400."""
+SLICE_TOPICS: Final = 4_000
+"""Topics between two yields: 1 to 2 ms."""
 
 _NOTHING: AbstractSet[str] = frozenset()
+
+Names = Generator[None, None, Collection[str]]
+
+
+class _Gone(msgspec.Struct, eq=False):
+    """The topics of a removed broker whose names are not swept yet."""
+
+    broker_name: str
+    topics: Iterator[str]
 
 
 class TopicTable(msgspec.Struct):
@@ -34,52 +49,81 @@ class TopicTable(msgspec.Struct):
 
     version: int = 0
     pair_count: int = 0
-    _queues: dict[str, dict[str, QueueData]] = msgspec.field(default_factory=dict)
-    _of_broker: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    _mappings: dict[str, dict[str, Mapping[str, Any]]] = msgspec.field(default_factory=dict)
-    _ordered: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    """brokerName -> its topics that are ordered."""
+    _names: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    """topic -> brokerNames that may have it: with those of _gone that are not swept."""
+    _brokers: dict[str, BrokerTopics] = msgspec.field(default_factory=dict)
+    _gone: list[_Gone] = msgspec.field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self._queues)
+        """How many topics there are. Those of a removed broker count until they are swept."""
+        return len(self._names)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._queues)
+        """All topics. Valid until the next change."""
+        return (topic for topic in self._names if self._has(topic)) if self._gone else iter(self._names)
+
+    def _has(self, topic: str) -> bool:
+        return any(True for _ in self._at(topic))
+
+    def _at(self, topic: str) -> Iterator[BrokerTopics]:
+        for name in self._names.get(topic, _NOTHING):
+            broker = self._brokers.get(name)
+            if broker is not None and topic in broker.kinds_of:
+                yield broker
 
     def queues(self, topic: str) -> Mapping[str, QueueData]:
         """Returns brokerName -> queue data; empty for an unknown topic."""
-        return self._queues.get(topic, {})
+        return {broker.broker_name: broker.kinds_of[topic].queue for broker in self._at(topic)}
 
     def mappings(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
         """Returns brokerName -> TopicQueueMappingInfo; empty unless the topic is static."""
-        return self._mappings.get(topic, {})
+        return {
+            broker.broker_name: broker.mappings[topic]
+            for broker in self._at(topic)
+            if topic in broker.mappings
+        }
 
     def is_ordered(self, topic: str) -> bool:
         """Returns whether some broker's configuration calls the topic ordered."""
-        return any(topic in self._ordered.get(name, _NOTHING) for name in self.queues(topic))
+        return any(topic in broker.ordered for broker in self._at(topic))
 
     def of_broker(self, broker_name: str) -> frozenset[str]:
         """Returns the topics of this brokerName; empty for an unknown one."""
-        return frozenset(self._of_broker.get(broker_name, ()))
+        return frozenset(self.view(broker_name))
 
     def view(self, broker_name: str) -> AbstractSet[str]:
         """Returns the topics of this brokerName without copying them: valid until the next change."""
-        return self._of_broker.get(broker_name, _NOTHING)
+        return self._kinds_of(broker_name).keys()
 
-    def with_flags(self, *, present: int, absent: int = 0) -> list[str]:
-        """Returns the topics whose topicSysFlag, at some broker, has a bit of `present`, none of `absent`."""
-        return [
-            topic
-            for topic, queues in self._queues.items()
-            if any(
-                each.topic_sys_flag & present and not each.topic_sys_flag & absent for each in queues.values()
-            )
-        ]
+    def _kinds_of(self, broker_name: str) -> Mapping[str, Kind]:
+        broker = self._brokers.get(broker_name)
+        return {} if broker is None else broker.kinds_of
+
+    # -- names, in slices --------------------------------------------------------------------------------
+
+    def names(self, broker_names: Iterable[str] | None = None) -> Names:
+        """Returns the topics of these brokers, None: of all, as they are at its first step.
+
+        In slices: a broker that leaves meanwhile takes none of its topics out of the answer, because its
+        BrokerTopics is not changed any more. A topic that is created or deleted meanwhile may be in it.
+        """
+        if broker_names is None and not self._gone:
+            return list(self._names)
+        chosen = self._brokers.keys() if broker_names is None else {*broker_names} & self._brokers.keys()
+        return (yield from _united([(self._brokers[name], None) for name in chosen]))
+
+    def with_flags(self, *, present: int, absent: int = 0) -> Names:
+        """As names(), of the topics whose topicSysFlag, at some broker, has a bit of `present` and none of
+        `absent`. Visits only brokers that have such topics."""
+        kinds = [(each, each.kinds_with(present=present, absent=absent)) for each in self._brokers.values()]
+        return (yield from _united([(broker, found) for broker, found in kinds if found]))
+
+    # -- changes -----------------------------------------------------------------------------------------
 
     def refuse(self, broker_name: str, topics: AbstractSet[str]) -> str | None:
         """Returns why these topics must not be added to those of the broker; None: they may."""
-        own = self._of_broker.get(broker_name, _NOTHING)
-        new = topics - own
+        own = self._kinds_of(broker_name)
+        new = set(topics).difference(own)
         if len(own) + len(new) > TOPICS_PER_BROKER_MAX:
             return f"{broker_name} would have more than {TOPICS_PER_BROKER_MAX} topics: delete some"
         if self.pair_count + len(new) > PAIRS_MAX:
@@ -92,26 +136,38 @@ class TopicTable(msgspec.Struct):
         self, broker_name: str, topics: Mapping[str, QueueNums], *, changed: bool, keeps_write: bool
     ) -> None:
         """Stores the topics of a registration. `changed` False: adds only missing topics."""
-        own = self._of_broker.get(broker_name, _NOTHING)
-        made: dict[tuple[int, int, int, int], QueueData] = {}
-        for topic in topics if changed else topics.keys() - own:
+        chosen = topics if changed else set(topics).difference(self._kinds_of(broker_name))
+        if not chosen:
+            return
+        broker, kinds = self._broker(broker_name), dict[Key, Kind]()
+        kinds_of = broker.kinds_of
+        for topic in chosen:
             nums = topics[topic]
             perm = nums.perm if keeps_write else nums.perm & ~PERM_WRITE
-            key = (nums.read_queue_nums, nums.write_queue_nums, perm, nums.topic_sys_flag)
-            queue = made.get(key)
-            if queue is None:
-                queue = made[key] = _queue_data(broker_name, *key)
-            self.put(topic, queue)
+            key = nums.read_queue_nums, nums.write_queue_nums, perm, nums.topic_sys_flag
+            kind = kinds.get(key)
+            if kind is None:
+                kind = kinds[key] = broker.kind(key)
+            if kinds_of.get(topic) is not kind:
+                self._put(broker, topic, kind)
 
     def put(self, topic: str, queue: QueueData) -> None:
         """Sets the queue data of the topic at queue.broker_name. Equal data does not change `version`."""
-        queues = self._queues.setdefault(topic, {})
-        known = queues.get(queue.broker_name)
-        if known == queue:
+        broker = self._broker(queue.broker_name)
+        self._put(broker, topic, broker.kind(key_of(queue)))
+
+    def _broker(self, broker_name: str) -> BrokerTopics:
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            broker = self._brokers[broker_name] = BrokerTopics(broker_name)
+        return broker
+
+    def _put(self, broker: BrokerTopics, topic: str, kind: Kind) -> None:
+        before = len(broker.kinds_of)
+        if not broker.put(topic, kind):
             return
-        queues[queue.broker_name] = queue
-        if known is None:
-            self._of_broker.setdefault(queue.broker_name, set()).add(topic)
+        if len(broker.kinds_of) > before:
+            self._names.setdefault(topic, set()).add(broker.broker_name)
             self.pair_count += 1
         self.version += 1
 
@@ -119,49 +175,42 @@ class TopicTable(msgspec.Struct):
         self, broker_name: str, mappings: Mapping[str, Mapping[str, Any]], *, changed: bool
     ) -> None:
         """Stores the mappings of static topics of a registration. Call it after update()."""
-        own = self._of_broker.get(broker_name, _NOTHING)
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return
         for topic, mapping in mappings.items():
-            known = self.mappings(topic).get(broker_name)
-            if topic in own and known != mapping and (changed or known is None):
-                self._mappings.setdefault(topic, {})[broker_name] = mapping
+            known = broker.mappings.get(topic)
+            if topic in broker.kinds_of and known != mapping and (changed or known is None):
+                broker.mappings[topic] = mapping
                 self.version += 1
 
     def update_ordered(self, broker_name: str, topics: AbstractSet[str], ordered: AbstractSet[str]) -> None:
-        """Stores which of a registration's topics are ordered."""
-        known = self._ordered.get(broker_name, _NOTHING)
-        new = known - topics | (ordered & topics)
-        if new == known:
+        """Stores which of a registration's topics are ordered. Call it after update()."""
+        broker = self._brokers.get(broker_name)
+        if broker is None:
             return
-        if new:
-            self._ordered[broker_name] = set(new)
-        else:
-            del self._ordered[broker_name]
-        self.version += 1
+        new = broker.ordered - topics | (ordered & topics)
+        if new != broker.ordered:
+            broker.ordered = new
+            self.version += 1
 
     def remove(self, topic: str, broker_name: str) -> None:
         """Removes the topic at one broker, and the topic itself if that was its last one. Safe to repeat."""
-        queues = self._queues.get(topic)
-        if queues is None or queues.pop(broker_name, None) is None:
+        broker = self._brokers.get(broker_name)
+        if broker is None or not broker.remove(topic):
             return
         self.pair_count -= 1
-        if not queues:
-            del self._queues[topic]
-        own = self._of_broker[broker_name]
-        own.discard(topic)
-        if not own:
-            del self._of_broker[broker_name]
-        self._remove_ordered(broker_name, topic)
-        mappings = self._mappings.get(topic)
-        if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
-            del self._mappings[topic]
+        if not broker.kinds_of:
+            del self._brokers[broker_name]
+        self._forget(topic, broker_name)
         self.version += 1
 
-    def _remove_ordered(self, broker_name: str, topic: str) -> None:
-        ordered = self._ordered.get(broker_name)
-        if ordered is not None:
-            ordered.discard(topic)
-            if not ordered:
-                del self._ordered[broker_name]
+    def _forget(self, topic: str, broker_name: str) -> None:
+        names = self._names.get(topic)
+        if names is not None:
+            names.discard(broker_name)
+            if not names:
+                del self._names[topic]
 
     def remove_all(self, topics: Iterable[str], broker_name: str) -> None:
         """Removes these topics at one broker. Safe to repeat."""
@@ -169,69 +218,73 @@ class TopicTable(msgspec.Struct):
             self.remove(topic, broker_name)
 
     def remove_broker(self, broker_name: str) -> None:
-        """Removes every topic of this brokerName. Safe to repeat."""
-        own = self._of_broker.pop(broker_name, _NOTHING)
-        for topic in own:
-            queues = self._queues[topic]
-            del queues[broker_name]
-            if not queues:
-                del self._queues[topic]
-            mappings = self._mappings.get(topic)
-            if mappings is not None and mappings.pop(broker_name, None) is not None and not mappings:
-                del self._mappings[topic]
-        self._ordered.pop(broker_name, None)
-        self.pair_count -= len(own)
-        self.version += len(own)
+        """Removes every topic of this brokerName at once; sweep() does the rest. Safe to repeat."""
+        broker = self._brokers.pop(broker_name, None)
+        if broker is not None:
+            self._gone.append(_Gone(broker_name, iter(broker.kinds_of)))
+            self.pair_count -= len(broker.kinds_of)
+            self.version += 1
 
-    def clear_write(self, broker_name: str) -> int:
-        """Removes the write permission. Returns the broker's number of topics, changed or not."""
+    def sweep(self, topics_max: int = SLICE_TOPICS) -> bool:
+        """Forgets the names of removed brokers of up to topics_max topics. Returns whether more are left.
+        Changes nothing that a reply shows; no request needs to wait for it."""
+        while topics_max > 0 and self._gone:
+            gone = self._gone[-1]
+            broker = self._brokers.get(gone.broker_name)
+            have = {} if broker is None else broker.kinds_of  # it may be here again
+            swept = 0
+            for topic in islice(gone.topics, topics_max):
+                swept += 1
+                if topic not in have:
+                    self._forget(topic, gone.broker_name)
+            if swept < topics_max:
+                self._gone.pop()
+            topics_max -= swept
+        return bool(self._gone)
+
+    def clear_write(self, broker_name: str) -> PermChange:
+        """Removes the write permission of every topic of the broker."""
         return self._map_perm(broker_name, clear=PERM_WRITE, add=0)
 
-    def add_write(self, broker_name: str) -> int:
-        """Adds read and write permission and keeps other bits (RocketMQ sets 6, which clears INHERIT).
-
-        Returns the broker's number of topics.
-        """
+    def add_write(self, broker_name: str) -> PermChange:
+        """Adds read and write permission to every topic of the broker, and keeps other bits (RocketMQ sets 6,
+        which clears INHERIT)."""
         return self._map_perm(broker_name, clear=0, add=PERM_READ | PERM_WRITE)
 
-    def _map_perm(self, broker_name: str, *, clear: int, add: int) -> int:
-        topics = self._of_broker.get(broker_name, _NOTHING)
-        made: dict[int, tuple[QueueData, QueueData]] = {}  # by the id of the old data, which is kept with it
-        for topic in topics:
-            queue = self._queues[topic][broker_name]
-            perm = queue.perm & ~clear | add
-            if perm != queue.perm:
-                if id(queue) not in made:
-                    made[id(queue)] = queue, queue.model_copy(update={"perm": perm})
-                self._queues[topic][broker_name] = made[id(queue)][1]
-                self.version += 1
-        return len(topics)
+    def _map_perm(self, broker_name: str, *, clear: int, add: int) -> PermChange:
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return PermChange()
+        change = broker.map_perm(clear=clear, add=add)
+        self.version += bool(change.changed)
+        return change
 
     def check_invariants(self) -> None:
         """Raises AssertionError if the two directions of the table are inconsistent."""
-        pairs = {(topic, name) for topic, queues in self._queues.items() for name in queues}
+        pairs = {(topic, name) for name, broker in self._brokers.items() for topic in broker.kinds_of}
         assert len(pairs) == self.pair_count
-        assert pairs == {(topic, name) for name, topics in self._of_broker.items() for topic in topics}
-        for topic, queues in self._queues.items():
-            assert queues, f"topic {topic} without queue data"
-            assert all(name == queue.broker_name for name, queue in queues.items()), topic
-        assert all(self._of_broker.values()), "a broker with an empty set of topics"
-        for name, ordered in self._ordered.items():
-            assert ordered and ordered <= self._of_broker.get(name, _NOTHING), f"{name}: ordered topics"
-        for topic, mappings in self._mappings.items():
-            assert mappings, f"topic {topic} with an empty mapping"
-            assert set(mappings) <= set(self._queues.get(topic, {})), (
-                f"a mapping of {topic} without its topic"
+        named = {(topic, name) for topic, names in self._names.items() for name in names}
+        assert pairs <= named, "a topic without the name of its broker"
+        assert self._gone or pairs == named, "a name of a broker that has not the topic"
+        assert all(self._names.values()), "a topic without a name"
+        for name, broker in self._brokers.items():
+            assert broker.broker_name == name
+            assert broker.kinds_of, f"broker {name} without a topic"
+            broker.check_invariants()
+
+
+def _united(brokers: Sequence[tuple[BrokerTopics, AbstractSet[Kind] | None]]) -> Names:
+    """Returns the topics of all, of one with kinds only those that have one of them."""
+    found, left = set[str](), SLICE_TOPICS
+    for broker, kinds in brokers:
+        topics = list(broker.kinds_of)
+        for at in range(0, len(topics), SLICE_TOPICS):
+            some = topics[at : at + SLICE_TOPICS]
+            found.update(
+                some if kinds is None else (each for each in some if broker.kinds_of.get(each) in kinds)
             )
-
-
-def _queue_data(
-    broker_name: str, read_queue_nums: int, write_queue_nums: int, perm: int, topic_sys_flag: int
-) -> QueueData:
-    return QueueData(
-        broker_name=broker_name,
-        read_queue_nums=read_queue_nums,
-        write_queue_nums=write_queue_nums,
-        perm=perm,
-        topic_sys_flag=topic_sys_flag,
-    )
+            left -= len(some)
+            if left <= 0:
+                left = SLICE_TOPICS
+                yield
+    return found

@@ -38,6 +38,7 @@ from keelmq.remoting.operations.route import (
 )
 from keelmq.runtime.config import to_properties
 from namesrv.config import NamesrvConfig
+from namesrv.core.broker_topics import PermChange
 from namesrv.core.routes import RouteTable
 from namesrv.kv_store import KvStore
 
@@ -58,29 +59,27 @@ class TopicAdmin(msgspec.Struct, frozen=True):
 
     async def wipe_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> WipeWritePermResponse:
         """Removes the write permission of every topic at a broker (205). Returns how many it has."""
-        before = self.routes.permissions(request.broker_name)
-        count = self.routes.wipe_write_perm(request.broker_name)
-        self._tell_permissions(request.broker_name, before, call)
+        change = self.routes.wipe_write_perm(request.broker_name)
+        _tell_permissions(request.broker_name, change, call)
         log.info(
-            "%s: wiped the write permission of %d topics of %s", call.peer.address, count, request.broker_name
+            "%s: wiped the write permission of %d topics of %s",
+            call.peer.address,
+            change.topics,
+            request.broker_name,
         )
-        return WipeWritePermResponse(wipe_topic_count=count)
+        return WipeWritePermResponse(wipe_topic_count=change.topics)
 
     async def add_write_perm(self, request: RouteBrokerNameRequest, call: Call) -> AddWritePermResponse:
         """Adds read and write permission to every topic at a broker (327). Returns how many it has."""
-        before = self.routes.permissions(request.broker_name)
-        count = self.routes.add_write_perm(request.broker_name)
-        self._tell_permissions(request.broker_name, before, call)
+        change = self.routes.add_write_perm(request.broker_name)
+        _tell_permissions(request.broker_name, change, call)
         log.info(
-            "%s: added the write permission to %d topics of %s", call.peer.address, count, request.broker_name
+            "%s: added the write permission to %d topics of %s",
+            call.peer.address,
+            change.topics,
+            request.broker_name,
         )
-        return AddWritePermResponse(add_topic_count=count)
-
-    def _tell_permissions(self, broker_name: str, before: Mapping[str, int], call: Call) -> None:
-        after = self.routes.permissions(broker_name)
-        changed = {topic: perm for topic, perm in before.items() if after.get(topic) != perm}
-        now = {topic: after.get(topic) for topic in changed}
-        call.changes[f"perm of topics at {broker_name}"] = changed, now
+        return AddWritePermResponse(add_topic_count=change.topics)
 
     async def delete_topic(self, request: DeleteTopicRequest, call: Call) -> Empty:
         """Removes a topic from the routes of one cluster, or of all (DELETE_TOPIC_IN_NAMESRV, 216)."""
@@ -103,6 +102,12 @@ class TopicAdmin(msgspec.Struct, frozen=True):
                 log.warning("%s: topic %s is ignored: %s", call.peer.address, request.topic[:200], problem)
         call.changes[f"brokers of topic {request.topic}"] = before, self.routes.brokers_of(request.topic)
         return Empty()
+
+
+def _tell_permissions(broker_name: str, change: PermChange, call: Call) -> None:
+    more = change.changed - len(change.before)
+    rest: Mapping[str, object] = {"...": f"{more} more"} if more else {}
+    call.changes[f"perm of topics at {broker_name}"] = change.before, {**change.after, **rest}
 
 
 class KvAdmin(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ A reply is encoded once and cached until a table changes: clients request the sa
 clients at once when a master dies. Source: RocketMQ 5.3.3, ClientRequestProcessor.
 """
 
+import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from keelmq.remoting.operations.route import (
     RouteRequest,
     TopicRouteData,
 )
+from keelmq.runtime.slices import Slices, in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.json_dialect import escaped_json, legacy_json
 from namesrv.core.routes import RouteTable
@@ -53,6 +55,19 @@ class EncodedAnswers(msgspec.Struct):
     _made_at: Hashable = None
     _answers: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
     _bytes: int = 0
+    _turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+    async def made(self, key: Hashable, make: Callable[[], Slices[bytes]]) -> bytes:
+        """Returns the cached reply, or that of `make`, which is cached if nothing has changed meanwhile.
+        Requests for the same reply make it once."""
+        async with self._turn:
+            version = self.version()
+            answer = self.get(key, lambda: None)
+            if answer is None:
+                answer = await in_slices(make())
+                if version == self.version():
+                    self.get(key, lambda: answer)
+            return answer
 
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
         """Returns the cached reply, or that of `make`. None is not cached."""
@@ -134,12 +149,12 @@ class Queries:
     async def get_all_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the names of all topics (206). Raises CommandError: enableAllTopicList is false."""
         self.check_topic_list()
-        return Reply(body=self._encoded.get("topics", lambda: body_bytes(self.routes.topics())))
+        return Reply(body=await self._encoded.made("topics", self.routes.topics))
 
     async def get_topics_by_cluster(self, request: ClusterRequest, call: Call) -> Reply:
         """Returns the topics of one cluster (224). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
-        return Reply(body=self.routes.topics_of_cluster(request.cluster))
+        return Reply(body=await in_slices(self.routes.topics_of_cluster(request.cluster)))
 
     async def get_system_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics named after clusters and brokers, and one broker address (304)."""
@@ -148,17 +163,17 @@ class Queries:
     async def get_unit_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics that belong to a unit (311). Raises CommandError: enableTopicList is false."""
         _check_enabled(self.settings.current.enable_topic_list)
-        return Reply(body=self.routes.unit_topics())
+        return Reply(body=await in_slices(self.routes.unit_topics()))
 
     async def get_has_unit_sub_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics that a unit subscribes to (312). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
-        return Reply(body=self.routes.unit_sub_topics())
+        return Reply(body=await in_slices(self.routes.unit_sub_topics()))
 
     async def get_has_unit_sub_ununit_topic_list(self, request: Empty, call: Call) -> Reply:
         """Returns the topics outside units that a unit subscribes to (313). Raises CommandError, like 311."""
         _check_enabled(self.settings.current.enable_topic_list)
-        return Reply(body=self.routes.unit_sub_topics(outside_units=True))
+        return Reply(body=await in_slices(self.routes.unit_sub_topics(outside_units=True)))
 
     def check_ready(self) -> None:
         """Raises CommandError before `serve_from_ms`."""

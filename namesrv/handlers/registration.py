@@ -31,6 +31,7 @@ from keelmq.remoting.operations.route import (
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
+from keelmq.runtime.slices import Slices, in_slices
 from namesrv.config import NamesrvConfig
 from namesrv.core.liveness import HeartbeatTable, RouteKey, route_key
 from namesrv.core.register_body import BadBody, check_crc32, read_slices
@@ -150,7 +151,8 @@ class Registrations(msgspec.Struct):
                 self.liveness.forget(key)
                 log.info("unregistered %s at %s at its request", request.broker_name, request.broker_addr)
                 self._notify(gone.min_id_changes)
-            return Empty()
+        await in_slices(_sweep(self.routes))
+        return Empty()
 
     async def broker_heartbeat(self, request: BrokerHeartbeatRequest, call: Call) -> BrokerHeartbeatResponse:
         """Records a heartbeat (904). An unknown broker gets success as well: its next 103 registers it."""
@@ -208,6 +210,11 @@ class Registrations(msgspec.Struct):
         if new or is_new_master:
             role = "master" if request.broker_id == MASTER_ID else f"slave {request.broker_id}"
             log.info("registered %s %s at %s", request.broker_name, role, request.broker_addr)
+
+
+def _sweep(routes: RouteTable) -> Slices[None]:
+    while routes.sweep():
+        yield
 
 
 async def _register_bodies(request: RegisterBrokerRequest, call: Call) -> Sequence[RegisterBody]:

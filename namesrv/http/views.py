@@ -300,7 +300,7 @@ def _group(sources: RouteSources, data: BrokerData) -> RegisteredGroup:
         master_address=data.broker_addrs.get(MASTER_ID),
         enable_acting_master=data.enable_acting_master,
         zone_name=data.zone_name,
-        topics=len(sources.routes.topics_of_broker(data.broker_name)),
+        topics=sources.routes.topic_count(data.broker_name),
         brokers=brokers,
         problems=list(_problems(data, brokers)),
     )
