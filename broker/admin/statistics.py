@@ -37,6 +37,7 @@ from keelmq.remoting.operations.broker_admin import (
     ViewStatsRequest,
 )
 from keelmq.remoting.operations.route import TopicList
+from keelmq.runtime.slices import in_slices
 
 ENTRIES_MAX: Final = 1_000
 READ_NORMAL: Final = 0
@@ -88,8 +89,7 @@ class StatisticsHandlers:
 
     async def get_system_topics(self, header: Empty, call: Call) -> Reply:
         """Returns the names of the system topics, sorted (305)."""
-        names = [name for name in sorted(self._topics.topics) if self._topics.is_system(name)]
-        return Reply(body=TopicList(topic_list=names))
+        return Reply(body=TopicList(topic_list=sorted(await in_slices(self._topics.system_topics()))))
 
     async def query_consume_queue(self, header: ConsumeQueueRequest, call: Call) -> Reply:
         """Returns up to ENTRIES_MAX units of a consume queue from `index` on, and the queue's bounds (321).

@@ -3,7 +3,7 @@
 Imported only when HTTP is enabled: importing FastAPI takes longer than the rest of the start.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from keelmq.remoting.servers.config_view import config_router
 from keelmq.remoting.servers.health import add_health
 from keelmq.remoting.servers.http_app import add_operations, new_app
 from keelmq.remoting.servers.http_call import needs
-from keelmq.remoting.servers.metrics import Scrape, ScrapeCollector
+from keelmq.remoting.servers.metrics import Scrape, SlicedCollector
 from keelmq.security.core.rules import role_of
 from keelmq.web.api_docs import add_docs
 from namesrv.http.dashboard import dashboard_router
@@ -68,7 +68,7 @@ def make_app(
     route_service: RouteService | None,
     settings: Sequence[Settings],
     plugin_routers: Iterable[Any],
-    plugin_scrapes: Iterable[Callable[[], Iterable[Any]]],
+    plugin_scrapes: Iterable[Callable[[], Iterable[Any] | Awaitable[Iterable[Any]]]],
     health: Callable[[], NamesrvHealth],
     analytics_output_dir: Path | None,
     console: ConsoleService | None = None,
@@ -90,13 +90,14 @@ def make_app(
         else:
             app.include_router(each())
 
-    def scrapes() -> Iterator[Scrape]:
-        if route_service is not None:
-            yield route_service.scrape()
+    async def scrapes() -> list[Scrape]:
+        found = [] if route_service is None else [route_service.scrape()]
         for plugin in plugin_scrapes:
-            yield from plugin()
+            made = plugin()
+            found += await made if isinstance(made, Awaitable) else made
+        return found
 
-    add_health(app, health=health, example=NAMESRV_EXAMPLE, collectors=[ScrapeCollector(scrapes)])
+    add_health(app, health=health, example=NAMESRV_EXAMPLE, collectors=[SlicedCollector(scrapes)])
     if console is not None:
         console.add_to(app)
     app.include_router(dashboard_router(has_console=console is not None and is_built()))

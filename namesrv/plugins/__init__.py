@@ -5,7 +5,7 @@ uses the heartbeat table only through Liveness and never imports the name server
 imports a plugin.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -156,8 +156,10 @@ class PluginContext(msgspec.Struct):
     # filled before or in start(), and used only with an HTTP port:
     # OperationTables, or functions that make an APIRouter
     http: list[Any] = msgspec.field(default_factory=list)
-    # Scrapes for /metrics, each time
-    scrapes: list[Callable[[], Iterable[Any]]] = msgspec.field(default_factory=list)
+    # Scrapes for /metrics, each time; a long table is read in slices, by a coroutine function
+    scrapes: list[Callable[[], Iterable[Any] | Awaitable[Iterable[Any]]]] = msgspec.field(
+        default_factory=list
+    )
 
 
 class Plugin(Protocol):

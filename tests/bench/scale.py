@@ -47,6 +47,7 @@ from namesrv.plugins.controller.core.apply import apply
 from namesrv.plugins.controller.core.decide import decide_read
 from namesrv.plugins.controller.core.events import AlterSyncStateSet
 from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
+from tests.bench import scale_steps
 from tests.bench.report import Measurement, Results
 from tests.bench.scale_offsets import (
     commit_in_row,
@@ -529,6 +530,15 @@ STEPS: Final[Mapping[str, Subject]] = {
     "offsets_body": Subject("step", "offsets", 1_000, _offsets_body),
     "metrics_shared": Subject("step", "topics", 1_000, _messages_in),
     "metrics_of_reads": Subject("step", "pairs", 1_000, _reads),
+    "broker_leaves": Subject("step", "topics", 1_000, scale_steps.broker_leaves),
+    "topic_list": Subject("step", "topics", 1_000, scale_steps.topic_list),
+    "topics_of_cluster": Subject("step", "topics", 1_000, scale_steps.topics_of_cluster),
+    "unit_topics": Subject("step", "topics", 1_000, scale_steps.unit_topics),
+    "write_permissions": Subject("step", "topics", 1_000, scale_steps.permissions),
+    "system_topics": Subject("step", "topics", 1_000, scale_steps.system_topics),
+    "pop_acknowledged": Subject("step", "checkpoints", 2_000, scale_steps.acknowledged),
+    "pop_overdue": Subject("step", "checkpoints", 2_000, scale_steps.overdue),
+    "controller_metrics": Subject("step", "groups", 100, scale_steps.controller_metrics),
 }
 
 

@@ -6,11 +6,12 @@ position() rebuilds this state. A checkpoint that holds the position back for lo
 of the queue. Source: RocketMQ 5.3.3 PopCheckPoint, PopReviveService.
 """
 
-import heapq
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
 import msgspec
+
+from broker.pop.core.due_heap import DueHeap
 
 OPEN_MAX: Final = 200_000
 """Open checkpoints; at this number pops are refused."""
@@ -73,8 +74,9 @@ class PopState:
     def __init__(self, ends: list[int]) -> None:
         self.ends = list(ends)
         self._held: list[OrderedDict[Key, Checkpoint]] = [OrderedDict() for _ in ends]  # by position
-        self._due: list[tuple[int, int, Key]] = []  # heap of (due_ms, revive queue, key); some are stale
-        self._put_off: set[tuple[int, Key]] = set()  # of them, with a later time: (revive queue, key)
+        self._due: list[DueHeap[Key]] = [DueHeap() for _ in ends]
+        self._put_off: list[dict[Key, None]] = [{} for _ in ends]  # of them, with a later time
+        self._put_off_due: list[DueHeap[Key]] = [DueHeap() for _ in ends]  # these, with their due_ms
 
     def __len__(self) -> int:
         return sum(len(held) for held in self._held)
@@ -99,7 +101,7 @@ class PopState:
         if checkpoint.open:
             held[checkpoint.key] = checkpoint
             if known is None:
-                heapq.heappush(self._due, (checkpoint.due_ms, checkpoint.revive_queue, checkpoint.key))
+                self._due[checkpoint.revive_queue].push(checkpoint.due_ms, checkpoint.key)
 
     def passed(self, revive_queue: int, position: int) -> None:
         """Counts a record that adds no checkpoint."""
@@ -111,9 +113,11 @@ class PopState:
         if checkpoint is None or not checkpoint.end(offset):
             return False
         if not checkpoint.open:
-            del self._held[revive_queue][key]
-            self._put_off.discard((revive_queue, key))
-            self._drop_stale()
+            held, put_off = self._held[revive_queue], self._put_off[revive_queue]
+            del held[key]
+            put_off.pop(key, None)
+            self._due[revive_queue].drop_stale(held, len(held))
+            self._put_off_due[revive_queue].drop_stale(put_off, len(put_off))
         return True
 
     def position(self, revive_queue: int) -> int:
@@ -125,36 +129,33 @@ class PopState:
     def next_due(self, now_ms: int) -> Checkpoint | None:
         """Returns an overdue checkpoint; it stays the next one until all its messages have ended. None: there
         is none."""
-        while self._due and self._due[0][0] <= now_ms:
-            _, revive_queue, key = self._due[0]
-            found = self._held[revive_queue].get(key)
-            if found is not None:
-                return found
-            heapq.heappop(self._due)
-        return None
+        firsts = [(heap.first(now_ms, held), held) for heap, held in zip(self._due, self._held, strict=True)]
+        due = [(first[0], queue) for queue, (first, _) in enumerate(firsts) if first is not None]
+        if not due:
+            return None
+        first, held = firsts[min(due)[1]]
+        assert first is not None
+        return held[first[1]]
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
         """Lets next_due() pass over the checkpoint that it returned last until then."""
-        due_ms, revive_queue, key = heapq.heappop(self._due)
+        queue = checkpoint.revive_queue
+        due_ms, key = self._due[queue].pop()
         assert key == checkpoint.key and until_ms > due_ms
-        heapq.heappush(self._due, (until_ms, revive_queue, key))
-        self._put_off.add((revive_queue, key))
+        self._due[queue].push(until_ms, key)
+        if key not in self._put_off[queue]:
+            self._put_off[queue][key] = None
+            self._put_off_due[queue].push(checkpoint.due_ms, key)
 
     def overdue_since(self, now_ms: int) -> dict[int, int]:
-        """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Visits
-        only those that were put off and the part of the heap that is due: nothing, while revival keeps up."""
+        """Returns {revive queue: due_ms of its most overdue checkpoint}, for queues that have one. Looks at
+        the first one of each queue only."""
         found: dict[int, int] = {}
-        for revive_queue, key in self._put_off:
-            due_ms = self._held[revive_queue][key].due_ms
-            found[revive_queue] = min(found.get(revive_queue, due_ms), due_ms)
-        to_visit = [0]
-        while to_visit:
-            at = to_visit.pop()
-            if at < len(self._due) and self._due[at][0] <= now_ms:
-                due_ms, revive_queue, key = self._due[at]
-                if key in self._held[revive_queue]:
-                    found[revive_queue] = min(found.get(revive_queue, due_ms), due_ms)
-                to_visit += (2 * at + 1, 2 * at + 2)
+        for queue, held in enumerate(self._held):
+            put_off = self._put_off_due[queue].first(now_ms, self._put_off[queue])
+            each = (self._due[queue].first(now_ms, held), put_off)
+            if due := [first[0] for first in each if first is not None]:
+                found[queue] = min(due)
         return found
 
     def holding(self, revive_queue: int, records_max: int) -> Checkpoint | None:
@@ -166,12 +167,6 @@ class PopState:
             return None
         return next(iter(held.values()))
 
-    def _drop_stale(self) -> None:
-        """Rebuilds the heap if most of it is stale: most messages are acknowledged before they are due."""
-        if len(self._due) > 64 and len(self._due) > 4 * len(self):
-            self._due = [entry for entry in self._due if entry[2] in self._held[entry[1]]]
-            heapq.heapify(self._due)
-
     def check_invariants(self) -> None:
         """Asserts what must hold between any two calls."""
         for queue, held in enumerate(self._held):
@@ -179,5 +174,6 @@ class PopState:
             assert positions == sorted(positions), "checkpoints are held in the order of their records"
             assert self.position(queue) <= self.ends[queue]
             assert all(checkpoint.open for checkpoint in held.values())
-            assert held.keys() <= {key for _, due_queue, key in self._due if due_queue == queue}
-            assert {key for put_off_queue, key in self._put_off if put_off_queue == queue} <= held.keys()
+            assert held.keys() <= self._due[queue].keys(), "a checkpoint that is never due"
+            assert self._put_off[queue].keys() <= held.keys()
+            assert self._put_off[queue].keys() <= self._put_off_due[queue].keys()

@@ -16,6 +16,7 @@ from keelmq.remoting.servers.tcp import SMALL_UNSENT_BYTES_MAX, TcpServer
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.config import Config, ConfigError, setting_sources
 from keelmq.runtime.histogram import BOUNDS_US
+from keelmq.runtime.slices import in_slices
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
 from keelmq.security.private_file import exposed
@@ -333,10 +334,10 @@ class ControllerPlugin:
 
         return controller_routers(self.group_sources(), self.table)
 
-    def _scrapes(self) -> "Sequence[Scrape]":
+    async def _scrapes(self) -> "Sequence[Scrape]":
         from namesrv.plugins.controller.http.metrics import scrapes
 
-        return scrapes(self.metric_sources())
+        return await in_slices(scrapes(self.metric_sources()))
 
     def connection_closed(self, connection_id: int) -> None:
         """Brokers whose heartbeats came over this connection will be inactive soon."""

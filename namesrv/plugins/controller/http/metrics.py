@@ -4,6 +4,8 @@ Values are read when they are scraped. Only the leader counts elections and repo
 the others report the state that they have. Imported only when HTTP is enabled: it needs prometheus_client.
 """
 
+from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Any
 
 from keelmq.remoting.codes import RequestCode
@@ -22,13 +24,16 @@ from keelmq.remoting.servers.metrics import (
 )
 from keelmq.remoting.servers.request_counts import INTERNAL_ERROR, UNKNOWN
 from keelmq.runtime import loop_watch
+from keelmq.runtime.slices import Slices
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins import Liveness
 from namesrv.plugins.controller.core.state import BrokerSet
-from namesrv.plugins.controller.core.tally import ElectionTally
+from namesrv.plugins.controller.core.tally import Counted
 from namesrv.plugins.controller.http.sources import ControllerSources, GroupSources, MetricSources
 
 GROUPS_MAX = 1_000
+SLICE_GROUPS, SLICE_ELECTIONS = 50, 500
+"""What is read between two yields: 1 to 2 ms."""
 ROLE_UNKNOWN, ROLE_CANDIDATE, ROLE_FOLLOWER, ROLE_LEADER = 0, 1, 2, 3
 OPERATION_STATUS = {"applied": "success", "unknown": "timeout", "notActive": "failed", "busy": "failed"}
 REQUEST_STATUS = {UNKNOWN: "timeout", INTERNAL_ERROR: "failed"}
@@ -189,8 +194,9 @@ _RAFT_HISTOGRAMS = {
 }
 
 
-def scrapes(sources: MetricSources) -> list[Scrape]:
-    """Returns the samples of both tables, as they are now."""
+def scrapes(sources: MetricSources) -> Slices[list[Scrape]]:
+    """Returns the samples of both tables. Those of groups are read in slices, so each group is as it was at
+    one moment, and not all are of the same."""
     controller = sources.groups.controller
     self_id, config = controller.replicator.self_id, controller.config
     upstream = Scrape(
@@ -199,16 +205,27 @@ def scrapes(sources: MetricSources) -> list[Scrape]:
     ours = Scrape(OURS, ("controller", self_id))
     _add_raft(upstream, ours, controller, controller.replicator.status())
     _add_requests(upstream, ours, sources)
-    for counted, count in controller.elections.tally.counts.items():
-        ours.add("rocketmq_controller_elections_total", count, *counted)
-    for labels, count in _by_result(controller.elections.tally).items():
-        upstream.add("election_total", count, *labels)
-    brokers = controller.state.brokers
-    ours.add("rocketmq_controller_groups", len(brokers))
-    ours.add("rocketmq_controller_brokers", controller.state.size)
+    state = controller.state  # a value: changes replace it
+    ours.add("rocketmq_controller_groups", len(state.brokers))
+    ours.add("rocketmq_controller_brokers", state.size)
     ours.add("rocketmq_controller_brokers_max", config.controller_brokers_max)
-    for name in sorted(brokers)[:GROUPS_MAX]:
-        _add_group(upstream, ours, sources.groups, brokers[name])
+    counts = dict(controller.elections.tally.counts)
+    yield
+    for number, (counted, count) in enumerate(counts.items(), 1):
+        ours.add("rocketmq_controller_elections_total", count, *counted)
+        if number % SLICE_ELECTIONS == 0:
+            yield
+    by_result = yield from _by_result(counts)
+    for number, (labels, count) in enumerate(by_result.items(), 1):
+        upstream.add("election_total", count, *labels)
+        if number % SLICE_ELECTIONS == 0:
+            yield
+    yield
+    names = nsmallest(GROUPS_MAX, state.brokers)
+    for number, name in enumerate(names, 1):
+        _add_group(upstream, ours, sources.groups, state.brokers[name])
+        if number % SLICE_GROUPS == 0:
+            yield
     add_telemetry(ours, sources.telemetry)
     return [upstream, ours]
 
@@ -280,11 +297,13 @@ def _role(controller: ControllerSources, status: dict[str, Any]) -> int:
     return ROLE_CANDIDATE if controller.replicator.leader_id is None else ROLE_FOLLOWER
 
 
-def _by_result(tally: ElectionTally) -> dict[tuple[str, str, str], int]:
+def _by_result(counts: Mapping[Counted, int]) -> Slices[dict[tuple[str, str, str], int]]:
     totals: dict[tuple[str, str, str], int] = {}
-    for counted, count in tally.counts.items():
+    for number, (counted, count) in enumerate(counts.items(), 1):
         labels = counted[:3]
         totals[labels] = totals.get(labels, 0) + count
+        if number % SLICE_ELECTIONS == 0:
+            yield
     return totals
 
 

@@ -182,6 +182,7 @@ async def test_a_reset_needs_a_time_or_an_offset(desk: Desk) -> None:
 async def test_system_topics_and_a_look_into_a_queue(desk: Desk) -> None:
     topics = (await desk.ask(admin.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body.topic_list
     assert {"SELF_TEST_TOPIC", "TBW102", "b", "DefaultCluster"} <= set(topics) and "T" not in topics
+    assert topics == sorted(name for name in desk.broker.topics.topics if desk.broker.topics.is_system(name))
     look = admin.ConsumeQueueRequest(topic="T", queue_id=0, index=3, count=100)
     body = (await desk.ask(admin.QUERY_CONSUME_QUEUE, look)).body
     assert (body.min_queue_index, body.max_queue_index, len(body.queue_data)) == (0, 5, 2)

@@ -7,13 +7,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from keelmq.remoting.operation import CommandError, Unknown, UnknownOutcome
 from keelmq.remoting.servers.metrics import ScrapeCollector, documented
+from keelmq.runtime.slices import at_once
 from namesrv.plugins.controller.core.elect import LiveInfo, LiveView, Loss, LossReason, elect
-from namesrv.plugins.controller.core.state import BrokerSet, Replica
+from namesrv.plugins.controller.core.state import BrokerSet, Replica, State
 from namesrv.plugins.controller.core.tally import (
     KEEP_CURRENT_MASTER,
     NEW_MASTER_ELECTED,
     NO_MASTER_ELECTED,
     OTHER,
+    Counted,
     kind_of,
 )
 from namesrv.plugins.controller.http import metrics
@@ -28,7 +30,7 @@ GROUP_LABELS = {"cluster": CLUSTER, "broker_name": GROUP}
 
 def text(bench: Bench) -> str:
     registry = CollectorRegistry()
-    registry.register(ScrapeCollector(lambda: metrics.scrapes(bench.plugin.metric_sources())))
+    registry.register(ScrapeCollector(lambda: at_once(metrics.scrapes(bench.plugin.metric_sources()))))
     return generate_latest(registry).decode()
 
 
@@ -154,6 +156,39 @@ async def test_groups_beyond_the_limit_have_no_series(
     found = scraped(bench)
     assert value(found, "rocketmq_controller_groups") == 2
     assert len(found["active_broker_num"]) == 1
+
+
+async def test_groups_and_elections_are_read_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost at a yield, and a group that leaves meanwhile is shown as it was."""
+    for name in ("SLICE_GROUPS", "SLICE_ELECTIONS"):
+        monkeypatch.setattr(metrics, name, 2)
+    bench = Bench(tmp_path)
+    state = bench.plugin.machine.state
+    for number in range(7):
+        state = state.with_set(BrokerSet(CLUSTER, f"broker-{number}", master_epoch=number))
+        bench.plugin.tally.counts[Counted(CLUSTER, f"broker-{number}", NO_MASTER_ELECTED, OTHER)] = number
+    bench.plugin.machine.state = state
+    slices, yields = metrics.scrapes(bench.plugin.metric_sources()), 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            made = end.value
+            break
+        yields += 1
+        bench.plugin.machine.state = State()
+        bench.plugin.tally.counts.clear()
+    assert yields >= 3 * 3
+    registry = CollectorRegistry()
+    registry.register(ScrapeCollector(lambda: made))
+    found = samples(generate_latest(registry).decode())
+    for number in range(7):
+        labels = {"cluster": CLUSTER, "broker_name": f"broker-{number}"}
+        assert value(found, "rocketmq_controller_group_master_epoch", **labels) == number
+        assert value(found, "rocketmq_controller_elections_total", **labels) == number
+        assert value(found, "election_total", broker_set=f"broker-{number}") == number
 
 
 async def test_the_last_election_is_that_of_the_present_epoch(tmp_path: Path) -> None:
