@@ -1,12 +1,13 @@
 """Truncation of a replica's log without blocking the event loop: a thread does the disk part.
 
 Truncating takes three steps of the store: begin_cut() in memory, write_cut() in a thread, and end_cut() on
-the loop. The store takes no bytes in between.
+the loop. The store takes no bytes in between. plan_cut() looks for the queues to cut before, in slices.
 """
 
 import asyncio
 
 from broker.ha.ports import ReplicatedStore
+from keelmq.runtime.slices import in_slices
 
 SCAN_RECORDS = 2_048
 """Records that are scanned in one turn of the event loop: some milliseconds, interpreted."""
@@ -32,7 +33,9 @@ async def truncate_partial_record(store: ReplicatedStore) -> int:
             await asyncio.to_thread(store.write_cut)
             store.end_cut()
         await scan_to_end(store)
-        end = store.scanned_offset
-        if end == store.commit_log.max_offset:
+        end, log_end = store.scanned_offset, store.commit_log.max_offset
+        if end == log_end:
             return end
-        store.begin_cut(end)
+        plan = await in_slices(store.plan_cut(end))
+        if not store.is_cutting and (end, log_end) == (store.scanned_offset, store.commit_log.max_offset):
+            store.begin_cut(end, plan)

@@ -6,11 +6,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.store.cut_store import CutPlan
 from broker.store.damage import DamagedRanges
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import Piece
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
+from keelmq.runtime.slices import Slices
 
 BATCH_BYTES_MAX = 1 << 20
 """Larger packets delay the producers that share the event loop, and gain nothing."""
@@ -162,7 +164,11 @@ class ReplicatedStore(Protocol):
 
     is_cutting: bool
 
-    def begin_cut(self, offset: int) -> None:
+    def plan_cut(self, offset: int) -> Slices[CutPlan]:
+        """Prepares begin_cut() in slices. Changes nothing."""
+        ...
+
+    def begin_cut(self, offset: int, plan: CutPlan | None = None) -> None:
         """Truncates the log at `offset` in memory, and takes no bytes until end_cut()."""
         ...
 

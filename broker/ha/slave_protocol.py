@@ -28,6 +28,7 @@ from broker.ha.log_epochs import LogEpochs
 from broker.ha.ports import Clock, ReplicatedStore
 from broker.store.log.group_commit import GroupCommit
 from keelmq.runtime.log_context import in_context
+from keelmq.runtime.slices import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -326,24 +327,30 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _truncate(self, offset: int) -> None:
         """Truncates durably before the ack is sent: the bytes must not come back after a crash."""
         before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
-        self._store.begin_cut(offset)
-        self._finish_cut(lambda: self._truncated(before, confirmed, offset))
 
-    def _finish_cut(self, then: Callable[[], None]) -> None:
         def cut_is_written() -> None:
             self._store.end_cut()
-            then()
+            self._truncated(before, confirmed, offset)
 
-        self._in_thread(self._store.write_cut, cut_is_written)
+        self._wait_for(asyncio.get_running_loop().create_task(self._cut(offset)), cut_is_written)
+
+    async def _cut(self, offset: int) -> None:
+        plan = await in_slices(self._store.plan_cut(offset))
+        if self._close is None:  # else the store may belong to the next connection, or to a master
+            self._store.begin_cut(offset, plan)
+            await asyncio.to_thread(self._store.write_cut)
 
     def _in_thread(self, write: Callable[[], None], then: Callable[[], None]) -> None:
-        """Runs `write` in a thread: a slow disk, or a flush in progress, must not block the loop. No byte is
-        read and no effect performed until it is done."""
+        """Runs `write` in a thread: a slow disk, or a flush in progress, must not block the loop."""
+        self._wait_for(asyncio.get_running_loop().run_in_executor(None, in_context(write)), then)
+
+    def _wait_for(self, job: "asyncio.Future[None]", then: Callable[[], None]) -> None:
+        """No byte is read and no effect performed until the job is done."""
         assert self._transport is not None
         if self._transport.is_reading():
             self._transport.pause_reading()
-        self._disk_job = asyncio.get_running_loop().run_in_executor(None, in_context(write))
-        self._disk_job.add_done_callback(lambda future: self._disk_job_ended(future, then))
+        self._disk_job = job
+        job.add_done_callback(lambda future: self._disk_job_ended(future, then))
 
     def _disk_job_ended(self, future: "asyncio.Future[None]", then: Callable[[], None]) -> None:
         self._disk_job = None
@@ -385,7 +392,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 offset,
             )
         self._store.begin_reset(offset)
-        self._finish_cut(lambda: None)
+        self._in_thread(self._store.write_cut, self._store.end_cut)
 
     def end_reports(self) -> None:
         """Sends nothing any more, and ends the stream, which a master answers by closing the connection."""

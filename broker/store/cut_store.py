@@ -6,18 +6,33 @@ cut.
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
+from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.queue_ends import remove_ends
 from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher
+from keelmq.runtime.slices import Slices
+
+
+class CutPlan(NamedTuple):
+    """The queues that a cut of the log at log_offset changes. newest: of the others, the one with the newest
+    record. changed: those that have changed since the plan began. queued: what was queued then."""
+
+    log_offset: int
+    queues: Sequence[ConsumeQueue]
+    newest: ConsumeQueue | None
+    changed: Set[ConsumeQueue]
+    queued: int
 
 
 class CuttableStore(ABC):
@@ -36,11 +51,16 @@ class CuttableStore(ABC):
     is_cutting: bool
     cut_count: int
     _next_ends_ms: int  # when a checkpoint writes them
+    _changed: set[ConsumeQueue] | None = None  # since the present plan of a cut began
     _jobs: DiskJobs
     _flusher: StoreFlusher
 
     @abstractmethod
     def _forget_queued(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def _queued_count(self) -> int: ...
 
     @abstractmethod
     def _scan_again(self) -> None: ...
@@ -59,9 +79,38 @@ class CuttableStore(ABC):
         self.write_cut()
         self.end_cut()
 
-    def begin_cut(self, offset: int) -> None:
+    def plan_cut(self, offset: int) -> Slices[CutPlan]:
+        """Looks at every queue, in slices, for begin_cut(). It changes nothing, so it may be given up, and
+        records may be dispatched and scanned meanwhile: the store notes whose queues they change."""
+        changed, end = set[ConsumeQueue](), min(offset, self.commit_log.max_offset)
+        self._changed, queued = changed, self._queued_count
+        try:
+            queues, newest = yield from self.queues.to_cut(end)
+        except GeneratorExit:
+            if self._changed is changed:
+                self._changed = None
+            raise
+        return CutPlan(end, queues, newest, changed, queued)
+
+    def _planned(self, plan: CutPlan | None) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
+        """Returns the queues to cut, and those of which one has the newest record then. All of them, if the
+        plan is for another cut, or another one began after it."""
+        changed, self._changed = self._changed, None
+        if (
+            plan is None
+            or plan.changed is not changed
+            or plan.log_offset != self.commit_log.max_offset
+            or plan.queued != self._queued_count
+        ):
+            return (every := self.queues.each()), every
+        queues = [*{*plan.queues, *changed}]
+        return queues, queues if plan.newest is None else [*queues, plan.newest]
+
+    def begin_cut(self, offset: int, plan: CutPlan | None = None) -> None:
         """The first step of truncate(), in the event loop's thread: readers find the new end. Nothing may be
-        stored or dispatched until write_cut() has returned and end_cut() was called."""
+        stored or dispatched until write_cut() has returned and end_cut() was called. plan: of this cut;
+        without one, all queues are looked at in this step. Readers must not see units of records that are
+        gone, so the queues end in the same step as the log."""
         assert not self.is_master, "a cut of a master's log"
         self.is_cutting, log = True, self.commit_log
         self.cut_count += 1
@@ -73,13 +122,14 @@ class CuttableStore(ABC):
         self.damage.remove_above(log.max_offset)
         self._jobs.add([self.damage.save])  # before other bytes are there
         self.log_check.cut(log.max_offset)
+        queues, newest = self._planned(plan)
         self._forget_queued()
         if self.index is not None:
             self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
         self.confirm_offset = min(self.confirm_offset, log.max_offset)
-        self._jobs.add(self.queues.cut(log.max_offset))
+        self._jobs.add(self.queues.cut(log.max_offset, queues))
         if self.dispatch_offset > log.max_offset:
-            self.dispatch_offset = queued_end(log, self.queues.each())  # a record boundary
+            self.dispatch_offset = queued_end(log, newest)  # a record boundary
 
     def _forget_ends(self) -> None:
         self._jobs.add([partial(remove_ends, self.root)])  # before a queue ends earlier

@@ -116,7 +116,13 @@ class DispatchingStore(CuttableStore):
             index.add(keys_found, self.dispatch_offset)
         self.queues.wake()
 
+    @property
+    def _queued_count(self) -> int:
+        return len(self._queued)
+
     def _unit_added(self, queue: ConsumeQueue) -> None:
+        if self._changed is not None:
+            self._changed.add(queue)
         self._flusher.dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
         if queue.waiters:
             self.queues.woken.append(queue)
@@ -262,6 +268,8 @@ class DispatchingStore(CuttableStore):
                     for place in found.places:
                         queue: ConsumeQueue = place[QUEUE]
                         queue.next_offset = max(queue.next_offset, place[NEXT])
+                        if self._changed is not None:
+                            self._changed.add(queue)
                     self._scanned_to, count = found.end, found.records
                 else:
                     self._scan_singly_to = found.end
@@ -305,6 +313,8 @@ class DispatchingStore(CuttableStore):
         if queue is not None and not self._is_damaged_number(queue, offset, parsed):
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
+            if self._changed is not None:
+                self._changed.add(queue)
 
     def tail_fault(self) -> str:
         """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that

@@ -539,6 +539,7 @@ STEPS: Final[Mapping[str, Subject]] = {
     "pop_acknowledged": Subject("step", "checkpoints", 2_000, scale_steps.acknowledged),
     "pop_overdue": Subject("step", "checkpoints", 2_000, scale_steps.overdue),
     "controller_metrics": Subject("step", "groups", 100, scale_steps.controller_metrics),
+    "queues_cut": Subject("step", "queues", 40, scale_steps.queues_cut(_store)),
 }
 
 

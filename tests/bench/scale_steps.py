@@ -7,12 +7,14 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from broker.metadata.topics import TopicTable
 from broker.pop.core.state import Checkpoint, Key, PopState
+from broker.store.message_store import MessageStore
+from broker.store.settings import NamedTopic
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.runtime.slices import in_slices
 from namesrv.core.routes import RouteTable
@@ -26,6 +28,7 @@ Step = Callable[[], Coroutine[Any, Any, object]]
 
 REVIVE_QUEUES = 8
 ACKS_AT_ONCE = 50
+CUT_MESSAGES = 16
 
 
 def shuffled(topics: int) -> list[str]:
@@ -124,6 +127,38 @@ def _popped(checkpoints: int) -> tuple[PopState, list[Key]]:
         keys.append(key)
     random.Random(1).shuffle(keys)
     return state, keys
+
+
+def queues_cut(
+    make: Callable[[int], AbstractContextManager[MessageStore]],
+) -> Callable[[int], AbstractContextManager[Step]]:
+    """A slave cuts CUT_MESSAGES messages off its log. make: a store with so many queues."""
+
+    @contextmanager
+    def cut(queues: int) -> Iterator[Step]:
+        with make(queues) as store:
+
+            async def begin(offset: int) -> None:
+                store.begin_cut(offset, await in_slices(store.plan_cut(offset)))
+
+            def step() -> Coroutine[Any, Any, object]:
+                if store.is_cutting:
+                    store.write_cut()
+                    store.end_cut()
+                    store.become_master()
+                end = store.commit_log.max_offset
+                for number in range(CUT_MESSAGES):
+                    topic = NamedTopic(f"topic{number // 8}")
+                    store.put(topic, number % 8, b"x", b"", 0, 0, 1, b"\x7f\0\0\1\0\0\x2a\x9f", 0, 0, 1)
+                store.set_confirm_offset(store.commit_log.max_offset)
+                store.become_slave()
+                return begin(end)
+
+            yield step
+            store.write_cut()
+            store.end_cut()
+
+    return cut
 
 
 @contextmanager

@@ -345,6 +345,17 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         return jobs
 
+    def needs_cut(self, log_offset: int) -> bool:
+        """Whether cut() would change the queue. Looks at the last unit only; if that does not tell, the
+        answer is True."""
+        if self.next_offset != self.max_offset:
+            return True
+        last = self._end_position // self.unit_bytes - 1
+        if last < self._first_unit():
+            return False
+        place = self._place(last)
+        return place is None or place[1] == FILLER_SIZE or sum(place) > log_offset
+
     def _cut_files(self, position: int) -> list[Job]:
         """Returns jobs that remove everything at or behind this byte position."""
         jobs: list[Job] = []

@@ -8,7 +8,7 @@ since a replica may get records before their topics. Its kind never changes.
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -25,12 +25,15 @@ from broker.store.queue.opening import how_to_repair
 from broker.store.queue.size_counts import SizeCounts, no_records
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
+from keelmq.runtime.slices import Slices
 
 log = logging.getLogger(__name__)
 
 WAITERS_MAX: Final = 65_536
 EMPTIED_AT_ONCE: Final = 1_024
 """Queues that one step of emptied() looks at: 1 to 2 ms."""
+CUT_AT_ONCE: Final = 1_024
+"""The same of to_cut()."""
 
 
 class BatchTopics(Protocol):
@@ -200,9 +203,23 @@ class QueueTable:
             if crashed:
                 queue.drop_stale()
 
-    def cut(self, log_offset: int) -> list[Job]:
-        """As truncate(), but for readers only; the returned jobs do it on disk."""
-        return [job for queue in self.each() for job in queue.cut(log_offset)]
+    def to_cut(self, log_offset: int) -> Slices[tuple[list[ConsumeQueue], ConsumeQueue | None]]:
+        """Returns the queues that cut() may change, and of the others the one with the newest record; in
+        slices. Changes nothing: the caller adds the queues that change meanwhile."""
+        found, newest, newest_end = list[ConsumeQueue](), None, 0
+        for number, queue in enumerate(self.each(), 1):
+            if queue.needs_cut(log_offset):
+                found.append(queue)
+            elif (end := queue.log_end_offset()) > newest_end:
+                newest, newest_end = queue, end
+            if number % CUT_AT_ONCE == 0:
+                yield
+        return found, newest
+
+    def cut(self, log_offset: int, queues: Iterable[ConsumeQueue]) -> list[Job]:
+        """As truncate(), but for readers only; the returned jobs do it on disk. queues: at least those that
+        to_cut() finds."""
+        return [job for queue in queues for job in queue.cut(log_offset)]
 
     def cut_all(self) -> list[Job]:
         """As cut(), but removes all units of all queues."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.cut_store import CutPlan
+from keelmq.runtime.slices import Slices
 from tests.support.store_parts import bodies, crash, open_store, put_many
 from tests.unit.broker.ha.test_ha_service import group, same, until
 
@@ -74,6 +76,41 @@ async def test_a_slave_cuts_its_log_while_a_flush_hangs(
         hung.go_on.set()
         await until(lambda: same(two, one), "cut and copied")
         assert not one.store.is_cutting and b"lost" not in one.log_bytes()
+
+
+async def test_a_link_that_is_closed_while_a_cut_is_planned_cuts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may belong to a master by then."""
+    async with group(tmp_path, 2) as (one, two):
+        await one.lead(1)
+        one.put(count=5)
+        await two.follow(one, 1)
+        await until(lambda: same(one, two), "copied")
+        await two.service.leave_role("its master is lost")
+        end = one.put(b"lost" * 30, 3)
+        await two.lead(2)
+        two.put(b"new", 4)
+        go_on, planning, real = threading.Event(), threading.Event(), one.store.plan_cut
+
+        def slow(offset: int) -> Slices[CutPlan]:
+            planning.set()
+            while not go_on.is_set():
+                yield
+            return (yield from real(offset))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.store, "plan_cut", slow)
+            await one.follow(two, 2)
+            await until(planning.is_set, "it looks for the queues to cut")
+            await one.service.leave_role("the master is lost")
+            go_on.set()
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert (one.store.cut_count, one.store.commit_log.max_offset) == (0, end)
+        await one.follow(two, 2)
+        await until(lambda: same(two, one), "cut and copied")
+        assert one.store.cut_count == 1 and b"lost" not in one.log_bytes()
 
 
 async def test_a_promotion_cuts_half_a_message_while_a_flush_hangs(

@@ -1,0 +1,118 @@
+"""A cut whose queues were found in slices, against one that looks at every queue: the same state and files,
+also if records are dispatched and scanned between the slices, and if the plan is for another cut."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from broker.store.message_store import MessageStore
+from broker.store.queue import queue_table
+from tests.support.slices import first
+from tests.support.store_parts import BORN_HOST, TOPIC, crash, open_store
+from tests.unit.broker.store.test_message_store import copy_log
+
+QUEUES = 12
+State = tuple[object, ...]
+
+
+def state_of(store: MessageStore, root: Path) -> State:
+    return (
+        store.commit_log.max_offset,
+        store.confirm_offset,
+        store.dispatch_offset,
+        store.scanned_offset,
+        store.cut_count,
+        [(q.topic, q.queue_id, q.min_offset, q.max_offset, q.next_offset) for q in store.queues.each()],
+        {
+            str(path.relative_to(root)): path.read_bytes().rstrip(b"\0")
+            for kind in ("commitlog", "consumequeue")
+            for path in sorted((root / kind).rglob("*"))
+            if path.is_file()
+        },
+    )
+
+
+def replica(root: Path, seed: int) -> tuple[MessageStore, list[int], random.Random]:
+    """A replica that has dispatched and scanned some of the log, or a master that was demoted, and the ends
+    of the records of its log."""
+    dice = random.Random(seed)
+    master, ends = open_store(root / "master", index_enable=False), list[int]()
+    for _ in range(dice.randrange(5, 60)):
+        body = b"x" * dice.randrange(200)
+        ends.append(master.put(TOPIC, dice.randrange(QUEUES), body, b"", 0, 0, 1, BORN_HOST, 0, 0, 1)[1])
+        if dice.random() < 0.5:
+            master.set_confirm_offset(dice.choice(ends[-3:]))
+    if dice.random() < 0.3:
+        master.become_slave()
+        return master, ends, dice
+    slave = open_store(root / "slave", master=False, index_enable=False)
+    slave.become_slave()
+    copy_log(master, slave)
+    slave.set_confirm_offset(dice.choice(ends))
+    crash(master)
+    for _ in range(dice.randrange(30)):
+        slave.scan(dice.randrange(1, 3))
+        slave.dispatch(dice.randrange(1, 3))
+    return slave, ends, dice
+
+
+@pytest.mark.parametrize("seed", first(40, range(200)))
+def test_a_planned_cut_is_like_an_unplanned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(queue_table, "CUT_AT_ONCE", 1)
+    states = []
+    for name in ("planned", "unplanned"):
+        store, ends, dice = replica(tmp_path / name, seed)
+        offset = dice.choice(ends) - dice.choice([0, 0, 7])
+        plan, slices, work = None, store.plan_cut(offset), []
+        for _ in range(QUEUES):
+            work.append((dice.random() < 0.4, dice.random() < 0.3))
+        between = dice.randrange(-1, QUEUES)  # another cut, of nothing, in between: this plan is void
+        for number, (dispatches, scans) in enumerate(work):
+            if name == "planned" and plan is None:
+                try:
+                    next(slices)
+                except StopIteration as end:
+                    plan = end.value
+            if dispatches:
+                store.dispatch(1)
+            if scans:
+                store.scan(1)
+            if number == between and seed % 5 == 0:
+                store.truncate(store.commit_log.max_offset)
+        while name == "planned" and plan is None:
+            try:
+                next(slices)
+            except StopIteration as end:
+                plan = end.value
+        store.begin_cut(offset, plan)
+        store.write_cut()
+        store.end_cut()
+        root = next(each for each in (tmp_path / name).iterdir() if each == store.root)
+        states.append(state_of(store, root))
+        crash(store)
+    assert states[0] == states[1]
+
+
+def test_only_the_queues_at_the_end_are_cut(tmp_path: Path) -> None:
+    """Else the step at the end of the plan is proportional to all queues."""
+    store = open_store(tmp_path, index_enable=False)
+    for queue_id in range(QUEUES):
+        store.put(TOPIC, queue_id, b"x", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    end = store.commit_log.max_offset
+    for queue_id in (3, 7):
+        store.put(TOPIC, queue_id, b"x", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
+    store.put(TOPIC, 9, b"not confirmed", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
+    store.set_confirm_offset(store.commit_log.max_offset - 1)
+    store.become_slave()
+    slices = store.plan_cut(end)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            next(slices)
+    plan = ended.value.value
+    assert sorted(queue.queue_id for queue in plan.queues) == [3, 7, 9]
+    assert plan.newest is store.queues.find("TopicA", QUEUES - 1)
+    crash(store)
