@@ -85,7 +85,8 @@ class ServerAccess:
         if self._proofs is not None and self._proofs.is_skewed:
             self._skewed.tell(
                 now_ms(),
-                "%s: its clock and this one differ by %.1f s; at %d s its requests are refused: %s",
+                "%s: its clock and this one differ by %.1f s; beyond %d s its requests are refused, those of "
+                "a member from the next start of either on: %s",
                 peer.address,
                 self._proofs.skew_ms / 1000,
                 self._proofs.window_ms // 1000,

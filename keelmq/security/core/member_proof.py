@@ -160,8 +160,8 @@ class MemberProofs:
         """By user and name; user "": of members."""
         self._count_of: Counter[str] = Counter()  # senders by user
         self.skew_ms = 0
-        """By how much the wall clock of the last request's sender is behind this one's; 0 if that does not
-        matter, for the later requests of a member."""
+        """By how much the wall clock of the last request's sender is behind this one's. Also of the later
+        requests of a member, which are not refused for it: they would be after a restart of either."""
 
     @property
     def is_skewed(self) -> bool:
@@ -205,8 +205,8 @@ class MemberProofs:
         self, key: tuple[str, str], number: int, sent_ms: int, sent_uptime_ms: int, now_ms: int
     ) -> str | None:
         (user, _), found, uptime_ms = key, self._senders.get(key), self._uptime()
-        self.skew_ms = 0
-        if (found is None or user) and (why := self._refusal_of_time(sent_ms, now_ms)) is not None:
+        self.skew_ms = now_ms - sent_ms
+        if (found is None or user) and (why := self._refusal_of_time()) is not None:
             return why
         if found is None:
             if (why := self._refusal_of_first(user, sent_ms, now_ms)) is not None:
@@ -226,9 +226,8 @@ class MemberProofs:
             found.latest_ms = max(found.latest_ms, sent_ms)
         return why
 
-    def _refusal_of_time(self, sent_ms: int, now_ms: int) -> str | None:
+    def _refusal_of_time(self) -> str | None:
         """Returns why a request is not new by the wall clocks."""
-        self.skew_ms = now_ms - sent_ms
         if abs(self.skew_ms) > self.window_ms:
             when = "ago" if self.skew_ms > 0 else "in the future"
             return (

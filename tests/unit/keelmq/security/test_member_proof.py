@@ -70,6 +70,15 @@ def test_outside_of_the_window(age_ms: int, when: str) -> None:
     assert proofs.skew_ms == age_ms
 
 
+def test_a_clock_that_is_set_wrong_later_is_known_before_a_restart() -> None:
+    """Members that know each other stay connected, so nothing else tells it."""
+    proofs = MemberProofs()
+    for number, ahead_ms in enumerate((0, 3_600_000)):
+        assert proofs.check(1001, proven(number, sent_ms=NOW_MS + ahead_ms), b"body", NOW_MS) is None
+    assert proofs.skew_ms == -3_600_000 and proofs.is_skewed
+    assert MemberProofs().check(1001, proven(2, sent_ms=NOW_MS + 3_600_000), b"body", NOW_MS), "a new start"
+
+
 def test_fields_that_are_cut_differently_have_the_same_signature_but_no_proof() -> None:
     """What the proof is for: the signature covers the joined values only."""
     fields = proven()
