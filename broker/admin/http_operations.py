@@ -108,7 +108,6 @@ OF_CLIENTS: Final = (
 """Not served: only producers and consumers send them. The fast path (10, 11, 310, 320, 361) never is."""
 
 OF_MEMBERS: Final = (
-    Code.GET_ALL_CONSUMER_OFFSET,
     Code.GET_ALL_DELAY_OFFSET,
     Code.GET_ALL_MESSAGE_REQUEST_MODE,
     Code.GET_TIMER_CHECK_POINT,
@@ -121,11 +120,13 @@ OF_MEMBERS: Final = (
 """Not served: with users, members of the cluster alone may send them (keelmq/security/core/rules.py), and
 they have a connection to the remoting port."""
 
-OF_VERIFY: Final = (
+OF_TOOLS: Final = (
+    Code.GET_ALL_CONSUMER_OFFSET,
     Code.KEELMQ_GET_LOG_CHECKSUMS,
     Code.KEELMQ_GET_QUEUE_CHECKSUMS,
     Code.KEELMQ_READ_LOG,
     Code.KEELMQ_CHECK_LOG_RECORDS,
 )
-"""Not served: checksums tell what the messages are, and 29047 returns them. Users need Update on the cluster
-for them, but a token would need the role `read` only. `keelmq verify` and `repair` ask for them over TCP."""
+"""Not served: tools ask for them over TCP. 43 has the offsets of all groups in one answer (`keelmq backup
+metadata`). Checksums tell what the messages are, and 29047 returns them: users need Update on the cluster for
+them, but a token would need the role `read` only."""

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.admin.http_operations import HTTP_OPERATIONS, OF_CLIENTS, OF_MEMBERS, OF_VERIFY
+from broker.admin.http_operations import HTTP_OPERATIONS, OF_CLIENTS, OF_MEMBERS, OF_TOOLS
 from broker.admission.send_gate import ROLE
 from broker.app.broker import Broker
 from broker.metadata.handlers import MetadataHandlers
@@ -65,7 +65,7 @@ async def test_every_operation_is_served_or_has_its_reason(tmp_path: Path) -> No
         async with Broker(config(tmp_path / name, **more)) as broker:
             bound |= set(broker.operations.handlers)
             assert not any(operation.oneway for operation, _ in served(broker))
-    decided = [*HTTP_OPERATIONS, *OF_CLIENTS, *OF_MEMBERS, *OF_VERIFY]
+    decided = [*HTTP_OPERATIONS, *OF_CLIENTS, *OF_MEMBERS, *OF_TOOLS]
     assert sorted(decided) == sorted(bound), sorted(bound.symmetric_difference(decided))
 
 
@@ -73,7 +73,7 @@ def served(broker: Broker) -> list[tuple[Any, Any]]:
     return [each for code, each in broker.operations.handlers.items() if code in HTTP_OPERATIONS]
 
 
-@pytest.mark.parametrize("code", [*HTTP_OPERATIONS, *OF_CLIENTS, *OF_MEMBERS, *OF_VERIFY], ids=int)
+@pytest.mark.parametrize("code", [*HTTP_OPERATIONS, *OF_CLIENTS, *OF_MEMBERS, *OF_TOOLS], ids=int)
 def test_what_only_members_may_send_is_not_served(code: RequestCode) -> None:
     assert rule_of(code).members_only == (code in OF_MEMBERS)
 
