@@ -3,12 +3,12 @@
     DIR/                     what every server needs, mode 700; securityPath=DIR in its own file closes it
       security.conf          keys of all programs; broker.conf, namesrv.conf, controller.conf: of one
       ca.crt server.* member.*   certificates of the ports, and of the connections to other members
-      member.json users.json http-tokens raft.key
+      member.json http-tokens raft.key
     DIR/admin/               what an administrator needs: credentials.yml, a certificate, clear HTTP tokens
     DIR/keep-offline/        the key of the CA
 
 Folders are not for servers: `scp DIR/*` and `kubectl create secret --from-file=DIR` leave them out. Nothing
-that exists is overwritten.
+that exists is overwritten. Users and ACLs are state of the servers and not in it: it can be copied again.
 """
 
 import hashlib
@@ -39,7 +39,6 @@ from cli.certificates import (
 )
 from cli.command_line import print
 from keelmq.runtime.config import in_words
-from keelmq.security.core.users import User, UserType
 
 ADMIN, OFFLINE = "admin", "keep-offline"
 CREDENTIALS = "credentials.yml"
@@ -153,14 +152,12 @@ def _write_all(directory: Path, wanted: Wanted) -> None:
         folder.mkdir(mode=PRIVATE_DIRECTORY)
     _certificates(directory, wanted)
     password, member_secret = _secret(), _secret()
-    administrator = User(ADMINISTRATOR, password, UserType.SUPER)
     tokens = {"administer": _secret(), "read": _secret()}
     texts = {
         "security.conf": _lines(_common(password)),
         "broker.conf": _lines(_broker()),
         "namesrv.conf": _lines(_namesrv(wanted)),
         "controller.conf": _lines(_controller()),
-        "users.json": json.dumps({"users": [administrator.stored()]}, indent=2) + "\n",
         "member.json": json.dumps({"accessKey": MEMBER, "secretKey": member_secret}) + "\n",
         "http-tokens": "".join(
             f"{role} {ADMINISTRATOR if role == 'administer' else 'metrics'} sha256:{_hashed(token)}\n"
@@ -235,7 +232,7 @@ def _broker() -> Iterable[str]:
 
 def _namesrv(wanted: Wanted) -> Iterable[str]:
     return (
-        "# users.json and acls.json are in this directory.",
+        "# Cluster:<name> in ACLs.",
         f"authorizationCluster={wanted.cluster}",
     )
 

@@ -64,6 +64,12 @@ class PluginChoice(msgspec.Struct, frozen=True):
     configs: tuple[Config, ...] = ()
 
 
+def _state_of(plugins: Sequence[PluginChoice]) -> Path:
+    """Returns the directory of the state of a program that is a plugin alone."""
+    found = (getattr(each, "state_path", None) for choice in plugins for each in choice.configs)
+    return next((path for path in found if isinstance(path, Path)), DEFAULT_PATH)
+
+
 class Namesrv:
     """`route_service` False: only plugins, without a name-server port (standalone controller).
 
@@ -98,7 +104,7 @@ class Namesrv:
         self.tls, self.client_tls = server_tls(config), client_tls(config)
         self.audit = make_audit(config, "mqnamesrv" if route_service else "mqcontroller")
         self._tasks = TaskSet()
-        self.users = load_users(config)
+        self.users = load_users(config, self.kv.path if route_service else _state_of(plugins))
         self.security = ProgramSecurity(
             config,
             self.users or NoUsers(),

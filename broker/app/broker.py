@@ -305,6 +305,7 @@ class Broker(BrokerParts):
         if self._is_alone:
             self._tasks.start("certificates of our ports", self.process.tls.run)
         self._tasks.start("accounts", self.security.run)
+        self._tasks.start("exchange of users", self.user_exchange.run)
         self._tasks.start("flush", lambda: flush_forever(self.store, self._flush_interval_ms))
         self.metadata.write_in_background()
         self._tasks.start("metadata", self.metadata.run)

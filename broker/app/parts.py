@@ -38,6 +38,7 @@ from broker.metadata.topics import PERM_WRITE
 from broker.naming.route_registration import RouteRegistration
 from broker.put.handler_context import RetryStore
 from broker.put.send_commands import SendCommand
+from broker.security.user_exchange import UserExchange
 from broker.security.users import BrokerUsers
 from broker.stats.service import BrokerStats
 from broker.store.log.group_commit import GroupCommit
@@ -198,6 +199,7 @@ class BrokerParts:
         self.scrub = Scrub(
             self.store, bytes_per_second=self._scrub_bytes_per_second, cached_bytes=cached_bytes()
         )
+        self.user_exchange = self._make_user_exchange()
         self.backups = StoreBackups(
             config, self.store, self.metadata, epochs=self._epochs, start_task=self._tasks.start
         )
@@ -213,6 +215,14 @@ class BrokerParts:
 
     def _scrub_bytes_per_second(self) -> int:
         return self.config.scrub_bytes_per_second
+
+    def _make_user_exchange(self) -> UserExchange:
+        tls, is_member = self.process.client_tls, self.config.member_credentials is not None
+        keeps_users = is_member and self.config.security_on
+        servers = (*self.config.name_servers, *self.config.controllers) if keeps_users else ()
+        return UserExchange(
+            self._client, self.metadata, self.users, servers, verifies=tls is not None and tls.verifies
+        )
 
     def _make_healer(self) -> Healer:
         return Healer(

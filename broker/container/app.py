@@ -63,7 +63,7 @@ class ContainerServer:
         self.config = config
         self.host = config.broker_container_ip or detect_address(config.bind_address, config.name_servers)
         self.process = make_process_parts(config)
-        self._users = load_users(config)
+        self._users = load_users(config, config.state_path)
         self._security = ProgramSecurity(
             config,
             self._users or NoUsers(),
@@ -101,7 +101,7 @@ class ContainerServer:
             self.container, self.settings, detected=self._detected, on_change=self._tell_processes
         )
         self._requests.bind(table)
-        binder_of(self._users, self._security)(table)
+        binder_of(self._users, self._security, exchanges=False)(table)
         return table
 
     # -- life --------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Replicated like topics, within the in-sync contract: a change is answered when every member in sync has it, so
 a fail-over never brings back a right that was taken. Keys of rows: user names and subjects. Rows are the
-stored forms of keelmq/security, with the passwords."""
+stored forms of keelmq/security, with the passwords. Rows of deleted users and ACLs stay as tombstones
+(keelmq/security/core/user_changes.py)."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from broker.metadata.core.table import Version
 from broker.metadata.file_store import FileStore, Row
 from broker.metadata.store import data_version
-from keelmq.security.core.acls import Acl, parse_acl
+from keelmq.security.core.acls import Acl, parse_stored_acl
 from keelmq.security.core.users import User, parse_stored_user
 
 logger = logging.getLogger(__name__)
@@ -49,12 +50,12 @@ class AclTable(FileStore[Acl]):
     is_private: ClassVar[bool] = True
 
     def row_of(self, value: Any) -> Acl:
-        """Returns the ACL of an AclInfo. Raises ValueError."""
-        return parse_acl(value)
+        """Returns the ACL of a stored form. Raises ValueError."""
+        return parse_stored_acl(value)
 
     def json_of(self, row: Acl) -> Any:
-        """Returns the AclInfo."""
-        return row.info()
+        """Returns the stored form."""
+        return row.stored()
 
     def read_file(self, value: Mapping[str, Any]) -> tuple[dict[str, Acl], dict[str, int]]:
         """Returns the rows of acls.json; there are no tombstones."""
@@ -62,7 +63,7 @@ class AclTable(FileStore[Acl]):
 
     def file_of(self, rows: Mapping[str, Acl], gone: Mapping[str, int], version: Version) -> dict[str, Any]:
         """Returns the content of acls.json."""
-        return _file("acls", {subject: rows[subject].info() for subject in sorted(rows)}, version)
+        return _file("acls", {subject: rows[subject].stored() for subject in sorted(rows)}, version)
 
 
 def create_first(wanted: Sequence[tuple[User, Acl | None]], users: UserTable, acls: AclTable) -> None:

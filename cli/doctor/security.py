@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cli.doctor.files import ConfigFile
-from cli.doctor.machine import host_of
+from cli.doctor.files import ConfigFile, Kind
+from cli.doctor.machine import KV_DEFAULT, host_of
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.remoting.addresses import is_loopback
 from keelmq.runtime.config import ConfigError, parse_settings, secret_keys
 from keelmq.runtime.tls.settings import with_file
 from keelmq.security.core.plain_acl import BadPlainAcl
+from keelmq.security.file_users import users_directory
 from keelmq.security.open_network import CLOSE, OpenNetworkConfig, openings
 from keelmq.security.plain_acl_files import PlainAclFiles
 from keelmq.security.private_file import exposed
@@ -32,11 +33,11 @@ def check_security(files: Sequence[ConfigFile]) -> list[Finding]:
     """Returns findings about the settings and the secrets of each file. They have all loaded."""
     found: list[Finding] = []
     for file in files:
-        config, of_users = file.server, file.namesrv or file.container
+        config = file.server
         found += _open(file, config, config.bind_address)
         found += _settings(file.name, config)
         found += _secret_files(file, config)
-        found += _passwords(file.name, config, of_users.users_path if of_users is not None else None)
+        found += _passwords(file.name, config, _users_directory(file))
     return found
 
 
@@ -122,14 +123,25 @@ def _has_secret(file: ConfigFile) -> bool:
     )
 
 
-def _passwords(name: str, config: OpenNetworkConfig, users_path: Path | None) -> Iterator[Finding]:
+def _users_directory(file: ConfigFile) -> Path | None:
+    """Returns where the program keeps its users; None: a broker, in its store, or a program without any."""
+    if file.container is not None:
+        return users_directory(file.container, file.container.state_path)
+    if file.namesrv is None:
+        return None
+    alone = file.controller if file.kind is Kind.CONTROLLER else None
+    beside = alone.state_path if alone is not None else file.namesrv.kv_config_path or KV_DEFAULT
+    return users_directory(file.namesrv, beside)
+
+
+def _passwords(name: str, config: OpenNetworkConfig, users: Path | None) -> Iterator[Finding]:
     """Weak ones, and the members' secret as a user's password. No text has a password in it."""
     known: list[tuple[str, str, str]] = []  # where, who, secret
     try:
         member = config.member_credentials
         if config.init_user is not None:
             known.append(("initAuthenticationUser", config.init_user.username, config.init_user.password))
-        known += _users_of(users_path or config.security_path)
+        known += _users_of(users)
         if config.acl_enable or config.migrate_auth_from_v1_enabled:
             directory = config.plain_acl_path
             plain = PlainAclFiles(directory / "plain_acl.yml", directory / "acl").load()

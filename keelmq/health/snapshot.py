@@ -21,6 +21,7 @@ from keelmq.health.numbers import whole
 from keelmq.health.reach import HttpAnswer, Reach, Silent
 from keelmq.health.users import Rights, rights_of
 from keelmq.remoting.client import split_address
+from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.operations.broker import EpochEntryCache, HaRuntimeInfo
 from keelmq.remoting.operations.container import ContainerStatus
 from keelmq.remoting.operations.controller import ControllerMetadata, PastElection, ReplicasInfo
@@ -73,6 +74,7 @@ class ClusterSnapshot(msgspec.Struct):
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)  # the leader's /v1/groups
     elections: Sequence[PastElection] = ()  # 29012, newest first
+    master_rights: dict[str, Rights | Silent | None] = msgspec.field(default_factory=dict)  # users of masters
     containers: dict[str, ContainerStatus | Silent] = msgspec.field(default_factory=dict)  # 29031
     controller_settings: dict[str, Mapping[str, str] | Silent] = msgspec.field(default_factory=dict)  # 1010
     not_asked: int = 0  # brokers beyond BROKERS_ASKED_MAX
@@ -183,6 +185,7 @@ async def take_snapshot(
         lambda each: reach.ask(each, lambda admin, address: admin.container_status(address)),
     )
     await _all(seen.brokers, _unlisted(seen), lambda each: _broker(reach, each, memory))
+    await _all(seen.master_rights, _masters(seen), lambda each: _rights(seen, reach, each, memory))
     _read_clocks(seen)
     seen.took_ms = round((asyncio.get_running_loop().time() - began_s) * 1000)
     return seen
@@ -360,6 +363,26 @@ def _http_guess(address: str) -> str | None:
     host, _, port = address.rpartition(":")
     number = int(port) + HTTP_PORT_DISTANCE
     return f"{host}:{number}" if number <= PORT_MAX else None
+
+
+def _masters(seen: ClusterSnapshot) -> list[str]:
+    """Returns the masters that the name servers list and that answer."""
+    listed = [
+        broker.broker_addrs[MASTER_ID]
+        for server in seen.answering.values()
+        for _, broker in sorted(server.cluster.broker_addr_table.items())
+        if MASTER_ID in broker.broker_addrs
+    ]
+    return [each for each in listed if isinstance(seen.brokers.get(each), RunningBroker)]
+
+
+async def _rights(seen: ClusterSnapshot, reach: Reach, server: str, memory: Memory) -> Rights | None:
+    broker = seen.brokers[server]
+    settings = broker.settings if isinstance(broker, RunningBroker) else {}
+    return await memory.recall(
+        ("rights", server),
+        lambda: reach.ask(server, lambda admin, address: rights_of(admin, address, settings)),
+    )
 
 
 def _broker_addresses(seen: ClusterSnapshot) -> list[str]:

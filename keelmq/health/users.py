@@ -1,4 +1,4 @@
-"""Whether name servers have the same users and ACLs: each keeps its own, and answers clients by them."""
+"""Whether name servers and masters have the same users and ACLs: each answers clients by its own."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,16 @@ from shlex import quote
 from typing import Final
 
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.health.findings import Finding, warning
+from keelmq.health.findings import Finding, failed
 from keelmq.remoting.operations.auth import AclInfo, UserInfo
 
 SWITCHES: Final = ("authenticationEnabled", "authorizationEnabled")
 SHOWN_MAX: Final = 5
 NONE: Final = "not there"
+STEP: Final = (
+    "masters exchange users with name servers every 5 s over TLS with verified certificates: if it still "
+    "differs then, repeat the change there, and look for `not exchanged` in the masters' logs"
+)
 
 Rights = Mapping[str, str]
 """User:name -> its type, state and ACL as one text, without its password, which no answer has."""
@@ -56,11 +60,10 @@ def same_rights(servers: Mapping[str, Rights | None]) -> Iterator[Finding]:
         for address, rights in told.items():
             places[rights.get(subject, NONE)].append(address)
         text = "; ".join(f"{value} at {', '.join(at)}" for value, at in places.items())
-        step = "the same request may be allowed at one server and refused at another: repeat the change there"
-        yield warning("namesrv.agree", subject, f"differs: {text}", step, _command(subject, places))
+        yield failed("users.agree", subject, f"differs: {text}", STEP, _command(subject, places))
     if len(different) > SHOWN_MAX:
         text, step = f"{len(different)} differ", "repair these, and run it again"
-        yield warning("namesrv.agree", "users and ACLs", text, step)
+        yield failed("users.agree", "users and ACLs", text, step)
 
 
 def _command(subject: str, places: Mapping[str, list[str]]) -> str:

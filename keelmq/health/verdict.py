@@ -17,6 +17,10 @@ from keelmq.health.users import same_rights
 from keelmq.remoting.operations.controller import ControllerMetadata
 
 CLOCK_WARNING_MS = 2_000
+CLOCK_STEP = (
+    "run NTP (chrony) on all machines: timestamps of messages depend on it, and a closed cluster refuses a "
+    "program that starts with a clock more than 30 s off"
+)
 RAFT_LAG_ENTRIES = 1_000
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
@@ -41,6 +45,7 @@ def verdict(seen: ClusterSnapshot) -> list[Finding]:
     return [
         *_name_servers(seen),
         *_name_servers_agree(seen),
+        *_users_agree(seen),
         *_controllers(seen),
         *_raft(seen),
         *_brokers(seen),
@@ -92,12 +97,18 @@ def _name_servers_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
     if len(servers) < 2:
         return
     found = [*_same_brokers(seen), *_same_topics(seen, servers), *_same_settings(seen, servers)]
-    rights = {address: server.rights for address, server in servers.items()}
-    found += same_rights(rights)
     same = "the same brokers, topics and settings everywhere"
-    if None not in rights.values():
-        same = "the same brokers, topics, settings, users and ACLs everywhere"
     yield from found or [ok("namesrv.agree", f"{len(servers)} name servers", same)]
+
+
+def _users_agree(seen: ClusterSnapshot) -> Iterator[Finding]:
+    rights = {address: server.rights for address, server in seen.answering.items()}
+    masters = {at: each for at, each in seen.master_rights.items() if not isinstance(each, Silent)}
+    told = {at: each for at, each in (rights | masters).items() if each is not None}
+    found = list(same_rights(told))
+    if len(told) > 1 and not found:
+        yield ok("users.agree", f"{len(told)} servers", "the same users and ACLs at name servers and masters")
+    yield from found
 
 
 def _same_brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -410,8 +421,7 @@ def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
         if abs(ahead_ms) > CLOCK_WARNING_MS:
             side = "ahead of" if ahead_ms > 0 else "behind"
             text = f"its clock is {abs(ahead_ms) / 1000:.1f} s {side} ours"
-            step = "run NTP (chrony) on all machines; timestamps of messages depend on it, elections do not"
-            yield warning("machine.clock", host, text, step, "chronyc tracking")
+            yield warning("machine.clock", host, text, CLOCK_STEP, "chronyc tracking")
     good = sum(abs(each) <= CLOCK_WARNING_MS for each in best.values())
     if good:
         text = f"clocks within {CLOCK_WARNING_MS // 1000} s of ours"

@@ -2,7 +2,7 @@
 and controllers are files."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from keelmq.remoting.codes import ResponseCode
@@ -38,6 +38,18 @@ class UserStore(UsersAndAcls, Protocol):
         """Removes an ACL; an unknown one is a success."""
         ...
 
+    def all_users(self) -> Mapping[str, User]:
+        """Returns the users and the tombstones of deleted ones."""
+        ...
+
+    def all_acls(self) -> Mapping[str, Acl]:
+        """Returns the ACLs and the tombstones of deleted ones."""
+        ...
+
+    async def merge(self, users: Sequence[User], acls: Sequence[Acl]) -> None:
+        """Takes the rows that are newer than those here, with their times."""
+        ...
+
 
 class FileUserStore:
     """UserStore of a UsersFile. Threads write and read the files, one at a time."""
@@ -62,6 +74,15 @@ class FileUserStore:
     def acls(self) -> Collection[Acl]:
         return self.files.acls()
 
+    def all_users(self) -> Mapping[str, User]:
+        return self.files.all_users()
+
+    def all_acls(self) -> Mapping[str, Acl]:
+        return self.files.all_acls()
+
+    async def merge(self, users: Sequence[User], acls: Sequence[Acl]) -> None:
+        await self._changed(lambda: self.files.merge(users, acls))
+
     async def poll(self) -> None:
         """Takes the files if an administrator has changed them."""
         async with self._lock:
@@ -79,7 +100,7 @@ class FileUserStore:
     async def remove_acl(self, subject: str) -> None:
         await self._changed(lambda: self.files.delete_acl(subject))
 
-    async def _changed(self, change: Callable[[], None]) -> None:
+    async def _changed(self, change: Callable[[], object]) -> None:
         async with self._lock:
             try:
                 await asyncio.to_thread(self.files.check)

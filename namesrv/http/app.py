@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from keelmq.console.pages import is_built
 from keelmq.console.service import ConsoleService
+from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import OperationTable, Role
 from keelmq.remoting.operations.health import NamesrvHealth, RouteCounts
 from keelmq.remoting.servers.config_view import config_router
@@ -63,6 +64,11 @@ CHANGES = (
 """How changes of settings are stored."""
 
 
+def _served(table: OperationTable) -> set[int]:
+    """Returns the codes of a table without that of users with passwords: members have the remoting port."""
+    return table.handlers.keys() - {RequestCode.KEELMQ_SYNC_USERS}
+
+
 def make_app(
     *,
     route_service: RouteService | None,
@@ -82,11 +88,11 @@ def make_app(
     add_docs(app, openapi_extra=needs(Role.READ))
     if route_service is not None:
         app.include_router(views_router(route_service.sources))
-        add_operations(app, route_service.table, role_of)
+        add_operations(app, route_service.table, role_of, _served(route_service.table))
     app.include_router(config_router(settings, note=CHANGES))
     for each in plugin_routers:
         if isinstance(each, OperationTable):
-            add_operations(app, each, role_of)
+            add_operations(app, each, role_of, _served(each))
         else:
             app.include_router(each())
 

@@ -1,7 +1,10 @@
-"""Requests of ACL 2.0: users (3001-3005) and access control lists (3006-3010).
+"""Requests of ACL 2.0: users (3001-3005), access control lists (3006-3010), and the exchange of both among
+members (29006, ours).
 
 Source: RocketMQ 5.3.3 CreateUserRequestHeader and the like, UserInfo, AclInfo. Blank and unknown values are
 judged by the broker, not by these models, so that it can answer in RocketMQ's words."""
+
+from typing import Any
 
 from pydantic import Field
 
@@ -84,6 +87,26 @@ class AclInfo(Wire):
     policies: list[PolicyInfo] | None = None
 
 
+class SyncUsersRequest(Wire):
+    """Header of 29006. digest: of all rows of the sender, tombstones included; "": the rows in the body are
+    sent or wanted, and nothing is compared."""
+
+    digest: str = ""
+
+
+class UserRows(Wire):
+    """Body of 29006 and of its response. users, acls: rows in their stored form, with passwords, times of
+    change and tombstones. wanted_users, wanted_acls: keys of rows that the response should have. user_times,
+    acl_times: key -> ms of the last change, of all rows of the responder; in a response to another digest."""
+
+    users: list[dict[str, Any]] = Field(default_factory=list, repr=False)
+    acls: list[dict[str, Any]] = Field(default_factory=list)
+    wanted_users: list[str] = Field(default_factory=list)
+    wanted_acls: list[str] = Field(default_factory=list)
+    user_times: dict[str, int] | None = None
+    acl_times: dict[str, int] | None = None
+
+
 AUTH_CREATE_USER = Operation(
     RequestCode.AUTH_CREATE_USER, "authCreateUser", UserRequest, Empty, request_body=UserInfo
 )
@@ -107,4 +130,12 @@ AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", Delete
 AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, Empty, response_body=AclInfo)
 AUTH_LIST_ACL = Operation(
     RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, Empty, response_body=list[AclInfo]
+)
+SYNC_USERS = Operation(
+    RequestCode.KEELMQ_SYNC_USERS,
+    "syncUsers",
+    SyncUsersRequest,
+    Empty,
+    request_body=UserRows,
+    response_body=UserRows,
 )

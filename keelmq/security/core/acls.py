@@ -20,7 +20,13 @@ from keelmq.security.core.address_patterns import (
     is_in_any,
     parse_source_ip,
 )
-from keelmq.security.core.users import InvalidUser, check_username, parse_named
+from keelmq.security.core.users import (
+    InvalidUser,
+    check_username,
+    parse_named,
+    parse_stored_change,
+    stored_change,
+)
 
 RETRY_PREFIX: Final = "%RETRY%"
 ENTRIES_MAX: Final = 1_000
@@ -222,10 +228,26 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Acl(msgspec.Struct, frozen=True):
-    """subject: "User:alice"."""
+    """subject: "User:alice". changed_ms, is_deleted: see core/user_changes.py."""
 
     subject: str
     policies: tuple[Policy, ...]
+    changed_ms: int = 0
+    is_deleted: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both grant the same; when they were changed does not matter."""
+        if not isinstance(other, Acl):
+            return NotImplemented
+        mine, its = (each._granted for each in (self, other))
+        return mine == its
+
+    def __hash__(self) -> int:
+        return hash(self._granted)
+
+    @property
+    def _granted(self) -> tuple[str, tuple[Policy, ...], bool]:
+        return self.subject, self.policies, self.is_deleted
 
     def __post_init__(self) -> None:
         if sum(len(policy.entries) for policy in self.policies) > ENTRIES_MAX:
@@ -256,8 +278,12 @@ class Acl(msgspec.Struct, frozen=True):
         return Acl(self.subject, tuple(left)) if left else None
 
     def info(self) -> dict[str, Any]:
-        """Returns AclInfo; the stored form is the same."""
+        """Returns AclInfo."""
         return {"subject": self.subject, "policies": [policy.info() for policy in self.policies]}
+
+    def stored(self) -> dict[str, Any]:
+        """Returns the form for files and replicas."""
+        return {**self.info(), **stored_change(self.changed_ms, self.is_deleted)}
 
     def about(self, resource_filter: str) -> "Acl | None":
         """Returns the entries whose resource contains the text, as AUTH_LIST_ACL filters; None: there are
@@ -318,6 +344,16 @@ def parse_acl(value: object, subject: str | None = None) -> Acl:
     if not policies:
         raise InvalidAcl("The policies is empty.")
     return Acl(of, tuple(policies[each] for each in sorted(policies)))
+
+
+def parse_stored_acl(value: object) -> Acl:
+    """Returns an ACL from its stored form. Raises InvalidAcl."""
+    acl = parse_acl(value)
+    try:
+        changed_ms, is_deleted = parse_stored_change(_object(value, "the ACL"))
+    except InvalidUser as error:
+        raise InvalidAcl(str(error)) from None
+    return replace(acl, changed_ms=changed_ms, is_deleted=is_deleted)
 
 
 def _parse_policy(value: object) -> Policy:

@@ -13,6 +13,7 @@ from keelmq.security.core.signature import SecretKey
 
 USERNAME_CHARS_MAX: Final = 255
 PASSWORD_CHARS_MAX: Final = 1_024
+CHANGED_MS_MAX: Final = 2**52
 
 
 class InvalidUser(ValueError):
@@ -56,12 +57,14 @@ def parse_named(type_: type[Named], value: object, what: str) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`secret`: the password as the key of signatures."""
+    """`secret`: the password as the key of signatures. changed_ms, is_deleted: see core/user_changes.py."""
 
     username: str
     password: str = field(repr=False)
     user_type: UserType = UserType.NORMAL
     status: UserStatus = UserStatus.ENABLE
+    changed_ms: int = field(default=0, compare=False)
+    is_deleted: bool = False
     secret: SecretKey = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,9 +95,9 @@ class User:
             "userStatus": self.status.wire,
         }
 
-    def stored(self) -> dict[str, str]:
+    def stored(self) -> dict[str, Any]:
         """Returns the form for files and replicas: with the password."""
-        return {**self.info(), "password": self.password}
+        return {**self.info(), "password": self.password, **stored_change(self.changed_ms, self.is_deleted)}
 
 
 def check_username(username: str) -> None:
@@ -138,7 +141,26 @@ def parse_stored_user(value: object) -> User:
     """Returns a user from its stored form, ours or RocketMQ's (with numbers). Raises InvalidUser."""
     if not isinstance(value, Mapping):
         raise InvalidUser("a stored user is not a JSON object")
-    return create_user(_text(value.get("username")), value)
+    changed_ms, is_deleted = parse_stored_change(value)
+    user = create_user(_text(value.get("username")), value)
+    return replace(user, changed_ms=changed_ms, is_deleted=is_deleted)
+
+
+def stored_change(changed_ms: int, is_deleted: bool) -> dict[str, Any]:
+    """Returns the members of a stored form that say when it was changed; those with a default are left out,
+    as in files of RocketMQ and of earlier releases."""
+    at = {"changedMs": changed_ms} if changed_ms else {}
+    return {**at, "deleted": True} if is_deleted else at
+
+
+def parse_stored_change(value: Mapping[str, Any]) -> tuple[int, bool]:
+    """Returns changed_ms and is_deleted of a stored form. Raises InvalidUser."""
+    changed_ms, is_deleted = value.get("changedMs", 0), value.get("deleted", False)
+    if type(changed_ms) is not int or not 0 <= changed_ms <= CHANGED_MS_MAX:
+        raise InvalidUser(f"changedMs {str(changed_ms)[:40]!r} is not a time in ms since 1970")
+    if not isinstance(is_deleted, bool):
+        raise InvalidUser(f"deleted {str(is_deleted)[:40]!r} is neither true nor false")
+    return changed_ms, is_deleted
 
 
 def _given(info: Mapping[str, Any], name: str) -> bool:

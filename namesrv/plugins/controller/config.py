@@ -203,6 +203,11 @@ class ControllerConfig(TelemetryConfig):
         return self.controller_store_path or Path.home() / "keelmqController"
 
     @property
+    def state_path(self) -> Path:
+        """What the program names a directory after that has its own state: one for each member."""
+        return self.root / f"controller-{self.controller_d_leger_self_id}"
+
+    @property
     def directory(self) -> Path:
         """Directory of the raft log of this member."""
         return self.root / f"raft-{self.controller_d_leger_self_id}"

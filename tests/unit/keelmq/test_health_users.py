@@ -1,4 +1,4 @@
-"""Name servers keep their own users: the doctor says where they differ."""
+"""Name servers and masters must have the same users: the doctor says where they differ."""
 
 from typing import cast
 
@@ -61,7 +61,7 @@ async def test_a_user_that_one_name_server_lacks() -> None:
     orders = await rights(entry("Pub"))
     assert not list(same_rights({A: orders, B: dict(orders or {})}))
     (found,) = same_rights({A: orders, B: {"User:gone": "()"}, C: orders})
-    assert (found.level, found.check, found.subject) == (Level.WARNING, "namesrv.agree", "User:orders")
+    assert (found.level, found.check, found.subject) == (Level.FAILED, "users.agree", "User:orders")
     assert f"Normal enable (Allow Pub on Topic:orders) at {A}, {C}; {NONE} at {B}" in found.text
     assert found.command == f"mqadmin createUser -u orders -b {B}"
 

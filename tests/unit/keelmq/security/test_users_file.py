@@ -9,7 +9,9 @@ import pytest
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
 from keelmq.runtime import durable_file
-from keelmq.security.core.users import User, UserStatus
+from keelmq.security.core.user_changes import TOMBSTONE_MS
+from keelmq.security.core.users import User, UserStatus, UserType
+from keelmq.security.file_users import FileUsersConfig, load_users, users_directory
 from keelmq.security.user_store import FileUserStore
 from keelmq.security.users_file import BadUsersFile, UsersFile
 from tests.unit.keelmq.security.parts import acl_of
@@ -80,13 +82,14 @@ def test_files_that_others_may_open_are_refused(tmp_path: Path, mode: int) -> No
 def test_an_edit_is_read_again(tmp_path: Path) -> None:
     users = loaded(tmp_path)
     users.put_user(ALICE)
-    generation = users.generation
+    generation, changed_ms = users.generation, users.all_users()["alice"].changed_ms
     text = users.users_path.read_text().replace("enable", "disable")
     users.users_path.write_text(text)
     assert users.poll()
-    assert users.generation == generation + 1
+    assert users.generation > generation
     assert users.user("alice") == User("alice", "swordfish", status=UserStatus.DISABLE)
     assert not users.poll()
+    assert users.all_users()["alice"].changed_ms > changed_ms, "the edit is newer at other servers"
 
 
 @pytest.mark.parametrize(
@@ -209,3 +212,64 @@ def test_rocketmqs_stored_form_is_read(tmp_path: Path) -> None:
     path.chmod(0o600)
     user = loaded(tmp_path).user("a")
     assert user is not None and user.is_super and not user.is_enabled
+
+
+def test_a_copy_of_an_old_file_deletes_nobody_and_restores_no_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the directory of `keelmq init-security`, which had users.json, was copied to a server again."""
+    users = loaded(tmp_path)
+    users.put_user(User("admin", "first-password", UserType.SUPER), first=True)
+    old = users.users_path.read_bytes()
+    users.put_user(User("admin", "new-password", UserType.SUPER))
+    users.put_user(ALICE)
+    users.put_user(User("bob", "bobs-password"))
+    users.delete_user("bob")
+    users.users_path.write_bytes(old)
+    assert users.poll()
+    for each in (users, loaded(tmp_path)):
+        assert {user.username: user.password for user in each.users()} == {
+            "admin": "new-password",
+            "alice": ALICE.password,
+        }
+        assert each.all_users()["bob"].is_deleted
+    assert "lacks users or ACLs, or has older ones: admin, alice stay as before" in caplog.text
+
+
+def test_deleted_rows_stay_for_ninety_days_without_the_password(tmp_path: Path) -> None:
+    now_ms = [TOMBSTONE_MS * 10]
+    users = UsersFile(tmp_path, clock=lambda: now_ms[0])
+    users.put_user(ALICE)
+    users.put_acl(acl_of("alice", "Topic:orders Pub Allow"))
+    users.delete_user("alice")
+    assert ALICE.password.encode() not in users.users_path.read_bytes()
+    assert users.all_users()["alice"].is_deleted and users.all_acls()["User:alice"].is_deleted
+    assert not users.users() and users.user("alice") is None and users.acl("User:alice") is None
+    assert not users.merge([ALICE], []), "an older version of it"
+    now_ms[0] += TOMBSTONE_MS + 10
+    users.put_user(User("bob", "bobs-password"))
+    assert "alice" not in loaded(tmp_path).all_users()
+
+
+@pytest.mark.parametrize(
+    "change", [{"changedMs": -1}, {"changedMs": "1"}, {"changedMs": 2**60}, {"deleted": 1}]
+)
+def test_times_that_no_server_writes_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(json.dumps({"users": [{"username": "a", "password": "p", **change}]}))
+    path.chmod(0o600)
+    with pytest.raises(BadUsersFile, match=r"users\[0\]: (changedMs|deleted)"):
+        loaded(tmp_path)
+
+
+def test_users_are_beside_the_state_of_the_program_and_taken_over_once(tmp_path: Path) -> None:
+    """Not in securityPath, which is copied to servers."""
+    security, state = tmp_path / "security", tmp_path / "kvConfig.json"
+    UsersFile(security).put_user(ALICE)
+    config = FileUsersConfig(security_path=security, authentication_enabled=True)
+    assert users_directory(config, state) == tmp_path / "kvConfig.users"
+    store = load_users(config, state)
+    assert store is not None and store.user("alice") == ALICE
+    store.files.delete_user("alice")
+    again = load_users(config, state)
+    assert again is not None and again.user("alice") is None

@@ -37,7 +37,7 @@ KEPT_OUT = {
     "maxOffset", "confirmOffset", "heartbeatTimeoutMills", "electionPriority", "handsOver",
     "minInSyncReplicas", "haBrokerAddr", "masterFlushOffset", "controllers", "waitMillis",
     "sendTimeMillis", "forwardsSends", "allAckInSyncStateSet", "silentMasterEpoch",
-    "damagedBytes", "partNumber", "partCount", "asksForParts",
+    "damagedBytes", "digest", "partNumber", "partCount", "asksForParts",
     "needsRoom", "diskFull", "takesParts",
 }  # fmt: skip
 """Header fields of acts and of members that say nothing about a resource; `value` is one of `changes`."""
