@@ -12,7 +12,7 @@ import os
 import socket
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from keelmq.remoting.close_all import close_all
 from keelmq.remoting.codes import ResponseCode
@@ -27,6 +27,7 @@ from keelmq.remoting.command import (
 from keelmq.remoting.connection import SCRATCH_BYTES, Connection
 from keelmq.remoting.dispatch import Dispatcher
 from keelmq.remoting.operation import Failed, Ok, Operation, OperationTable, Outcome, Unknown, Wire
+from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.config import why_refused
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import ClientTls, Tls
@@ -65,6 +66,21 @@ class RepeatingSigner(Protocol):
         """Whether requests to this address are signed in another way from now on."""
 
 
+TLS_BACKOFF: Final = Backoff(100, 5_000)
+"""After certificates that were refused. Renewed ones are used within 5 s as well."""
+DISTRUSTED_MAX: Final = 10_000
+"""Addresses; more begin anew."""
+
+
+class _Distrusted(NamedTuple):
+    """An address whose last handshakes ended with a refused certificate. until_s: the loop's time before
+    which there is no other one."""
+
+    failures: int
+    until_s: float
+    reason: str
+
+
 class RemotingClient:
     """Calls other processes. `table` serves requests that the other end pushes (1008). `on_closed` gets the
     address of every established connection that ends, except during close(). `drop_silent_ms`: a connection
@@ -96,6 +112,7 @@ class RemotingClient:
         self._connections: dict[str, Connection] = {}
         self._open: set[Connection] = set()  # includes those that left the table but are not closed yet
         self._connecting: dict[str, asyncio.Task[Connection | str]] = {}
+        self._distrusted: dict[str, _Distrusted] = {}
         self._closed = self._inherited = False
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call: it has the connections
         _clients.add(self)
@@ -276,6 +293,9 @@ class RemotingClient:
             return connection
         if self._closed:
             return "client is closed"
+        distrusted = self._distrusted.get(address)
+        if distrusted is not None and address not in self._connecting and loop.time() < distrusted.until_s:
+            return distrusted.reason
         task = self._connecting_to(address)
         await asyncio.wait((task,), timeout=max(timeout_s, 0))
         if not task.done():
@@ -299,7 +319,10 @@ class RemotingClient:
             return f"cannot connect to {address}: no answer in {self._connect_timeout_ms} ms"
         except TlsError as error:
             assert self.tls is not None
-            return f"cannot connect to {address}: {self.tls.explain(str(error))}"
+            reason = f"cannot connect to {address}: {self.tls.explain(str(error))}"
+            if error.__cause__ is not None:
+                self._distrust(address, reason)
+            return reason
         except OSError as error:
             return f"cannot connect to {address}: {why_refused(error)}"
         except ValueError as error:
@@ -307,9 +330,20 @@ class RemotingClient:
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        self._distrusted.pop(address, None)
         if not connection.is_closing():
             self._connections[address] = connection
         return connection
+
+    def _distrust(self, address: str, reason: str) -> None:
+        """A certificate was refused, by this end or the other one, which the next handshake would not change:
+        calls fail at once until a pause is over, without a handshake that costs both ends CPU time."""
+        before = self._distrusted.get(address)
+        failures = 1 if before is None else before.failures + 1
+        until_s = asyncio.get_running_loop().time() + TLS_BACKOFF.limit_ms(failures) / 1000
+        if len(self._distrusted) >= DISTRUSTED_MAX:
+            self._distrusted.clear()
+        self._distrusted[address] = _Distrusted(failures, until_s, reason)
 
     async def _dial(self, address: str, host: str, port: int) -> tuple[asyncio.Transport, Connection]:
         def made() -> Connection:
