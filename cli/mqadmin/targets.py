@@ -44,6 +44,22 @@ def check_target(broker_addr: str | None, cluster_name: str | None, namesrv_addr
         raise typer.BadParameter("-c CLUSTERNAME needs -n NAMESRVADDR (or NAMESRV_ADDR)")
 
 
+def check_users_target(broker_addr: str | None, cluster_name: str | None, namesrv_addr: str | None) -> None:
+    """As check_target(), but -n alone means its only cluster."""
+    if broker_addr is not None or cluster_name is not None or namesrv_addr is None:
+        check_target(broker_addr, cluster_name, namesrv_addr)
+
+
+async def only_cluster(admin: AdminClient, namesrv_addr: str) -> str:
+    """Returns the name of the cluster that the name servers list. AdminError: none, or several."""
+    info = await admin.cluster_info(namesrv_addr)
+    if len(info.cluster_addr_table) != 1:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        remark = f"the name servers list not one cluster but: {known}; give -c CLUSTERNAME or -b BROKERADDR"
+        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
+    return next(iter(info.cluster_addr_table))
+
+
 async def find_target(
     admin: AdminClient,
     broker_addr: str | None,
@@ -123,13 +139,16 @@ def changing(
     done: str,
 ) -> Action:
     """Returns the action of a change at a broker (-b), or at every master of a cluster and every name server
-    that keeps users (-c): clients sign what they ask of name servers, too."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    that keeps users (-c; -n alone: of its only cluster): clients sign what they ask of name servers, too."""
+    check_users_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        name = cluster_name
+        if broker_addr is None and name is None:
+            name = await only_cluster(admin, str(namesrv_addr))
+        target = await find_target(admin, broker_addr, name, namesrv_addr)
         said = await on_each(admin, target, lambda each: ask(admin, each))
-        if cluster_name is not None:
+        if name is not None:
             name_servers = Target(tuple(parse_addresses(str(namesrv_addr))))
             also = await on_each(admin, name_servers, lambda each: ask(admin, each))
             said += [each for each in also if each.error is None or not _keeps_none(each.error)]
@@ -152,11 +171,15 @@ def showing(
     ask: Callable[[AdminClient, str], Awaitable[Sequence[Any]]],
     layout: Callable[[Sequence[Any]], str],
 ) -> Action:
-    """Returns the action of a query; one table for each broker."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    """Returns the action of a query; one table for each broker. The target is that of changing(), without
+    name servers."""
+    check_users_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        name = cluster_name
+        if broker_addr is None and name is None:
+            name = await only_cluster(admin, str(namesrv_addr))
+        target = await find_target(admin, broker_addr, name, namesrv_addr)
         said = await on_each(admin, target, lambda each: ask(admin, each))
         good = [each for each in said if each.error is None]
         titled = len(target.addresses) > 1

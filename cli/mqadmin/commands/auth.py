@@ -11,7 +11,7 @@ from cli.command_line import OptionalNamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import auth as layouts
 from cli.mqadmin.shell import Action, DoesNotExist, Output, command
-from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_target, showing
+from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_users_target, showing
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -69,7 +69,7 @@ def create_user(
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Create a user. Without -p and --passwordFile it asks for the password."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    check_users_target(broker_addr, cluster_name, namesrv_addr)
     secret = password_from(password, password_file)
     if secret is None:
         secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
@@ -95,7 +95,7 @@ def update_user(
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Change a user's password, type or status. --passwordFile - asks for the new password."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    check_users_target(broker_addr, cluster_name, namesrv_addr)
     if str(password_file) == "-" and password is None:
         secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
     else:

@@ -4,16 +4,20 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from cli.mqadmin.main import app
 from cli.mqadmin.shell import is_read
+from cli.mqadmin.targets import check_users_target, only_cluster
+from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Operation, Reply
 from keelmq.remoting.operations import auth as wire
+from keelmq.remoting.operations.route import ClusterInfo
 from keelmq.security.core.member_proof import PROOF
 from keelmq.security.core.signature import SecretKey, verify
 from tests.support.admin_parts import InThread, mqadmin
@@ -203,3 +207,27 @@ def test_lists_are_reads() -> None:
     assert [each.name for each in OPERATIONS if is_read(each.name)] == [
         "authGetUser", "authListUser", "authGetAcl", "authListAcl",
     ]  # fmt: skip
+
+
+class NameServers:
+    """They list these clusters."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    async def cluster_info(self, address: str) -> ClusterInfo:
+        return ClusterInfo(cluster_addr_table={name: ["broker-a"] for name in self.names})
+
+
+async def test_name_servers_alone_mean_their_only_cluster() -> None:
+    assert await only_cluster(cast(AdminClient, NameServers("c1")), "n") == "c1"
+    for names, listed in (((), "none"), (("c2", "c1"), "c1, c2")):
+        with pytest.raises(AdminError, match=f"not one cluster but: {listed}; give -c CLUSTERNAME"):
+            await only_cluster(cast(AdminClient, NameServers(*names)), "n")
+
+
+@pytest.mark.parametrize("given", [("b", "c", "n"), (None, "c", None), (None, None, None)])
+def test_targets_of_users_that_mean_nothing(given: tuple[str | None, str | None, str | None]) -> None:
+    with pytest.raises(typer.BadParameter):
+        check_users_target(*given)
+    check_users_target(None, None, "n")
