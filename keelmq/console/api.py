@@ -13,7 +13,7 @@ from pydantic import Field
 from keelmq.console.access import COOKIE, ConsoleAccess
 from keelmq.console.console import Console
 from keelmq.console.core.history import SERIES
-from keelmq.console.events import TooManyPages, stream
+from keelmq.console.events import LOCAL, TooManyPages, stream
 from keelmq.health.status import ClusterStatus
 from keelmq.remoting.operation import Role, Wire
 from keelmq.remoting.servers.http_answers import (
@@ -138,7 +138,7 @@ def _add_status(router: APIRouter, console: Console, access: ConsoleAccess) -> N
     async def events(request: Request) -> Response:
         console.look()
         try:
-            page = console.pages.open()
+            page = console.pages.open(request.client.host if request.client is not None else LOCAL)
         except TooManyPages as error:
             return problem(503, str(error), headers={"Retry-After": "10"})
         visitor = access.visitor(request)

@@ -4,15 +4,19 @@ A page that reads slower than events come loses them, and gets the whole status 
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from keelmq.remoting.addresses import is_loopback, network_of_peer
 from keelmq.remoting.operation import Wire
 
 PAGES_MAX: Final = 64
+PAGES_OF_ADDRESS_MAX: Final = 16
+"""Of one IPv4 address, or /64 network of IPv6. Not of this machine: a reverse proxy may run there."""
 EVENTS_WAITING_MAX: Final = 8
 PING_S: Final = 10.0
+LOCAL: Final = "127.0.0.1"
 
 
 def encoded(event: str, value: Wire | None = None) -> bytes:
@@ -22,13 +26,14 @@ def encoded(event: str, value: Wire | None = None) -> bytes:
 
 
 class TooManyPages(Exception):
-    """PAGES_MAX streams are open."""
+    """PAGES_MAX streams are open, or PAGES_OF_ADDRESS_MAX of one address."""
 
 
 class Page:
     """One open stream. Owned by the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: bytes = b"") -> None:
+        self.network = network
         self._waiting: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self.needs_all = True
@@ -76,16 +81,22 @@ class Pages:
         self._pages: set[Page] = set()
         self._when_first = when_first
         self._is_over = False
+        self._count_of: Counter[bytes] = Counter()  # pages by network, except of this machine
 
     def __len__(self) -> int:
         """How many pages are open."""
         return len(self._pages)
 
-    def open(self) -> Page:
-        """Returns a new stream. Raises TooManyPages."""
+    def open(self, host: str = LOCAL) -> Page:
+        """Returns a new stream. host: the IP address of its reader. Raises TooManyPages."""
+        network = b"" if is_loopback(host) else network_of_peer(f"{host}:0")
+        if network and self._count_of[network] >= PAGES_OF_ADDRESS_MAX:
+            raise TooManyPages(f"{PAGES_OF_ADDRESS_MAX} pages of your address are open already; close one")
         if len(self._pages) >= PAGES_MAX:
             raise TooManyPages(f"{PAGES_MAX} pages are open already; close one, or start `keelmq console`")
-        page = Page()
+        page = Page(network)
+        if network:
+            self._count_of[network] += 1
         if self._is_over:
             page.end()
         self._pages.add(page)
@@ -95,7 +106,13 @@ class Pages:
 
     def close(self, page: Page) -> None:
         """Forgets a stream whose reader is gone."""
+        if page not in self._pages:
+            return
         self._pages.discard(page)
+        if page.network:
+            self._count_of[page.network] -= 1
+            if not self._count_of[page.network]:
+                del self._count_of[page.network]
 
     def send(self, change: Callable[[], bytes], everything: Callable[[], bytes]) -> None:
         """Queues a change for every page, and the whole status for those that need it. Each is encoded once,

@@ -65,6 +65,9 @@ DATA_PATH: Final = frozenset(
 )
 """What producers and consumers send although its role is not READ."""
 
+READS: Final = frozenset({Code.AUTH_GET_USER, Code.AUTH_LIST_USER, Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL})
+"""They need the role ADMINISTER, and change nothing: the console and `keelmq status` repeat them."""
+
 RESOURCE_FIELDS: Final = frozenset({
     "topic", "b", "group", "groupName", "consumerGroup", "producerGroup", "srcGroup", "destGroup",
     "queueId", "offset", "timestamp", "isForce", "readQueueNums", "writeQueueNums", "perm", "order",
@@ -105,7 +108,7 @@ _QUOTED_LINE: Final = re.compile(
 def kind_of(code: int) -> Kind:
     """A code that no table has is an act."""
     rule = rule_of(code)
-    if rule.role is Role.READ or code in DATA_PATH:
+    if rule.role is Role.READ or code in DATA_PATH or code in READS:
         return Kind.DATA
     return Kind.ROUTINE if rule.members_only else Kind.ACT
 

@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from keelmq.console.console import Console
-from keelmq.console.events import EVENTS_WAITING_MAX, PAGES_MAX, Pages, TooManyPages, stream
+from keelmq.console.events import (
+    EVENTS_WAITING_MAX,
+    PAGES_MAX,
+    PAGES_OF_ADDRESS_MAX,
+    Pages,
+    TooManyPages,
+    stream,
+)
 from keelmq.console.examples import STATUS
 from tests.support.console_parts import FakePoller, sources, with_group
 
@@ -49,6 +56,26 @@ async def test_there_are_not_too_many() -> None:
         all_pages.open()
     all_pages.close(first)
     all_pages.open()
+
+
+async def test_one_address_cannot_take_all() -> None:
+    """Nor one host of IPv6, which has a whole network. Reverse proxies of this machine may."""
+    all_pages = pages()
+    opened = [all_pages.open("10.0.0.1") for _ in range(PAGES_OF_ADDRESS_MAX)]
+    with pytest.raises(TooManyPages, match="of your address"):
+        all_pages.open("10.0.0.1")
+    for number in range(PAGES_OF_ADDRESS_MAX):
+        all_pages.open(f"2001:db8::{number:x}")
+    with pytest.raises(TooManyPages, match="of your address"):
+        all_pages.open("2001:db8::ffff")
+    all_pages.open("10.0.0.2")
+    all_pages.close(opened[0])
+    all_pages.close(opened[0])
+    all_pages.open("10.0.0.1")
+    with pytest.raises(TooManyPages, match="of your address"):
+        all_pages.open("10.0.0.1")
+    for _ in range(PAGES_OF_ADDRESS_MAX + 1):
+        all_pages.open("127.0.0.1")
 
 
 async def test_a_stream_ends_at_the_end_and_is_forgotten() -> None:

@@ -15,6 +15,7 @@ from keelmq.remoting.operation import Operation
 from keelmq.security.core.audited import (
     DATA_PATH,
     MASK,
+    READS,
     RESOURCE_FIELDS,
     Kind,
     Outcome,
@@ -78,6 +79,7 @@ def test_what_is_an_act() -> None:
     assert acts >= {1002, 1009, 1011, 3001, 3002, 3003, 3006, 3007, 3008, 29013, 29014, 29021, 29022, 29023}
     assert not acts & {10, 11, 14, 15, 30, 34, 36, 37, 38, 41, 105, 310, 320, 200050, 200051}
     assert not acts & {103, 104, 904, 906, 1001, 1003, 1008, 1012, 1013, 29001, 29005}
+    assert not acts & {3004, 3005, 3009, 3010}, "the console asks for users again and again"
     assert kind_of(54_321) is Kind.ACT
 
 
@@ -88,7 +90,8 @@ def test_the_data_path_has_no_code_that_only_reads_or_administers() -> None:
 def test_every_code_with_a_higher_role_than_reading_is_of_one_kind() -> None:
     for code, rule in RULES.items():
         if rule.role is Role.ADMINISTER:
-            assert kind_of(code) is (Kind.ROUTINE if rule.members_only else Kind.ACT), code
+            expected = Kind.ROUTINE if rule.members_only else Kind.DATA if code in READS else Kind.ACT
+            assert kind_of(code) is expected, code
         elif rule.role is Role.OPERATE:
             assert kind_of(code) is (Kind.DATA if code in DATA_PATH else Kind.ACT), code
 
