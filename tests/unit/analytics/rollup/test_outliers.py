@@ -34,6 +34,16 @@ def test_at_the_limits() -> None:
     assert outlier_hours(ROWS | {far: 241}, NOW_MS) == {}
 
 
+def test_the_first_hour_after_a_pause_is_kept() -> None:
+    """A cluster that stood for eight days: its newest hour has one row in two thousand, and is no outlier."""
+    rows = {NOW_MS - number * HOUR_MS: 36_000 for number in range(8 * 24, 8 * 24 + 60 * 24)}
+    assert outlier_hours(rows | {NOW_MS: 36_000}, NOW_MS + HOUR_MS) == {}
+    assert outlier_hours(rows | {NOW_MS: 100}, NOW_MS + HOUR_MS) == {}  # it has run for some seconds only
+    years_later = NOW_MS + 1_000 * 24 * HOUR_MS
+    assert outlier_hours(rows | {NOW_MS: 36_000}, years_later) == {}
+    assert outlier_hours(rows | {NOW_MS: 12_000}, years_later) == {NOW_MS: "far from the other hours"}
+
+
 @given(st.dictionaries(st.integers(0, 20_000), st.integers(1, 1 << 40), min_size=1))
 def test_most_rows_stay(hours: dict[int, int]) -> None:
     rows = {NOW_MS - number * HOUR_MS: count for number, count in hours.items()}
