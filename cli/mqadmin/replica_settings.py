@@ -5,6 +5,7 @@ setting already, and a master never promises what its successor would not keep. 
 change, the master is not asked, so a refused value changes no master.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -116,12 +117,27 @@ def differences(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]) -
     return found
 
 
-def difference_text(found: Sequence[Difference], masters: Sequence[str]) -> str:
-    """Returns a heading for each key, and a line for each replica."""
+def compared_names(replicas: Replicas, settings: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Returns the broker names of which two replicas or more have answered, sorted. settings: by address."""
+    answered = Counter(replicas.names[each] for each in settings)
+    return sorted(name for name, count in answered.items() if count > 1)
+
+
+def difference_text(
+    found: Sequence[Difference], replicas: Replicas, settings: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Returns a heading for each key, and a line for each replica; then what was compared, if no key differs,
+    and the broker names of which nothing was."""
     lines: list[str] = []
     for each in found:
         lines.append(f"{each.broker_name}: {each.key}")
         for address, value in each.values.items():
-            role = "master" if address in masters else "slave"
+            role = "master" if address in replicas.masters else "slave"
             lines.append(f"    {address:<24} {role:<7} {'(not set)' if value is None else value}")
-    return "\n".join(lines) or "all replicas have the same settings"
+    compared = compared_names(replicas, settings)
+    if compared and not found:
+        which = "all replicas" if len(settings) == len(replicas.names) else "the replicas that answer"
+        lines.append(f"{which} have the same settings")
+    alone = sorted(set(replicas.names.values()) - set(compared))
+    lines += [f"{each}: nothing to compare: fewer than two replicas answer" for each in alone]
+    return "\n".join(lines)

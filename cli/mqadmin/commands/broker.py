@@ -10,12 +10,13 @@ from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.replica_settings import (
     Replicas,
     change_in_order,
+    compared_names,
     difference_text,
     differences,
     find_replicas,
     replicas_of,
 )
-from cli.mqadmin.shell import Action, Output, command, explain
+from cli.mqadmin.shell import REFUSED, Action, Output, command, explain
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
@@ -90,7 +91,10 @@ def get_broker_config(
     ] = False,
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
-    """The effective settings of a broker (-b), or at every broker of a cluster (-c)."""
+    """The effective settings of a broker (-b), or at every broker of a cluster (-c).
+
+    With --diff, exit code 1: settings differ, or no broker name has two replicas that answer.
+    """
     if group is not None or diff:
         check_group(broker_addr, group or cluster_name, namesrv_addr)
         return _of_replicas(str(namesrv_addr), group, cluster_name, diff=diff)
@@ -127,7 +131,10 @@ def _of_replicas(namesrv_addr: str, group: str | None, cluster_name: str | None,
         found = differences(replicas, settings)
         value = [{"brokerName": each.broker_name, "key": each.key, "values": each.values} for each in found]
         errors = [each.error for each in said if each.error is not None]
-        return shown(value, difference_text(found, replicas.masters), errors, found=bool(settings))
+        text = difference_text(found, replicas, settings)
+        output = shown(value, text, errors, found=bool(settings))
+        is_same = compared_names(replicas, settings) and not found
+        return output if is_same or output.exit_code is not None else replace(output, exit_code=REFUSED)
 
     return action
 

@@ -130,6 +130,11 @@ def value(*args: str) -> Any:
 # -- brokers -----------------------------------------------------------------------------------------------
 
 
+def test_the_settings_of_one_replica_are_not_compared(world: World) -> None:
+    alone = ran("getBrokerConfig", "-c", "DefaultCluster", "-n", world.namesrv, "--diff", code=1)
+    assert "nothing to compare" in alone.stdout and "the same settings" not in alone.stdout
+
+
 def test_status(world: World) -> None:
     lines = ran("brokerStatus", "-b", world.address).stdout.splitlines()
     assert lines == sorted(lines)

@@ -1,6 +1,7 @@
 """Settings of a whole group: a name server, a master and its slave, each with a file of its own."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,13 @@ from typing import Any
 import pytest
 
 from broker.app.broker import Broker
-from cli.mqadmin.replica_settings import change_in_order, replicas_of
+from cli.mqadmin.replica_settings import (
+    Replicas,
+    change_in_order,
+    compared_names,
+    difference_text,
+    replicas_of,
+)
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.remoting.config_store import Given
 from keelmq.remoting.operations.route import BrokerData
@@ -74,10 +81,11 @@ def test_a_change_of_the_group_is_everywhere_and_kept(pair: Pair) -> None:
 def test_a_difference_is_shown(pair: Pair) -> None:
     ran("updateBrokerConfig", "-b", pair.master, "-k", "deleteWhen", "-v", "05")
     cluster = ("-c", "DefaultCluster", "-n", pair.namesrv)
-    assert value("getBrokerConfig", *cluster, "--diff") == [
+    as_json = ran("getBrokerConfig", *cluster, "--diff", "--json", code=1).stdout
+    assert json.loads(as_json) == [
         {"brokerName": "broker-a", "key": "deleteWhen", "values": {pair.slave: "04", pair.master: "05"}}
     ]
-    text = ran("getBrokerConfig", *cluster, "--diff").stdout.splitlines()
+    text = ran("getBrokerConfig", *cluster, "--diff", code=1).stdout.splitlines()
     assert text == [
         "broker-a: deleteWhen",
         f"    {pair.slave:<24} slave   04",
@@ -85,6 +93,27 @@ def test_a_difference_is_shown(pair: Pair) -> None:
     ]
     ran("updateBrokerConfig", *cluster, "-a", "true", "-k", "deleteWhen", "-v", "04")
     assert value("getBrokerConfig", *cluster, "--diff") == []
+
+
+def replicas(*names: str) -> Replicas:
+    """The master and the slave of each broker name, at "NAME:0" and "NAME:1"."""
+    return replicas_of(
+        [
+            BrokerData(cluster="C", broker_name=each, broker_addrs={0: f"{each}:0", 1: f"{each}:1"})
+            for each in names
+        ]
+    )
+
+
+def test_a_comparison_of_nothing_is_not_called_equal() -> None:
+    both, alone = replicas("a", "b"), {"a:0": {"k": "1"}, "a:1": {"k": "1"}, "b:0": {"k": "2"}}
+    assert compared_names(both, alone) == ["a"]
+    assert difference_text([], both, alone).splitlines() == [
+        "the replicas that answer have the same settings",
+        "b: nothing to compare: fewer than two replicas answer",
+    ]
+    assert compared_names(replicas("a"), {"a:0": {}}) == []
+    assert "same settings" not in difference_text([], replicas("a"), {"a:0": {}})
 
 
 def test_the_headings_are_those_of_rocketmq(pair: Pair) -> None:
