@@ -1,7 +1,7 @@
 """keelmq verify: are the replicas of a group equal? Are the files of a stopped broker, or of a backup, whole?
 
-Exit codes: 0 equal, or whole; 1 a difference, a fault, a replica that could not be compared, or nothing to
-compare; 2 usage; 3 no answer.
+Exit codes: 0 equal, or whole; 1 a difference, a fault, a replica that could not be compared (also one that
+only the controllers list), controllers that do not answer, or nothing to compare; 2 usage; 3 no answer.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,12 @@ from cli.backup.shell import JsonOption, run_requests, run_steps, show
 from cli.backup.store import MIB, RATE_DEFAULT_MIB, ProgressLine, RateOption, each_step
 from cli.command_line import EpochFileOption, OptionalNamesrvAddr, Refused
 from cli.credentials import CredentialsOption
-from cli.mqadmin.shell import DONE, NO_ANSWER, REFUSED
+from cli.mqadmin.shell import DONE, NO_ANSWER, REFUSED, explain
 from cli.verify.core.compare import Difference
 from cli.verify.core.verdict import KEEP
 from cli.verify.group import GroupComparison, GroupReport
-from keelmq.client.admin import AdminClient
+from cli.verify.members import unlisted_members
+from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import plural
 from keelmq.remoting.operations.route import BrokerData
 from keelmq.runtime.config import ConfigError
@@ -75,15 +76,34 @@ async def _replicas(
     if not brokers:
         known = ", ".join(sorted(info.broker_addr_table)) or "none"
         raise Refused(f"no group is named {group}; the name servers know: {known}" if group else "no group")
-    reports = [await _group(admin, each, rate_mib, as_json=as_json) for each in brokers]
-    text = "\n".join(line for report in reports for line in lines_of(report))
-    show(as_json, {"groups": [each.value() for each in reports]}, text)
+    unlisted, why = await _unlisted(admin, namesrv_addr, brokers)
+    reports = [
+        await _group(admin, each, unlisted.get(each.broker_name, []), rate_mib, as_json=as_json)
+        for each in brokers
+    ]
+    lines = [line for report in reports for line in lines_of(report)]
+    lines += [f"the members of the groups are not known: {why}"] if why else []
+    value = {"groups": [each.value() for each in reports], "membersNotKnown": why}
+    show(as_json, value, "\n".join(lines))
     if all(not each.compared and not each.incomparable for each in reports):
         return NO_ANSWER
-    return DONE if all(each.is_well for each in reports) else REFUSED
+    return DONE if not why and all(each.is_well for each in reports) else REFUSED
 
 
-async def _group(admin: AdminClient, broker: BrokerData, rate_mib: float, *, as_json: bool) -> GroupReport:
+async def _unlisted(
+    admin: AdminClient, namesrv_addr: str, brokers: Sequence[BrokerData]
+) -> tuple[dict[str, list[str]], str]:
+    """Returns the replicas that the controllers know and no route has, by brokerName; and why they are not
+    known, or ""."""
+    try:
+        return await unlisted_members(admin, namesrv_addr, brokers), ""
+    except AdminError as error:
+        return {}, explain(error)
+
+
+async def _group(
+    admin: AdminClient, broker: BrokerData, unlisted: Sequence[str], rate_mib: float, *, as_json: bool
+) -> GroupReport:
     line = ProgressLine(f"{broker.broker_name}: compared", as_json=as_json)
 
     def tell(what: str, done: int, total: int) -> None:
@@ -91,7 +111,8 @@ async def _group(admin: AdminClient, broker: BrokerData, rate_mib: float, *, as_
             line.tell(done, total)
 
     comparison = GroupComparison(admin, broker.broker_name, bytes_per_second=rate_mib * MIB, tell=tell)
-    report = await comparison.run([broker.broker_addrs[each] for each in sorted(broker.broker_addrs)])
+    listed = [broker.broker_addrs[each] for each in sorted(broker.broker_addrs)]
+    report = await comparison.run([*listed, *unlisted])
     line.end()
     return report
 

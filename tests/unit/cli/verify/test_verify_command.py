@@ -23,10 +23,12 @@ from cli.keelmq import app
 from cli.verify.command import lines_of
 from cli.verify.core.compare import Difference
 from cli.verify.group import GroupComparison, GroupReport
+from cli.verify.members import unlisted
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
+from keelmq.remoting.operations.controller import BrokerReplicasInfo, ReplicaIdentity, ReplicasInfo
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo
 from keelmq.remoting.operations.store_copies import (
     CHECKSUM_BYTES_MAX,
@@ -253,6 +255,70 @@ async def test_one_replica_left_is_not_well(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
         found = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
         assert found.exit_code == 1 and "nothing to compare: 1 replica answered" in found.output
+
+
+async def run_with_controllers(
+    monkeypatch: pytest.MonkeyPatch, brokers: list[Broker], sets: ReplicasInfo | AdminError
+) -> Result:
+    """Runs verify for a group of which the name servers list `brokers`, and the controllers have `sets`."""
+    group = BrokerData(
+        cluster="C",
+        broker_name="b",
+        broker_addrs={number: each.address for number, each in enumerate(brokers)},
+    )
+
+    async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+        return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
+
+    async def broker_config(admin: AdminClient, address: str) -> dict[str, str]:
+        return {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:1"}
+
+    async def sync_state_sets(admin: AdminClient, controllers: str, names: list[str]) -> BrokerReplicasInfo:
+        assert (controllers, names) == ("127.0.0.1:1", ["b"])
+        if isinstance(sets, AdminError):
+            raise sets
+        return BrokerReplicasInfo(replicas_info_table={"b": sets})
+
+    monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
+    monkeypatch.setattr(AdminClient, "broker_config", broker_config)
+    monkeypatch.setattr(AdminClient, "sync_state_sets", sync_state_sets)
+    return await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
+
+
+def replica(broker_id: int, address: str) -> ReplicaIdentity:
+    return ReplicaIdentity(broker_name="b", broker_id=broker_id, broker_address=address)
+
+
+async def test_a_member_that_only_the_controllers_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three replicas are equal; the third died, and the name servers have removed it."""
+    async with Broker(config(tmp_path / "one")) as one:
+        pass
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two")) as two:
+        both = [replica(1, "other-name-of-one:10911"), replica(2, two.address)]
+        whole = ReplicasInfo(master_broker_id=1, in_sync_replicas=both[:1], not_in_sync_replicas=both[1:])
+        assert (await run_with_controllers(monkeypatch, [one, two], whole)).exit_code == 0
+        dead = whole.model_copy(update={"not_in_sync_replicas": [both[1], replica(3, "127.0.0.1:1")]})
+        found = await run_with_controllers(monkeypatch, [one, two], dead)
+        assert found.exit_code == 1 and "b: 127.0.0.1:1: " in found.output and "are equal" in found.output
+        silent = AdminError("getControllerMetaData", "127.0.0.1:1", "connection refused")
+        unknown = await run_with_controllers(monkeypatch, [one, two], silent)
+        assert unknown.exit_code == 1 and "the members of the groups are not known" in unknown.output
+
+
+def test_replicas_that_a_route_lacks() -> None:
+    broker = BrokerData(cluster="C", broker_name="b", broker_addrs={0: "a:1", 2: "a:2"})
+    info = ReplicasInfo(
+        master_broker_id=1,
+        in_sync_replicas=[replica(1, "x:1"), replica(4, "a:4")],
+        not_in_sync_replicas=[replica(2, "x:2"), replica(3, "a:3"), replica(5, "a:1")],
+    )
+    assert unlisted(broker, info) == ["a:3", "a:4"]
+    no_master = broker.model_copy(update={"broker_addrs": {2: "a:2"}})
+    assert unlisted(no_master, info) == ["x:1", "a:3", "a:4", "a:1"]
+    assert unlisted(broker, ReplicasInfo()) == []
 
 
 async def test_the_limits_of_a_check_of_records(tmp_path: Path) -> None:
