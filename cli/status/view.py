@@ -17,6 +17,7 @@ from keelmq.health.status import (
     ReplicaStatus,
     Verdict,
 )
+from keelmq.remoting.codes import MASTER_ID
 
 PROBLEMS_SHOWN = 10
 WIDTH_MIN, WIDE, MIN_TEXT = 60, 110, 20
@@ -103,7 +104,8 @@ def group_lines(group: GroupStatus, now_ms: int, width: int) -> Iterator[Text]:
 def _master(group: GroupStatus) -> str:
     if group.master_id is None:
         return "no master" + ("" if group.master_epoch is None else f", masterEpoch {group.master_epoch}")
-    parts = [f"master {group.master_id} at {group.master_address}"]
+    is_unknown = group.has_controllers and group.master_id == MASTER_ID  # ids of controllers begin at 1
+    parts = [f"master {'of unknown id' if is_unknown else group.master_id} at {group.master_address}"]
     if group.master_epoch is not None:
         parts.append(f"masterEpoch {group.master_epoch}")
     if not group.has_controllers:

@@ -87,31 +87,44 @@ def _info_of_view(name: str, view: Mapping[str, Any]) -> ReplicasInfo:
 def _plain(seen: ClusterSnapshot, name: str, brokers: Mapping[str, RunningBroker]) -> GroupStatus:
     """A group that no controller leads, or that of controllers that do not answer."""
     routed = routed_brokers(seen, name)
-    master = routed.get(MASTER_ID, "")
-    links, controlled = _links(seen, master), are_controlled(brokers)
-    info = ReplicasInfo(master_broker_id=MASTER_ID if master else None, master_address=master)
+    master, controlled = routed.get(MASTER_ID, ""), are_controlled(brokers)
+    master_id = _id_of_master(seen, master, is_controlled=controlled) if master else None
+    links = _links(seen, master)
+    info = ReplicasInfo(master_broker_id=master_id, master_address=master)
     rows = []
-    for broker_id, address in sorted(routed.items()):
+    for listed_id, address in sorted(routed.items()):
+        broker_id = master_id if address == master and master_id is not None else listed_id
         link = links.get(broker_id)
         is_up = isinstance(seen.brokers.get(address), RunningBroker)
         identity = ReplicaIdentity(broker_name=name, broker_id=broker_id, broker_address=address, alive=is_up)
         follows = link.in_sync if link is not None else not controlled and _follows(seen, address, master)
-        in_sync = broker_id == MASTER_ID or follows
+        in_sync = address == master or follows
         rows.append(_replica(seen, identity, links, {}, info, is_in_sync=in_sync and is_up))
-    leading = rows[0] if rows and rows[0].broker_id == MASTER_ID else None
+    rows.sort(key=lambda row: row.broker_id)
+    leading = next((row for row in rows if row.address == master), None)
     return GroupStatus(
         cluster=_cluster(seen, name, {}),
         broker_name=name,
         verdict=Verdict.OK,
         has_controllers=controlled,
-        master_id=MASTER_ID if master else None,
+        master_id=master_id,
         master_address=master,
+        master_epoch=leading.epoch if leading is not None and controlled else None,
         sync_state_set=[row.broker_id for row in rows if row.is_in_sync],
         min_in_sync=_min_in_sync(brokers, master),
         confirm_offset=leading.confirm_offset if leading else None,
         max_offset=leading.max_offset if leading else None,
         replicas=rows,
     )
+
+
+def _id_of_master(seen: ClusterSnapshot, address: str, *, is_controlled: bool) -> int:
+    """Returns the id of a master that routes list as 0. In controller mode it has another one, which its
+    answer to 1007 has; MASTER_ID: it does not say (RocketMQ's brokers say 0)."""
+    broker = seen.brokers.get(address)
+    if is_controlled and isinstance(broker, RunningBroker) and broker.epochs is not None:
+        return broker.epochs.broker_id
+    return MASTER_ID
 
 
 def _replica(

@@ -57,6 +57,22 @@ def _group(
         yield failed("group.master", name, text, step, line)
     elif not controlled:
         yield from _alone(seen, name, is_silent=not brokers)
+    elif known is None:
+        yield _untold(seen, status)
+
+
+def _untold(seen: ClusterSnapshot, status: GroupStatus) -> Finding:
+    """The master of a group whose controllers tell nothing, as the name servers list it."""
+    name, address = status.broker_name, status.master_address
+    step, line = "first see to the controllers: only they elect a master", commands.watch(seen, name)
+    if not address:
+        text = "no name server lists a master, and no controller answers for the group"
+        return failed("group.master", name, text, step, line)
+    if not isinstance(seen.brokers.get(address), RunningBroker):
+        text = f"master {address} does not answer, and no controller answers for the group"
+        return failed("group.master", name, text, step, line)
+    who = f"broker {status.master_id} at {address}"
+    return ok("group.master", name, f"master is {who}, as name servers and brokers say")
 
 
 def _alone(seen: ClusterSnapshot, name: str, *, is_silent: bool) -> Iterator[Finding]:

@@ -68,9 +68,17 @@ def _name_servers(seen: ClusterSnapshot) -> Iterator[Finding]:
                 f"name server: {plural(brokers, 'broker')} in {plural(groups, 'group')}",
             )
         else:
-            step = "start brokers with this address in namesrvAddr; after its own restart, wait 30 s"
-            text, line = "name server: no broker is registered", commands.watch(seen)
-            yield warning("namesrv.reachable", address, text, step, line)
+            yield _without_brokers(seen, address)
+
+
+def _without_brokers(seen: ClusterSnapshot, address: str) -> Finding:
+    """If no name server lists a broker, nobody can send or receive: an outage, not a name server's start."""
+    step = "start brokers with this address in namesrvAddr; after its own restart, wait 30 s"
+    if any(each.cluster.broker_addr_table for each in seen.answering.values()):
+        text = "name server: no broker is registered"
+        return warning("namesrv.reachable", address, text, step, commands.watch(seen))
+    text = "name server: no broker is registered, here or at another one: no message is sent or received"
+    return failed("namesrv.reachable", address, text, step, commands.START_BROKER)
 
 
 def _silent_name_server(seen: ClusterSnapshot, address: str, silent: Silent) -> Finding:

@@ -89,6 +89,34 @@ def majority_lost(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "no controller is left, and the master does not answer",
+    "failed",
+    "group.master",
+    NAME,
+    "master 10.0.1.1:10911 does not answer, and no controller answers for the group",
+    WATCH_GROUP,
+)
+def controllers_and_master_lost(seen: ClusterSnapshot) -> None:
+    seen.controllers = dict.fromkeys(CONTROLLERS, REFUSED)
+    seen.sets, seen.groups, seen.health = None, {}, {}
+    seen.brokers[BROKERS[0]] = REFUSED
+
+
+@fault(
+    "no broker runs: a total outage, also if the controllers are not known (HTTP is off, or elsewhere)",
+    "failed",
+    "namesrv.reachable",
+    ", ".join(NS),
+    "no broker is registered, here or at another one",
+    "mqbroker -c FILE",
+)
+def outage(seen: ClusterSnapshot) -> None:
+    seen.name_servers = {at: name_server({}) for at in NS}
+    seen.controllers, seen.brokers, seen.health = {}, {}, {}
+    seen.sets, seen.groups, seen.containers = None, {}, {}
+
+
+@fault(
     "one controller is down",
     "failed",
     "controller.reachable",

@@ -22,7 +22,18 @@ from keelmq.health.status import Problem, Verdict
 from keelmq.health.summary import of_one_group, status_of
 from keelmq.remoting.operations.controller import PastElection
 from keelmq.runtime.config import ConfigError
-from tests.gallery.cluster import BROKERS, NAME, PLAIN, PLAIN_NAME, broker, healthy, plain_broker, replicas
+from tests.gallery.cluster import (
+    BROKERS,
+    NAME,
+    NS,
+    PLAIN,
+    PLAIN_NAME,
+    broker,
+    healthy,
+    name_server,
+    plain_broker,
+    replicas,
+)
 from tests.gallery.faults import FAULTS
 from tests.gallery.table import DOCUMENT, MARK, rewritten
 from tests.unit.cli.doctor.test_doctor_cluster import healthy as doctors_healthy
@@ -161,6 +172,28 @@ def test_the_page_has_the_table_of_today() -> None:
     text = Path(DOCUMENT).read_text(encoding="utf-8")
     assert text.count(MARK) == 2
     assert rewritten(text) == text, "python -m tests.gallery.table"
+
+
+def test_the_master_has_its_id_without_a_leading_controller() -> None:
+    """A route lists every master as 0. In controller mode its id is another one, which it says itself."""
+    seen = healthy()
+    FAULTS["majority_lost"].put(seen)
+    seen.sets, seen.groups = None, {}
+    group = next(each for each in status_of(seen).groups if each.broker_name == NAME)
+    assert (group.master_id, group.master_address, group.master_epoch) == (1, BROKERS[0], 3)
+    assert [each.broker_id for each in group.replicas] == [1, 2, 3] and group.sync_state_set == [1, 2, 3]
+    assert "  master 1 at 10.0.1.1:10911, masterEpoch 3" in [
+        line.plain for line in screen(status_of(seen), 80)
+    ]
+    seen.brokers[BROKERS[0]] = replace(broker(0), epochs=None)
+    assert any("master of unknown id at 10.0.1.1" in line.plain for line in screen(status_of(seen), 80))
+
+
+def test_a_name_server_without_brokers_beside_others_is_no_outage() -> None:
+    seen = healthy()
+    seen.name_servers[NS[0]] = name_server({})
+    (found,) = [each for each in status_of(seen).problems if each.check == "namesrv.reachable"]
+    assert (found.level, found.text) == (Verdict.WARNING, "name server: no broker is registered")
 
 
 def test_a_dead_replica_has_no_numbers_of_the_broker_that_has_its_address() -> None:

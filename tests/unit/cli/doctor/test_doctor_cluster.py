@@ -333,7 +333,7 @@ F, W = Level.FAILED, Level.WARNING
     ("break_it", "expected", "words"),
     [
         (no_name_server, [("namesrv.reachable", F)], "10.0.0.1:9876: name server: connection refused"),
-        (empty_name_server, [("namesrv.reachable", W)], "no broker is registered"),
+        (empty_name_server, [("namesrv.reachable", F)], "no broker is registered, here or at another one"),
         (name_servers_disagree, [("namesrv.agree", F), ("group.routes", F)], "0=10.0.1.2:10911"),
         (a_topic_is_missing, [("namesrv.agree", W)], "lacks 1 topics: U"),
         (settings_differ, [("namesrv.agree", W)], "supportActingMaster"),
