@@ -26,6 +26,7 @@ from keelmq.remoting.operations.broker import QUERY_TOPIC_CONSUME_BY_WHO, GroupL
 from keelmq.remoting.operations.broker_metadata import GroupRequest
 from keelmq.remoting.operations.clients import (
     CHECK_CLIENT_CONFIG,
+    EXPLAIN_RESET_OFFSET,
     GET_ALL_PRODUCER_INFO,
     INVOKE_BROKER_TO_RESET_OFFSET,
     QUERY_SUBSCRIPTION_BY_CONSUMER,
@@ -59,8 +60,9 @@ class ClientAdmin:
         self._settings, self._broker_name = settings, name
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 222, 300, 343, 345, 328, 353 and 46."""
+        """Binds 222, 29053, 300, 343, 345, 328, 353 and 46."""
         table.bind(INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset)
+        table.bind(EXPLAIN_RESET_OFFSET, self.explain_reset_offset)
         table.bind(QUERY_TOPIC_CONSUME_BY_WHO, self.query_groups)
         table.bind(QUERY_TOPICS_BY_CONSUMER, self.query_topics)
         table.bind(QUERY_SUBSCRIPTION_BY_CONSUMER, self.query_subscription)
@@ -73,17 +75,7 @@ class ClientAdmin:
     async def reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
         """Sets the offsets of a group. Consumers get them with their next pull; one that is suspended is
         answered now. Answered when replicated."""
-        metadata = self._metadata
-        if not metadata.gate.writable:
-            raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
-        topic, _ = self._known(header.topic, header.group)
-        refuse_position(header.group)
-        if header.queue_id >= topic.queue_count:
-            count = topic.queue_count
-            remark = f"queueId {header.queue_id} does not exist: topic {header.topic} has {count} queues"
-            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
-        queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
-        targets = {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
+        metadata, targets = self._metadata, self._targets(header)
         before = metadata.offsets.row(header.group, header.topic)
         call.changes["offset by queue"] = {queue_id: before.get(queue_id) for queue_id in targets}, targets
         for queue_id, offset in targets.items():
@@ -94,6 +86,23 @@ class ClientAdmin:
         await metadata.replicated(metadata.offsets, metadata.offsets.table.version)
         metadata.resets.wake_pulls()
         return Reply(body=self._offset_table(header.topic, targets))
+
+    async def explain_reset_offset(self, header: ResetOffsetRequest, call: Call) -> Reply:
+        """Returns the offsets that 222 would set now, and sets none (29053). Raises CommandError as 222."""
+        return Reply(body=self._offset_table(header.topic, self._targets(header)))
+
+    def _targets(self, header: ResetOffsetRequest) -> dict[int, int]:
+        """Returns the new offset of each queue. Raises CommandError: the reset is refused."""
+        if not self._metadata.gate.writable:
+            raise CommandError(ResponseCode.SYSTEM_ERROR, "can not reset offset in slave broker")
+        topic, _ = self._known(header.topic, header.group)
+        refuse_position(header.group)
+        if header.queue_id >= topic.queue_count:
+            count = topic.queue_count
+            remark = f"queueId {header.queue_id} does not exist: topic {header.topic} has {count} queues"
+            raise CommandError(ResponseCode.SYSTEM_ERROR, remark)
+        queue_ids = range(topic.queue_count) if header.queue_id < 0 else [header.queue_id]
+        return {queue_id: self._target(header, queue_id) for queue_id in queue_ids}
 
     def _known(self, topic: str, group: str) -> tuple[Topic, Group]:
         found, row = self._metadata.topics.get(topic), self._metadata.groups.table.rows.get(group)

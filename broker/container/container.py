@@ -186,9 +186,7 @@ class Container:
     async def remove(self, cluster: str, name: str, broker_id: int) -> tuple[str, Path]:
         """Removes a broker; a master hands over first (903). Its store stays. Returns its name and its file.
         CommandError."""
-        member = await self._find(cluster, name, broker_id)
-        if member.state in BUSY:
-            raise refused(f"{member.name} is {member.state}; try again when it is not")
+        member = await self._removable(cluster, name, broker_id)
         configured = [str(path) for path in self._configured]
         before, member.state = member.state, BrokerState.STOPPING  # no other request takes it meanwhile
         try:
@@ -200,6 +198,17 @@ class Container:
         self._members.pop(member.path, None)
         logger.info("%s was removed; its store stays on disk", member.name)
         return member.name, member.path
+
+    async def would_remove(self, cluster: str, name: str, broker_id: int) -> InnerBroker:
+        """Returns the broker that remove() would remove now (29035). CommandError: it would be refused."""
+        member = await self._removable(cluster, name, broker_id)
+        return (await self._running()).get(member.path) or described(member)
+
+    async def _removable(self, cluster: str, name: str, broker_id: int) -> Member:
+        member = await self._find(cluster, name, broker_id)
+        if member.state in BUSY:
+            raise refused(f"{member.name} is {member.state}; try again when it is not")
+        return member
 
     async def move(self, cluster: str, name: str, broker_id: int, worker: int) -> None:
         """Moves a broker into another process (29033). CommandError: it is where it was."""

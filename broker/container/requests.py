@@ -18,6 +18,7 @@ from keelmq.remoting.operations.container import (
     ADD_BROKER,
     CONTAINER_PLAN,
     CONTAINER_STATUS,
+    EXPLAIN_REMOVE_BROKER,
     MOVE_BROKER,
     REMOVE_BROKER,
     RESTART_WORKER,
@@ -63,6 +64,7 @@ class ContainerRequests:
         """Binds all of them."""
         table.bind(ADD_BROKER, self.add)
         table.bind(REMOVE_BROKER, self.remove)
+        table.bind(EXPLAIN_REMOVE_BROKER, self.explain_remove)
         table.bind(UPDATE_BROKER_CONFIG, self.update)
         table.bind(GET_BROKER_CONFIG, self.get)
         table.bind(CONTAINER_STATUS, self.status)
@@ -84,6 +86,12 @@ class ContainerRequests:
         name, path = await self._container.remove(*wanted)
         call.changes[f"broker {name}"] = (str(path), None)
         return Empty()
+
+    async def explain_remove(self, request: RemoveBrokerRequest, call: Call) -> Reply:
+        """Returns the broker that 903 would remove, and removes nothing (29035)."""
+        self._check_open()
+        wanted = request.broker_cluster_name, request.broker_name, request.broker_id
+        return Reply(body=await self._container.would_remove(*wanted))
 
     async def move(self, request: MoveBrokerRequest, call: Call) -> Empty:
         """Moves a broker into another process (29033)."""

@@ -28,6 +28,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, Ok, OperationTable, Reply
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
+    EXPLAIN_DELETE_TOPIC,
     TopicRequest,
 )
 from keelmq.remoting.operations.broker_admin import (
@@ -38,6 +39,7 @@ from keelmq.remoting.operations.broker_admin import (
 )
 from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
+    EXPLAIN_DELETE_GROUP,
     GET_ALL_CONSUMER_OFFSET,
     GET_ALL_DELAY_OFFSET,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -97,6 +99,7 @@ class MetadataHandlers:
         table.bind(UPDATE_AND_CREATE_TOPIC, self.update_and_create_topic)
         table.bind(UPDATE_AND_CREATE_TOPIC_LIST, self.update_and_create_topics)
         table.bind(DELETE_TOPIC_IN_BROKER, self.delete_topic)
+        table.bind(EXPLAIN_DELETE_TOPIC, self.explain_delete_topic)
         table.bind(GET_TOPIC_CONFIG, self.get_topic_config)
         table.bind(GET_ALL_CONSUMER_OFFSET, self.get_all_consumer_offset)
         table.bind(GET_ALL_DELAY_OFFSET, self.get_all_delay_offset)
@@ -105,6 +108,7 @@ class MetadataHandlers:
         table.bind(GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.get_all_groups)
         table.bind(GET_SUBSCRIPTIONGROUP_CONFIG, self.get_group)
         table.bind(DELETE_SUBSCRIPTIONGROUP, self.delete_group)
+        table.bind(EXPLAIN_DELETE_GROUP, self.explain_delete_group)
         table.bind(PULL_METADATA, self.pull_metadata)
 
     # -- common ------------------------------------------------------------------------------------------
@@ -206,10 +210,8 @@ class MetadataHandlers:
         created again continues behind them (design S4).
         """
         metadata, topic = self._metadata, header.topic
-        if not metadata.gate.writable and topic not in metadata.topics.topics:
-            return Reply()  # a slave to which the deletion is already replicated: mqadmin asks every broker
-        self._must_be_master()
-        self._refuse_topic(topic)
+        if not self._is_topic_deletable(topic):
+            return Reply()
         groups = metadata.offsets.groups_of(topic)
         retries = [name for group in groups for name in retry_topics(group, topic)]
         names = [topic, *(name for name in retries if name in metadata.topics.topics)]
@@ -228,6 +230,20 @@ class MetadataHandlers:
         await metadata.replicated(metadata.topics, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
+
+    async def explain_delete_topic(self, header: TopicRequest, call: Call) -> Reply:
+        """Answers as 215 would, and deletes nothing (29051)."""
+        self._is_topic_deletable(header.topic)
+        return Reply()
+
+    def _is_topic_deletable(self, topic: str) -> bool:
+        """Returns False: a slave to which the deletion is already replicated, since mqadmin asks every
+        broker. Raises CommandError: the deletion is refused."""
+        if not self._metadata.gate.writable and topic not in self._metadata.topics.topics:
+            return False
+        self._must_be_master()
+        self._refuse_topic(topic)
+        return True
 
     def _refuse_topic(self, name: str) -> None:
         problem = illegal_name(name)
@@ -297,11 +313,8 @@ class MetadataHandlers:
 
     async def delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
         """Deletes a group, and its offsets if cleanOffset is set (207)."""
-        self._must_be_master()
         metadata, name = self._metadata, header.group_name
-        if name in BUILT_IN or name in POSITIONS:
-            remark = f"the group {name} belongs to the broker and cannot be deleted"
-            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
+        self._refuse_deletion_of_group(name)
         before = metadata.groups.get(name)
         version = self._changed(lambda: metadata.groups.delete(name))
         call.changes[f"group {name}"] = change_of(before, None)
@@ -316,6 +329,17 @@ class MetadataHandlers:
         await metadata.replicated(metadata.groups, version)
         await metadata.replicated(metadata.offsets, offsets)
         return Reply()
+
+    async def explain_delete_group(self, header: DeleteGroupRequest, call: Call) -> Reply:
+        """Answers as 207 would, and deletes nothing (29052)."""
+        self._refuse_deletion_of_group(header.group_name)
+        return Reply()
+
+    def _refuse_deletion_of_group(self, name: str) -> None:
+        self._must_be_master()
+        if name in BUILT_IN or name in POSITIONS:
+            remark = f"the group {name} belongs to the broker and cannot be deleted"
+            raise CommandError(ResponseCode.INVALID_PARAMETER, remark)
 
     # -- offsets -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.command_line import checked_addresses
-from cli.mqadmin.shell import Action, DoesNotExist, Output, exit_code_of, explain, per_server
+from cli.mqadmin.confirmation import cannot_say
+from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, SendError
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
@@ -143,18 +144,54 @@ def changing(
     check_users_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        name = cluster_name
-        if broker_addr is None and name is None:
-            name = await only_cluster(admin, str(namesrv_addr))
-        target = await find_target(admin, broker_addr, name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: ask(admin, each))
-        if name is not None:
-            name_servers = Target(tuple(parse_addresses(str(namesrv_addr))))
-            also = await on_each(admin, name_servers, lambda each: ask(admin, each))
-            said += [each for each in also if each.error is None or not _keeps_none(each.error)]
+        target, said = await _of_users(admin, broker_addr, cluster_name, namesrv_addr, ask)
         return changed(said, target, lambda each: f"{done} at {each} success.")
 
     return action
+
+
+def previewing(
+    broker_addr: str | None,
+    cluster_name: str | None,
+    namesrv_addr: str | None,
+    ask: Callable[[AdminClient, str], Awaitable[tuple[bool, Any]]],
+    layout: Callable[[Sequence[Any]], str],
+) -> Action:
+    """Returns the action of the preview of a change, at the servers that changing() asks. ask: returns
+    whether the server can say that it would do it, and what is there now."""
+    check_users_target(broker_addr, cluster_name, namesrv_addr)
+
+    async def action(admin: AdminClient) -> Output:
+        target, said = await _of_users(admin, broker_addr, cluster_name, namesrv_addr, ask)
+        told = [(each.address, *each.answer) for each in said if each.answer is not None]
+        text = "\n".join(f"{address}\n{layout([found])}" for address, _, found in told)
+        output = per_server(
+            said, text, lambda each: {"found": [shown_value(each.answer[1])] if each.answer else []}
+        )
+        notes = (*output.notes, *(cannot_say(address) for address, can_say, _ in told if not can_say))
+        code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
+        return Output(output.value, output.text, (*output.problems, *target.missing), notes, code)
+
+    return action
+
+
+async def _of_users(
+    admin: AdminClient,
+    broker_addr: str | None,
+    cluster_name: str | None,
+    namesrv_addr: str | None,
+    ask: Callable[[AdminClient, str], Awaitable[T]],
+) -> tuple[Target, list[ServerResult[T]]]:
+    name = cluster_name
+    if broker_addr is None and name is None:
+        name = await only_cluster(admin, str(namesrv_addr))
+    target = await find_target(admin, broker_addr, name, namesrv_addr)
+    said = await on_each(admin, target, lambda each: ask(admin, each))
+    if name is not None:
+        name_servers = Target(tuple(parse_addresses(str(namesrv_addr))))
+        also = await on_each(admin, name_servers, lambda each: ask(admin, each))
+        said += [each for each in also if each.error is None or not _keeps_none(each.error)]
+    return target, said
 
 
 def _keeps_none(error: Exception) -> bool:

@@ -21,6 +21,8 @@ from keelmq.remoting.operations.auth import (
     AUTH_LIST_USER,
     AUTH_UPDATE_ACL,
     AUTH_UPDATE_USER,
+    EXPLAIN_DELETE_ACL,
+    EXPLAIN_DELETE_USER,
     AclInfo,
     AclRequest,
     DeleteAclRequest,
@@ -33,6 +35,8 @@ from keelmq.security.core.acls import (
     SUBJECT_PREFIX,
     Acl,
     InvalidAcl,
+    PolicyType,
+    Resource,
     parse_acl,
     parse_policy_type,
     parse_resource,
@@ -62,15 +66,17 @@ class UserRequests:
         self._changing = asyncio.Lock()
 
     def bind(self, table: OperationTable) -> None:
-        """Binds 3001 to 3010."""
+        """Binds 3001 to 3010, 29054 and 29055."""
         table.bind(AUTH_CREATE_USER, self.create_user)
         table.bind(AUTH_UPDATE_USER, self.update_user)
         table.bind(AUTH_DELETE_USER, self.delete_user)
+        table.bind(EXPLAIN_DELETE_USER, self.explain_delete_user)
         table.bind(AUTH_GET_USER, self.get_user)
         table.bind(AUTH_LIST_USER, self.list_users)
         table.bind(AUTH_CREATE_ACL, self.create_acl)
         table.bind(AUTH_UPDATE_ACL, self.update_acl)
         table.bind(AUTH_DELETE_ACL, self.delete_acl)
+        table.bind(EXPLAIN_DELETE_ACL, self.explain_delete_acl)
         table.bind(AUTH_GET_ACL, self.get_acl)
         table.bind(AUTH_LIST_ACL, self.list_acls)
 
@@ -125,6 +131,12 @@ class UserRequests:
             if found is not None:
                 call.changes[header.username] = found.info(), None
             await self._store.remove_user(header.username)
+        return Reply()
+
+    async def explain_delete_user(self, header: UserRequest, call: Call) -> Reply:
+        """Answers as 3003 would, and deletes nothing (29054)."""
+        self._check_name(header.username)
+        self._refuse_others(header, call, self._store.user(header.username))
         return Reply()
 
     async def get_user(self, header: UserRequest, call: Call) -> Reply:
@@ -190,11 +202,7 @@ class UserRequests:
 
     async def delete_acl(self, header: DeleteAclRequest, call: Call) -> Reply:
         """Deletes the entries of a resource, or the whole ACL (3008)."""
-        _check_blank(header.subject)
-        subject = _parsed(lambda: parse_subject(header.subject))
-        policy_type = _parsed(lambda: parse_policy_type(header.policy_type))
-        text = header.resource
-        resource = None if not text else _parsed(lambda: parse_resource(text))
+        subject, resource, policy_type = _deleted_of(header)
         if await self._is_forwarded(AUTH_DELETE_ACL, header, call):
             return Reply()
         async with self._changing:
@@ -207,6 +215,11 @@ class UserRequests:
                 await self._store.remove_acl(subject)
             else:
                 await self._store.save_acl(left)
+        return Reply()
+
+    async def explain_delete_acl(self, header: DeleteAclRequest, call: Call) -> Reply:
+        """Answers as 3008 would, and deletes nothing (29055)."""
+        _deleted_of(header)
         return Reply()
 
     async def get_acl(self, header: AclRequest, call: Call) -> Reply:
@@ -230,6 +243,17 @@ class UserRequests:
 def _sender_of(header: Change, call: Call) -> str:
     """Returns the user whose rights count; "": a member, or nobody was asked."""
     return (header.forwarded_for or "") if call.caller.is_member else call.caller.user
+
+
+def _deleted_of(header: DeleteAclRequest) -> tuple[str, Resource | None, PolicyType]:
+    """Returns the subject, the resource (None: all) and the policy of a deletion. Raises CommandError."""
+    _check_blank(header.subject)
+    text = header.resource
+    return (
+        _parsed(lambda: parse_subject(header.subject)),
+        None if not text else _parsed(lambda: parse_resource(text)),
+        _parsed(lambda: parse_policy_type(header.policy_type)),
+    )
 
 
 def _check_blank(text: str) -> None:

@@ -86,7 +86,9 @@ class FakeReplicator:
         self.changes.append(("add", member_id, address, request_address))
         return self._changed(lambda: self.newcomers.update({member_id: request_address or address}))
 
-    async def remove_member(self, member_id: str) -> ChangeOutcome:
+    async def remove_member(self, member_id: str, *, dry_run: bool = False) -> ChangeOutcome:
+        if dry_run:
+            return self._changed(lambda: None)
         self.changes.append(("remove", member_id))
         return self._changed(lambda: [each.pop(member_id, None) for each in (self.peers, self.newcomers)])
 

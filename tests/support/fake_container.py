@@ -11,6 +11,7 @@ from keelmq.remoting.operations.container import (
     ADD_BROKER,
     CONTAINER_PLAN,
     CONTAINER_STATUS,
+    EXPLAIN_REMOVE_BROKER,
     MOVE_BROKER,
     REMOVE_BROKER,
     RESTART_WORKER,
@@ -80,6 +81,7 @@ class FakeContainer(Server):
         self.table.bind(CONTAINER_STATUS, self._silence if is_java else self._status)
         if not is_java:
             self.table.bind(CONTAINER_PLAN, self._plan)
+            self.table.bind(EXPLAIN_REMOVE_BROKER, self._explain_remove)
             self.table.bind(MOVE_BROKER, self._move)
             self.table.bind(RESTART_WORKER, self._restart)
 
@@ -120,13 +122,19 @@ class FakeContainer(Server):
 
     async def _remove(self, request: RemoveBrokerRequest, call: Call) -> Reply:
         self.asked.append(f"remove {request.broker_name} {request.broker_id}")
-        found = [each for each in self.brokers if each.broker_name == request.broker_name]
-        if not found:
-            raise CommandError(ResponseCode.BROKER_NOT_EXIST, "Broker not exist")
-        changing = asyncio.ensure_future(self._change(found[0], None))
+        changing = asyncio.ensure_future(self._change(self._find(request), None))
         await self._lost(call)
         await changing
         return Reply()
+
+    async def _explain_remove(self, request: RemoveBrokerRequest, _: Call) -> Reply:
+        return Reply(body=self._find(request))
+
+    def _find(self, request: RemoveBrokerRequest) -> InnerBroker:
+        found = [each for each in self.brokers if each.broker_name == request.broker_name]
+        if not found:
+            raise CommandError(ResponseCode.BROKER_NOT_EXIST, "Broker not exist")
+        return found[0]
 
     async def _move(self, request: MoveBrokerRequest, call: Call) -> Reply:
         if self.script.refusal:

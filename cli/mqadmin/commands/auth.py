@@ -11,7 +11,7 @@ from cli.command_line import OptionalNamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import auth as layouts
 from cli.mqadmin.shell import Action, DoesNotExist, Output, command
-from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_users_target, showing
+from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_users_target, previewing, showing
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -122,14 +122,23 @@ def delete_user(
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user and its ACL."""
-    if dry_run:
-        return get_user(username, broker_addr, cluster_name, namesrv_addr)
+
+    async def existing(admin: AdminClient, address: str) -> UserInfo:
+        found = await admin.user(address, username)
+        if found is None:
+            raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
+        return found
 
     async def ask(admin: AdminClient, address: str) -> None:
-        if await admin.user(address, username) is None:
-            raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
+        await existing(admin, address)
         await admin.delete_user(address, username)
 
+    async def preview(admin: AdminClient, address: str) -> tuple[bool, UserInfo]:
+        found = await existing(admin, address)
+        return await admin.explain_delete_user(address, username), found
+
+    if dry_run:
+        return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.users)
     return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete user {username}")
 
 
@@ -269,14 +278,23 @@ def delete_acl(
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user's ACL, or its entries of one resource."""
-    if dry_run:
-        return get_acl(subject, broker_addr, cluster_name, namesrv_addr)
+
+    async def existing(admin: AdminClient, address: str) -> AclInfo:
+        found = await admin.acl(address, subject)
+        if found is None:
+            raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
+        return found
 
     async def ask(admin: AdminClient, address: str) -> None:
-        if await admin.acl(address, subject) is None:
-            raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
+        await existing(admin, address)
         await admin.delete_acl(address, subject, resource)
 
+    async def preview(admin: AdminClient, address: str) -> tuple[bool, AclInfo]:
+        found = await existing(admin, address)
+        return await admin.explain_delete_acl(address, subject, resource), found
+
+    if dry_run:
+        return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.acls)
     return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete acl of {subject}")
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from cli.command_line import checked_addresses, print
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, unable_to_explain
 from cli.mqadmin.layouts import container as layouts
-from cli.mqadmin.shell import REFUSED, Action, Output, command, dump
+from cli.mqadmin.shell import Action, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.health.findings import plural
@@ -112,7 +112,7 @@ def remove_broker(
 
     async def action(admin: AdminClient) -> Output:
         if dry_run:
-            return await _would_remove(admin, container_addr, cluster, name)
+            return await _would_remove(admin, container_addr, cluster, name, broker_id)
         progress = ProgressLines("mqadmin", container_addr)
         try:
             await admin.remove_broker(container_addr, cluster, name, broker_id, progress)
@@ -129,19 +129,18 @@ def remove_broker(
     return action
 
 
-async def _would_remove(admin: AdminClient, address: str, cluster: str, name: str) -> Output:
-    """Shows the brokers of a name at a container: in controller mode its id may be given as -1."""
-    brokers = (await admin.container_status(address)).brokers
-    found = [each for each in brokers if (each.broker_cluster_name, each.broker_name) == (cluster, name)]
-    lines = [
-        f"would remove {each.canonical_name}: {each.role}, {each.state}, "
-        f"{plural(each.connections, 'connection')}; its files stay in {each.store_path}"
-        for each in found
-    ]
-    if not found:
-        problem = f"{address} has no broker {name} of {cluster}"
-        return Output([], "", problems=(problem,), exit_code=REFUSED)
-    return Output([dump(each) for each in found], "\n".join(lines))
+async def _would_remove(admin: AdminClient, address: str, cluster: str, name: str, broker_id: int) -> Output:
+    """Shows the broker that would be removed, as the container finds it: in controller mode its id may be
+    given as -1."""
+    try:
+        found = await admin.explain_remove_broker(address, cluster, name, broker_id)
+    except AdminError as error:
+        raise unable_to_explain(await with_names(admin, error)) from None
+    text = (
+        f"would remove {found.canonical_name}: {found.role}, {found.state}, "
+        f"{plural(found.connections, 'connection')}; its files stay in {found.store_path}"
+    )
+    return Output(dump(found), text)
 
 
 async def with_names(admin: AdminClient, error: AdminError) -> AdminError:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import OptionalNamesrvAddr, Refused, names_file, write_new_private
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, unable_to_explain
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.layouts import election as layouts_election
 from cli.mqadmin.shell import (
@@ -94,9 +94,12 @@ def elect_master(
         raise typer.BadParameter("give -b BROKERID, or --dry-run to see who would win")
 
     async def explain_it(admin: AdminClient) -> Output:
-        explanation = await admin.explain_election(
-            controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
-        )
+        try:
+            explanation = await admin.explain_election(
+                controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
+            )
+        except AdminError as error:
+            raise unable_to_explain(error) from None
         text = layouts_election.explanation(cluster_name, broker_name, explanation)
         return Output(dump(explanation), text, exit_code=REFUSED if explanation.code else None)
 
@@ -136,21 +139,24 @@ def clean_broker_metadata(
         raise typer.BadParameter("give -c CLUSTERNAME, or -l to clean live brokers as well")
 
     async def show(admin: AdminClient) -> Output:
-        sets = await admin.sync_state_sets(controller_addr, [broker_name])
-        info = sets.replicas_info_table.get(broker_name)
-        if info is None:
-            remark = f"the controller knows no broker named {broker_name}"
-            code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
-            raise AdminError("cleanBrokerMetadata", controller_addr, remark, code)
-        replicas = [*info.in_sync_replicas, *info.not_in_sync_replicas]
-        chosen = [each for each in replicas if not ids or str(each.broker_id) in ids]
-        living = [each.broker_id for each in chosen if each.alive and not clean_living]
-        problems = tuple(f"broker {each} is alive: it is cleaned only with -l" for each in living)
-        unknown = sorted(set(ids) - {str(each.broker_id) for each in replicas})
-        problems += tuple(f"{broker_name} has no replica {each}" for each in unknown)
-        value = {"wouldForget": [dump(each) for each in chosen]}
-        text = layouts_election.would_forget(chosen)
-        return Output(value, text, problems, exit_code=REFUSED if problems else None)
+        try:
+            found, remark = await admin.explain_clean_broker_data(
+                controller_addr,
+                cluster_name=cluster_name,
+                broker_name=broker_name,
+                broker_ids=";".join(ids),
+                clean_living=clean_living,
+            )
+        except AdminError as error:
+            raise unable_to_explain(error) from None
+        if not found.replicas:
+            return Output({"wouldForget": []}, "", notes=(remark,) if remark else ())
+        value = {
+            "wouldForget": [dump(each) for each in found.replicas],
+            "masterBrokerId": found.master_broker_id,
+            "isWholeGroup": found.is_whole,
+        }
+        return Output(value, layouts_election.would_forget(broker_name, found))
 
     async def clean(admin: AdminClient) -> Output:
         remark = await admin.clean_broker_data(

@@ -1,6 +1,7 @@
 """mqadmin: create, change and delete subscription groups."""
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,9 +10,9 @@ from pydantic import ValidationError
 
 from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, cannot_say
 from cli.mqadmin.layouts import broker as layouts_broker
-from cli.mqadmin.shell import Action, DoesNotExist, Output, command, dump, per_server
+from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, command, dump, per_server
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
@@ -170,18 +171,21 @@ def delete_group(
     clean = true_or_false(remove_offset, "-r")
 
     async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
+        async def must_exist(address: str) -> None:
             if not await _has_anything(admin, address, group, offsets=clean, topics=cluster_name is not None):
                 remark = f"group {group} does not exist: nothing was deleted"
                 raise DoesNotExist(
                     "deleteSubGroup", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
                 )
+
+        async def ask(address: str) -> bool:
+            await must_exist(address)
             await admin.delete_group(address, group, clean_offset=clean)
             return True
 
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
         if dry_run:
-            return await _would_delete(admin, target, group)
+            return await _would_delete(admin, target, group, must_exist, clean=clean)
         said = await on_each(admin, target, ask)
         where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
@@ -200,30 +204,42 @@ def delete_group(
     return action
 
 
-async def _would_delete(admin: AdminClient, target: Target, group: str) -> Output:
-    """Returns what each broker has of the group: members, messages not consumed, retry and dead letters."""
+async def _would_delete(
+    admin: AdminClient,
+    target: Target,
+    group: str,
+    must_exist: Callable[[str], Awaitable[None]],
+    *,
+    clean: bool,
+) -> Output:
+    """Returns what each broker has of the group: members, messages not consumed, retry and dead letters.
+    Brokers refuse it as they would refuse the deletion."""
 
     async def ask(address: str) -> dict[str, Any]:
+        await must_exist(address)
+        can_say = await admin.explain_delete_group(address, group, clean_offset=clean)
         queues = (await admin.consume_stats(address, group)).queues.values()
         topics = [prefix + group for prefix in GROUP_TOPICS if prefix + group in await admin.topics(address)]
         return {
             "known": group in await admin.groups(address),
             "behind": sum(each.behind for each in queues),
             "topics": topics,
+            "canSay": can_say,
         }
 
     said = await on_each(admin, target, ask)
+    told = [(each.address, each.answer) for each in said if each.answer is not None]
     lines = [
-        f"would delete group [{group}] at {each.address}: {each.answer['behind']} messages not consumed, "
-        f"topics {', '.join(each.answer['topics']) or 'none'}"
-        for each in said
-        if each.answer is not None and (each.answer["known"] or each.answer["topics"])
+        f"would delete group [{group}] at {address}: {has['behind']} messages not consumed, "
+        f"topics {', '.join(has['topics']) or 'none'}"
+        for address, has in told
     ]
-    if not lines and all(each.answer is not None for each in said):
-        remark = f"group {group} does not exist: nothing would be deleted"
-        code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        raise DoesNotExist("deleteSubGroup", ", ".join(target.addresses), remark, code)
-    return per_server(said, "\n".join(lines), lambda each: dict(each.answer or {}))
+    output = per_server(said, "\n".join(lines), lambda each: dict(each.answer or {}))
+    notes = tuple(cannot_say(address) for address, has in told if not has["canSay"])
+    code = output.exit_code if output.exit_code is not None else (IN_PART if target.missing else None)
+    return Output(
+        output.value, output.text, (*output.problems, *target.missing), (*output.notes, *notes), code
+    )
 
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:

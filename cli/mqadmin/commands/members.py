@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from cli.command_line import checked_addresses, not_empty
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, unable_to_explain
 from cli.mqadmin.layouts import cluster as layouts
-from cli.mqadmin.shell import REFUSED, Action, ControllerAddress, Output, command, dump
+from cli.mqadmin.shell import Action, ControllerAddress, Output, command, dump
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.health.findings import plural
 from keelmq.health.snapshot import peers_of
@@ -16,6 +16,7 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Operation
 from keelmq.remoting.operations.controller import (
     ADD_CONTROLLER,
+    EXPLAIN_REMOVE_CONTROLLER,
     REMOVE_CONTROLLER,
     TRANSFER_LEADER,
     AddControllerRequest,
@@ -69,16 +70,18 @@ def remove_controller(
 
 
 async def _would_remove(admin: AdminClient, controller_addr: str, controller_id: str) -> Output:
-    metadata = await admin.controller_metadata(controller_addr)
-    members = peers_of(metadata)
+    """Returns who would be left, if the leader would remove the controller. Raises AdminError as the removal
+    would: the leader makes the same checks."""
+    request = ControllerIdRequest(controller_id=controller_id)
+    try:
+        group, remark = await admin.change_controllers(controller_addr, EXPLAIN_REMOVE_CONTROLLER, request)
+    except AdminError as error:
+        raise unable_to_explain(error) from None
+    members = peers_of(group)
     left = sorted(members.keys() - {controller_id})
     value = {"controllerId": controller_id, "isMember": controller_id in members, "left": left}
     if controller_id not in members:
-        problem = f"{controller_id} is not a member: {', '.join(left)} are"
-        return Output(value, "", problems=(problem,), exit_code=REFUSED)
-    if controller_id == metadata.controller_leader_id:
-        problem = f"{controller_id} leads: mqadmin transferLeader first"
-        return Output(value, "", problems=(problem,), exit_code=REFUSED)
+        return Output(value, "", notes=(remark,) if remark else ())
     text = (
         f"would remove {controller_id} at {members[controller_id]}: {plural(len(left), 'controller')} left "
     )

@@ -2,6 +2,7 @@
 which of them did not make a change.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -102,30 +103,42 @@ def wipe_write_perm(
 
 
 async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -> Output:
-    """Shows which topics the broker has, and which of them no other broker has."""
+    """Shows which topics the broker has at each name server, and which of them no other broker accepts."""
 
-    async def queues_of(topic: str) -> list[QueueData]:
-        try:
-            return list((await admin.topic_route(namesrv_addr, topic)).queue_datas)
-        except AdminError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:  # deleted between the two requests
-                raise
-            return []
+    async def topics_of(address: str) -> dict[str, list[QueueData]]:
+        async def queues_of(topic: str) -> list[QueueData]:
+            try:
+                return list((await admin.topic_route(address, topic)).queue_datas)
+            except AdminError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:  # deleted between the two requests
+                    raise
+                return []
 
-    topics = await admin.topic_list(namesrv_addr)
-    routes = dict(zip(topics, await gather_some([queues_of(each) for each in topics]), strict=True))
-    writable = {
-        topic: {each.broker_name for each in queues if each.perm & PERM_WRITE}
-        for topic, queues in routes.items()
-    }
+        topics = await admin.topic_list(address)
+        routes = dict(zip(topics, await gather_some([queues_of(each) for each in topics]), strict=True))
+        return {
+            topic: queues
+            for topic, queues in routes.items()
+            if any(each.broker_name == broker_name for each in queues)
+        }
+
+    said = await admin.each(namesrv_addr, topics_of)
+    writable: dict[str, set[str]] = {}
+    for each in said:
+        for topic, queues in (each.answer or {}).items():
+            names = {queue.broker_name for queue in queues if queue.perm & PERM_WRITE}
+            writable.setdefault(topic, set()).update(names)
     wiped = sorted(topic for topic, names in writable.items() if broker_name in names)
     alone = [topic for topic in wiped if len(writable[topic]) == 1]
-    value = {"wouldWipe": wiped, "nowhereElse": alone}
     text = "\n".join(
         f"would wipe {topic}" + (": no other broker accepts its messages" if topic in alone else "")
         for topic in wiped
     )
-    return _unless_nothing(Output(value, text), broker_name, [len(wiped)])
+    if not wiped and writable:
+        text = f"no topic of {broker_name} has write permission now"
+    output = per_server(said, text)
+    output = replace(output, value={"wouldWipe": wiped, "nowhereElse": alone})
+    return _unless_nothing(output, broker_name, [None if x.answer is None else len(x.answer) for x in said])
 
 
 @command("addWritePerm")

@@ -1,5 +1,6 @@
 """mqadmin: change the offsets of consumer groups."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, cannot_say
 from cli.mqadmin.layouts import group as layouts_group
 from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import shown
@@ -125,7 +126,9 @@ async def _would_reset(
         }
         for row in rows
     ]
-    return shown(value, layouts_group.would_reset(rows), errors, found=bool(told))
+    notes = tuple(cannot_say(address) for address, each in told if not all(row.is_told for row in each))
+    output = shown(value, layouts_group.would_reset(rows), errors, found=bool(told))
+    return replace(output, notes=notes)
 
 
 @command("skipAccumulatedMessage")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.command_line import NamesrvAddr
-from cli.mqadmin.confirmation import asks_first
+from cli.mqadmin.confirmation import asks_first, cannot_say
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import IN_PART, Action, Output, command, dump, explain, per_server
 from cli.mqadmin.targets import brokers_of, names_of_cluster
@@ -101,9 +101,9 @@ def delete_topic(
     async def action(admin: AdminClient) -> Output:
         info = await admin.cluster_info(namesrv_addr)
         brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
-        if dry_run:
-            return await _would_delete(admin, brokers, topic)
         await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
+        if dry_run:
+            return await _would_delete(admin, namesrv_addr, brokers, topic)
         at_brokers, at_servers = await admin.delete_topic(namesrv_addr, topic, cluster_name, brokers)
         errors = [each.error for each in at_brokers if each.error is not None]
         if errors and not at_servers:
@@ -140,31 +140,42 @@ async def _must_exist(
         raise AdminError("deleteTopic", namesrv_addr, remark, ResponseCode.TOPIC_NOT_EXIST)
 
 
-async def _would_delete(admin: AdminClient, brokers: list[BrokerData], topic: str) -> Output:
-    """Returns what the masters have of the topic. Raises the first refusal if none has it."""
+async def _would_delete(
+    admin: AdminClient, namesrv_addr: str, brokers: list[BrokerData], topic: str
+) -> Output:
+    """Returns what the masters have of the topic. Raises AdminError if all of them would refuse, as the
+    deletion does; the brokers make the same checks."""
 
-    async def ask(address: str) -> tuple[int, int, list[str]]:
-        queues = (await admin.topic_stats(address, topic)).queues.values()
-        groups = await admin.topic_consumers(address, topic)
-        return len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
+    async def ask(address: str) -> tuple[bool, int, int, list[str]]:
+        can_say = await admin.explain_delete_topic(address, topic)
+        try:
+            queues = (await admin.topic_stats(address, topic)).queues.values()
+            groups = await admin.topic_consumers(address, topic)
+        except AdminError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return can_say, 0, 0, []
+        return can_say, len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
 
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
     said = await admin.each(";".join(masters), ask) if masters else []
     errors = [each.error for each in said if each.error is not None]
     told = [(each.address, *each.answer) for each in said if each.answer is not None]
-    if errors and not told:
+    if errors and not told and all(error.code is not None for error in errors):
         raise errors[0]
     value = [
         {"brokerAddr": address, "queues": queues, "messages": count, "consumerGroups": groups}
-        for address, queues, count, groups in told
+        for address, _, queues, count, groups in told
     ]
-    text = "\n".join(
+    lines = [
         f"would delete topic [{topic}] at {address}: {queues} queues, {count} messages, "
         f"consumed by {', '.join(groups) or 'nobody'}"
-        for address, queues, count, groups in told
-    )
-    missing = [error for error in errors if error.code != ResponseCode.TOPIC_NOT_EXIST]
-    return Output(value, text, tuple(explain(error) for error in missing))
+        for address, _, queues, count, groups in told
+        if queues
+    ]
+    lines.append(f"would delete topic [{topic}] from its routes at {namesrv_addr}")
+    notes = tuple(cannot_say(address) for address, can_say, *_ in told if not can_say)
+    return Output(value, "\n".join(lines), tuple(explain(error) for error in errors), notes)
 
 
 def _kept(topic: str, errors: list[AdminError]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operations.controller import ElectionExplanation, PastElection, ReplicaIdentity
+from keelmq.remoting.operations.controller import CleanExplanation, ElectionExplanation, PastElection
 
 _CANDIDATE = "%-4s  %-22s  %-7s  %-6s  %-6s  %-16s  %-14s  %-10s  %s"
 _CANDIDATE_TITLES = (
@@ -88,13 +88,18 @@ def elections(past: Sequence[PastElection]) -> str:
     return "\n".join(lines)
 
 
-def would_forget(replicas: Sequence[ReplicaIdentity]) -> str:
+def would_forget(broker_name: str, found: CleanExplanation) -> str:
     """cleanBrokerMetadata --dry-run."""
-    return "\n".join(
+    lines = [
         f"would forget broker {each.broker_id} of {each.broker_name} at {each.broker_address} "
         f"({'alive' if each.alive else 'not alive'})"
-        for each in replicas
-    )
+        for each in found.replicas
+    ]
+    if found.is_whole:
+        lines.append(f"{broker_name} would have no replica left: the controllers forget the group")
+    elif found.master_broker_id is not None:
+        lines.append(f"broker {found.master_broker_id} is the master: another one would have to be elected")
+    return "\n".join(lines)
 
 
 def _time(ms: int) -> str:

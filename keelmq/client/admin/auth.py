@@ -12,6 +12,8 @@ from keelmq.remoting.operations.auth import (
     AUTH_LIST_USER,
     AUTH_UPDATE_ACL,
     AUTH_UPDATE_USER,
+    EXPLAIN_DELETE_ACL,
+    EXPLAIN_DELETE_USER,
     AclInfo,
     AclRequest,
     DeleteAclRequest,
@@ -36,6 +38,17 @@ class AuthAdmin(AdminTransport):
     async def delete_user(self, broker_addr: str, username: str) -> None:
         """Deletes the user and its ACL (AUTH_DELETE_USER, 3003)."""
         await self.ask(broker_addr, AUTH_DELETE_USER, UserRequest(username=username))
+
+    async def explain_delete_user(self, broker_addr: str, username: str) -> bool:
+        """Asks whether the user would be deleted (EXPLAIN_DELETE_USER, 29054). False: the server cannot say.
+        AdminError: it would be refused, with the code and remark of 3003."""
+        return await self.explained(broker_addr, EXPLAIN_DELETE_USER, UserRequest(username=username))
+
+    async def explain_delete_acl(self, broker_addr: str, subject: str, resource: str | None = None) -> bool:
+        """Asks whether entries would be deleted (EXPLAIN_DELETE_ACL, 29055). False: the server cannot say.
+        AdminError: it would be refused, with the code and remark of 3008."""
+        header = DeleteAclRequest(subject=subject, resource=resource)
+        return await self.explained(broker_addr, EXPLAIN_DELETE_ACL, header)
 
     async def user(self, broker_addr: str, username: str) -> UserInfo | None:
         """Returns the user; None: there is none (AUTH_GET_USER, 3004)."""

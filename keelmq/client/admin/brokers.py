@@ -6,6 +6,7 @@ from keelmq.client.admin.transport import ADMIN_TIMEOUT_MS, AdminError, AdminTra
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker import (
     DELETE_TOPIC_IN_BROKER,
+    EXPLAIN_DELETE_TOPIC,
     GET_ALL_TOPIC_CONFIG,
     GET_BROKER_CONFIG,
     GET_BROKER_EPOCH_CACHE,
@@ -142,6 +143,11 @@ class BrokerAdmin(AdminTransport):
     async def delete_topic_in_broker(self, broker_addr: str, topic: str) -> None:
         """Deletes the topic at this broker (DELETE_TOPIC_IN_BROKER, 215)."""
         await self.ask(broker_addr, DELETE_TOPIC_IN_BROKER, TopicRequest(topic=topic))
+
+    async def explain_delete_topic(self, broker_addr: str, topic: str) -> bool:
+        """Asks whether the broker would delete the topic (EXPLAIN_DELETE_TOPIC, 29051). False: it cannot say.
+        AdminError: it would refuse, with the code and remark of 215."""
+        return await self.explained(broker_addr, EXPLAIN_DELETE_TOPIC, TopicRequest(topic=topic))
 
     async def topic_consumers(self, broker_addr: str, topic: str) -> list[str]:
         """Returns the consumer groups that consume the topic (QUERY_TOPIC_CONSUME_BY_WHO, 300)."""

@@ -22,6 +22,7 @@ from keelmq.remoting.operations.container import (
     ADD_BROKER,
     CONTAINER_PLAN,
     CONTAINER_STATUS,
+    EXPLAIN_REMOVE_BROKER,
     MOVE_BROKER,
     REMOVE_BROKER,
     RESTART_WORKER,
@@ -115,6 +116,17 @@ class ContainerAdmin(AdminTransport):
         header = AddBrokerRequest(config_path=config_path)
         change = _Change(self, container_addr, ADD_BROKER, header, judge, on_progress)
         return await change.run(has_status=before is not None)
+
+    async def explain_remove_broker(
+        self, container_addr: str, cluster_name: str, broker_name: str, broker_id: int
+    ) -> InnerBroker:
+        """Returns the broker that remove_broker() would remove now (EXPLAIN_REMOVE_BROKER, 29035).
+        AdminError: it would be refused, with the code and remark of 903; 3: the container cannot say."""
+        header = RemoveBrokerRequest(
+            broker_cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
+        )
+        answer = await self.ask(container_addr, EXPLAIN_REMOVE_BROKER, header, timeout_ms=STATUS_TIMEOUT_MS)
+        return body_of(answer, InnerBroker, EXPLAIN_REMOVE_BROKER, container_addr)
 
     async def remove_broker(
         self,

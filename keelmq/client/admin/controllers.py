@@ -11,6 +11,7 @@ from keelmq.remoting.operation import Empty, Operation, Wire
 from keelmq.remoting.operations.controller import (
     CLEAN_BROKER_DATA,
     ELECT_MASTER,
+    EXPLAIN_CLEAN_BROKER_DATA,
     EXPLAIN_ELECTION,
     EXPORT_STATE,
     GET_CONTROLLER_CONFIG,
@@ -21,6 +22,7 @@ from keelmq.remoting.operations.controller import (
     UPDATE_CONTROLLER_CONFIG,
     BrokerReplicasInfo,
     CleanBrokerDataRequest,
+    CleanExplanation,
     ControllerMetadata,
     ElectionExplanation,
     Elections,
@@ -131,6 +133,28 @@ class ControllerAdmin(AdminTransport):
             is_clean_living_broker=clean_living,
         )
         return (await self.ask(leader, CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)).remark
+
+    async def explain_clean_broker_data(
+        self,
+        controller_addr: str,
+        *,
+        cluster_name: str,
+        broker_name: str,
+        broker_ids: str = "",
+        clean_living: bool = False,
+    ) -> tuple[CleanExplanation, str]:
+        """Returns what clean_broker_data() would remove, and the controller's remark; changes nothing
+        (EXPLAIN_CLEAN_BROKER_DATA, 29015). AdminError: it would be refused, with the code and remark of 1011;
+        3: a RocketMQ controller, or an older one, which does not support this."""
+        leader = await self.controller_leader(controller_addr)
+        header = CleanBrokerDataRequest(
+            cluster_name=cluster_name,
+            broker_name=broker_name,
+            broker_controller_ids_to_clean=broker_ids,
+            is_clean_living_broker=clean_living,
+        )
+        answer = await self.ask(leader, EXPLAIN_CLEAN_BROKER_DATA, header, timeout_ms=CONTROLLER_TIMEOUT_MS)
+        return body_of(answer, CleanExplanation, EXPLAIN_CLEAN_BROKER_DATA, leader), answer.remark
 
     async def elections(self, controller_addr: str, broker_name: str, count: int) -> list[PastElection]:
         """Returns at most `count` past elections, newest first, of one group, or of all if broker_name is ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keelmq.client.admin.transport import AdminError, AdminTransport, body_of
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty, Ok, Operation
 from keelmq.remoting.operations.broker_admin import (
     CLONE_GROUP_OFFSET,
@@ -15,6 +16,7 @@ from keelmq.remoting.operations.broker_admin import (
 )
 from keelmq.remoting.operations.broker_metadata import (
     DELETE_SUBSCRIPTIONGROUP,
+    EXPLAIN_DELETE_GROUP,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     DeleteGroupRequest,
@@ -24,6 +26,7 @@ from keelmq.remoting.operations.broker_metadata import (
 )
 from keelmq.remoting.operations.clients import (
     CONSUME_MESSAGE_DIRECTLY,
+    EXPLAIN_RESET_OFFSET,
     GET_ALL_PRODUCER_INFO,
     GET_CONSUME_STATS,
     GET_CONSUMER_CONNECTION_LIST,
@@ -185,6 +188,25 @@ class GroupAdmin(AdminTransport):
         header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
         await self.ask(broker_addr, DELETE_SUBSCRIPTIONGROUP, header)
 
+    async def explain_delete_group(self, broker_addr: str, group: str, *, clean_offset: bool = False) -> bool:
+        """Asks whether the broker would delete the group (EXPLAIN_DELETE_GROUP, 29052). False: it cannot say.
+        AdminError: it would refuse, with the code and remark of 207."""
+        header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
+        return await self.explained(broker_addr, EXPLAIN_DELETE_GROUP, header)
+
+    async def explain_reset_offset(
+        self, broker_addr: str, header: ResetOffsetRequest
+    ) -> dict[QueueKey, int] | None:
+        """Returns the offsets that a reset would set (EXPLAIN_RESET_OFFSET, 29053). None: the broker cannot
+        say. AdminError: it would refuse, with the code and remark of 222."""
+        try:
+            answer = await self.ask(broker_addr, EXPLAIN_RESET_OFFSET, header)
+        except AdminError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return None
+            raise
+        return _offset_table(answer, EXPLAIN_RESET_OFFSET, broker_addr, "the response is unreadable")
+
     async def reset_offset(
         self,
         broker_addr: str,
@@ -203,12 +225,8 @@ class GroupAdmin(AdminTransport):
             topic=topic, group=group, queue_id=queue_id, offset=offset, timestamp=timestamp, is_force=force
         )
         answer = await self.ask(broker_addr, INVOKE_BROKER_TO_RESET_OFFSET, header)
-        try:
-            offsets, _ = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
-        except ValueError as error:
-            remark = f"the offsets are reset, but the response is unreadable: {error}"
-            raise AdminError(INVOKE_BROKER_TO_RESET_OFFSET.name, broker_addr, remark, 0) from error
-        return offsets
+        remark = "the offsets are reset, but the response is unreadable"
+        return _offset_table(answer, INVOKE_BROKER_TO_RESET_OFFSET, broker_addr, remark)
 
     async def clone_offset(
         self, broker_addr: str, source: str, target: str, topic: str | None = None, *, offline: bool = True
@@ -216,6 +234,16 @@ class GroupAdmin(AdminTransport):
         """Sets the offsets of the group `target` to those of `source` (CLONE_GROUP_OFFSET, 314)."""
         header = CloneOffsetRequest(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self.ask(broker_addr, CLONE_GROUP_OFFSET, header)
+
+
+def _offset_table(
+    answer: Ok[Any], operation: Operation[Any, Any], address: str, remark: str
+) -> dict[QueueKey, int]:
+    try:
+        offsets, _ = load_queue_map(bytes(answer.body or b"{}"), "offsetTable")
+    except ValueError as error:
+        raise AdminError(operation.name, address, f"{remark}: {error}", 0) from error
+    return offsets
 
 
 def _progress(answer: Ok[Any], operation: Operation[Any, Any], address: str) -> GroupProgress:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from keelmq.client.admin.brokers import BrokerAdmin, QueueStats
+from keelmq.client.admin.groups import GroupAdmin
 from keelmq.client.admin.messages import MessageAdmin
+from keelmq.remoting.operations.clients import ResetOffsetRequest
 from keelmq.remoting.queue_map import QueueKey
 
 LATEST: Final = -1
@@ -12,13 +14,15 @@ LATEST: Final = -1
 
 
 class ResetRow(NamedTuple):
-    """A queue before a reset. consumer_offset None: the group has consumed nothing of it."""
+    """A queue before a reset. consumer_offset None: the group has consumed nothing of it. is_told: the broker
+    said reset_offset; otherwise it cannot say, and might refuse the reset."""
 
     queue: QueueKey
     broker_offset: int
     consumer_offset: int | None
     time_offset: int
     reset_offset: int
+    is_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,22 @@ class Wanted:
         return found if self.forced or committed is None else min(found, committed)
 
 
-class ResetAdmin(BrokerAdmin, MessageAdmin):
+class ResetAdmin(BrokerAdmin, GroupAdmin, MessageAdmin):
     """Previews of resets. All methods raise AdminError."""
 
     async def would_reset(self, address: str, wanted: Wanted) -> list[ResetRow]:
-        """Returns each queue of the topic at a broker with the offset that the group would get."""
+        """Returns each queue of the topic at a broker with the offset that the group would get: as the broker
+        says, or if it cannot, by its rules as they are known here. AdminError: the reset would be refused."""
+        header = ResetOffsetRequest(
+            topic=wanted.topic,
+            group=wanted.group,
+            queue_id=LATEST if wanted.queue_id is None else wanted.queue_id,
+            offset=wanted.offset,
+            timestamp=wanted.at_ms,
+            is_force=wanted.forced,
+        )
+        said = await self.explain_reset_offset(address, header)
+        told = None if said is None else {key.queue_id: offset for key, offset in said.items()}
         queues = (await self.topic_stats(address, wanted.topic)).queues
         rows = []
         for key, row in sorted(queues.items()):
@@ -54,6 +69,8 @@ class ResetAdmin(BrokerAdmin, MessageAdmin):
             if wanted.at_ms != LATEST:
                 by_time = await self.offset_at(address, key, wanted.at_ms)
             committed = await self.committed_offset(address, wanted.group, key)
-            target = wanted.target(row, by_time, committed)
-            rows.append(ResetRow(key, row.max_offset, committed, by_time, target))
+            target = wanted.target(row, by_time, committed) if told is None else told.get(key.queue_id)
+            if target is None:
+                continue  # the topic has got this queue a moment ago
+            rows.append(ResetRow(key, row.max_offset, committed, by_time, target, told is not None))
         return rows

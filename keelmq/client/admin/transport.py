@@ -128,6 +128,17 @@ class AdminTransport:
             return outcome
         raise self.error_of(address, operation.name, outcome)
 
+    async def explained(self, address: str, operation: Operation[Any, Any], header: Wire) -> bool:
+        """Asks a server whether it would make a change. False: it does not know the request, as RocketMQ's
+        and older ones. AdminError: it would refuse the change, or it does not answer."""
+        try:
+            await self.ask(address, operation, header)
+        except AdminError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return False
+            raise
+        return True
+
     @staticmethod
     def error_of(address: str, request: str, outcome: Failed | Unknown) -> AdminError:
         """Returns the error for an outcome other than success."""

@@ -130,6 +130,8 @@ async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
     if in_sync and set(group.sync_state_set) <= set(chosen):
         warnings.append("no replica with all acknowledged messages is left in the SyncStateSet")
     which = f"brokers {_ids(chosen)}" if asked.broker_ids else "all replicas, and the group itself"
+    is_possible, word = await _would_clean(acting, asked)
+    warnings = [*([word] if word else []), *warnings]
     return Preview(
         what=f"The controllers forget {which} of {group.broker_name}. Ids are not assigned again; files and "
         "messages of the brokers stay.",
@@ -139,9 +141,28 @@ async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
             "mqadmin", "cleanBrokerMetadata", "-a", acting.controller_list, "-c", asked.cluster,
             "-bn", asked.broker_name, "-b", _ids(asked.broker_ids), *(["-l"] if asked.living else []),
         ),
-        is_possible=not (living and not asked.living) and not unknown,
+        is_possible=is_possible,
         type_to_confirm=group.broker_name,
     )  # fmt: skip
+
+
+async def _would_clean(acting: Acting, asked: Clean) -> tuple[bool, str]:
+    """Returns whether the controllers would do it, as they say themselves, and a warning, or ""."""
+    try:
+        await acting.admin.explain_clean_broker_data(
+            acting.controller_list,
+            cluster_name=asked.cluster,
+            broker_name=asked.broker_name,
+            broker_ids=_ids(asked.broker_ids),
+            clean_living=asked.living,
+        )
+    except AdminError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return True, "these controllers do not say whether they would do it (RocketMQ's, or older ones)"
+        if error.code is None:
+            return True, f"the controllers do not say whether they would do it: {error.remark}"
+        return False, f"it would be refused: {error.remark}"
+    return True, ""
 
 
 async def _clean(acting: Acting, asked: Clean) -> list[ServerOutcome]:

@@ -114,6 +114,9 @@ AUTH_UPDATE_USER = Operation(
     RequestCode.AUTH_UPDATE_USER, "authUpdateUser", UserRequest, Empty, request_body=UserInfo
 )
 AUTH_DELETE_USER = Operation(RequestCode.AUTH_DELETE_USER, "authDeleteUser", UserRequest, Empty)
+EXPLAIN_DELETE_USER = Operation(
+    RequestCode.KEELMQ_EXPLAIN_DELETE_USER, "explainDeleteUser", UserRequest, Empty
+)
 AUTH_GET_USER = Operation(
     RequestCode.AUTH_GET_USER, "authGetUser", UserRequest, Empty, response_body=UserInfo
 )
@@ -127,6 +130,9 @@ AUTH_UPDATE_ACL = Operation(
     RequestCode.AUTH_UPDATE_ACL, "authUpdateAcl", AclRequest, Empty, request_body=AclInfo
 )
 AUTH_DELETE_ACL = Operation(RequestCode.AUTH_DELETE_ACL, "authDeleteAcl", DeleteAclRequest, Empty)
+EXPLAIN_DELETE_ACL = Operation(
+    RequestCode.KEELMQ_EXPLAIN_DELETE_ACL, "explainDeleteAcl", DeleteAclRequest, Empty
+)
 AUTH_GET_ACL = Operation(RequestCode.AUTH_GET_ACL, "authGetAcl", AclRequest, Empty, response_body=AclInfo)
 AUTH_LIST_ACL = Operation(
     RequestCode.AUTH_LIST_ACL, "authListAcl", ListAclsRequest, Empty, response_body=list[AclInfo]

@@ -249,6 +249,7 @@ GET_BROKER_EPOCH_CACHE = Operation(
 )
 GET_BROKER_HA_STATUS = Operation(907, "getBrokerHaStatus", Empty, Empty, response_body=HaRuntimeInfo)
 DELETE_TOPIC_IN_BROKER = Operation(215, "deleteTopicInBroker", TopicRequest, Empty)
+EXPLAIN_DELETE_TOPIC = Operation(29051, "explainDeleteTopicInBroker", TopicRequest, Empty)
 QUERY_TOPIC_CONSUME_BY_WHO = Operation(
     300, "queryTopicConsumeByWho", TopicRequest, Empty, response_body=GroupList
 )

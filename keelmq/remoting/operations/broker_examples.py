@@ -77,6 +77,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "updateAndCreateTopicList": ({"body": {"topicConfigList": [_TOPIC_CONFIG]}}, {}),
     "deleteTopicInBroker": (_TOPIC, {}),
+    "explainDeleteTopicInBroker": (_TOPIC, {}),
     "getTopicConfig": (_TOPIC, {"body": _TOPIC_CONFIG}),
     "getAllTopicConfig": (
         {},
@@ -105,6 +106,7 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "updateAndCreateSubscriptionGroup": ({"body": _GROUP_CONFIG}, {}),
     "updateAndCreateSubscriptionGroupList": ({"body": {"groupConfigList": [_GROUP_CONFIG]}}, {}),
     "deleteSubscriptionGroup": ({"groupName": "orders", "cleanOffset": True}, {}),
+    "explainDeleteSubscriptionGroup": ({"groupName": "orders", "cleanOffset": True}, {}),
     "getSubscriptionGroupConfig": (_OF_GROUP, {"body": _GROUP_CONFIG}),
     "getAllSubscriptionGroupConfig": (
         {},
@@ -143,6 +145,10 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "resetOffset": (
+        {**_GROUP_AND_TOPIC, "timestamp": 1767225600000, "isForce": True},
+        {"body": {"offsetTable": {_QUEUE_KEY: 90}}},
+    ),
+    "explainResetOffset": (
         {**_GROUP_AND_TOPIC, "timestamp": 1767225600000, "isForce": True},
         {"body": {"offsetTable": {_QUEUE_KEY: 90}}},
     ),
@@ -296,11 +302,13 @@ OF_BROKERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "authUpdateUser": ({**_USER, "body": {"userStatus": "disable"}}, {}),
     "authDeleteUser": (_USER, {}),
+    "explainDeleteUser": (_USER, {}),
     "authGetUser": (_USER, {"body": _USER_INFO}),
     "authListUser": ({"filter": "ali"}, {"body": [_USER_INFO]}),
     "authCreateAcl": ({**_SUBJECT, "body": _ACL}, {}),
     "authUpdateAcl": ({**_SUBJECT, "body": _ACL}, {}),
     "authDeleteAcl": ({**_SUBJECT, "resource": "Topic:TopicTest"}, {}),
+    "explainDeleteAcl": ({**_SUBJECT, "resource": "Topic:TopicTest"}, {}),
     "authGetAcl": (_SUBJECT, {"body": _ACL}),
     "authListAcl": ({"resourceFilter": "TopicTest"}, {"body": [_ACL]}),
     # backups, and what a replica has

@@ -185,6 +185,7 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG = Operation(
     response_body=SubscriptionGroups,
 )
 DELETE_SUBSCRIPTIONGROUP = Operation(207, "deleteSubscriptionGroup", DeleteGroupRequest, Empty)
+EXPLAIN_DELETE_GROUP = Operation(29052, "explainDeleteSubscriptionGroup", DeleteGroupRequest, Empty)
 GET_TOPIC_CONFIG = Operation(351, "getTopicConfig", TopicRequest, Empty, response_body=TopicConfig)
 GET_SUBSCRIPTIONGROUP_CONFIG = Operation(
     352, "getSubscriptionGroupConfig", GroupRequest, Empty, response_body=SubscriptionGroupConfig

@@ -178,7 +178,7 @@ class SendBackRequest(Wire):
 
 
 class ResetOffsetRequest(Wire):
-    """Header of 222. queue_id -1: all queues. offset: the new offset, if it is present and not negative.
+    """Header of 222 and 29053. queue_id -1: all queues. offset: the new offset, if present and not negative.
     Otherwise the first message at `timestamp` (ms; -1: the end); only is_force may skip messages that are not
     consumed yet. One of both is required: RocketMQ takes an absent timestamp for 0, the first message."""
 
@@ -309,6 +309,14 @@ CHECK_CLIENT_CONFIG = Operation(
 INVOKE_BROKER_TO_RESET_OFFSET = Operation(
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     "resetOffset",
+    ResetOffsetRequest,
+    Empty,
+    response_body=bytes,
+    body_is_json=True,
+)
+EXPLAIN_RESET_OFFSET = Operation(
+    RequestCode.KEELMQ_EXPLAIN_RESET_OFFSET,
+    "explainResetOffset",
     ResetOffsetRequest,
     Empty,
     response_body=bytes,

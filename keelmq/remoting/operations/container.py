@@ -126,6 +126,13 @@ class ContainerPlan(Wire):
 
 ADD_BROKER = Operation(RequestCode.ADD_BROKER, "addBroker", AddBrokerRequest, Empty)
 REMOVE_BROKER = Operation(RequestCode.REMOVE_BROKER, "removeBroker", RemoveBrokerRequest, Empty)
+EXPLAIN_REMOVE_BROKER = Operation(
+    RequestCode.KEELMQ_EXPLAIN_REMOVE_BROKER,
+    "explainRemoveBroker",
+    RemoveBrokerRequest,
+    Empty,
+    response_body=InnerBroker,
+)
 CONTAINER_STATUS = Operation(
     RequestCode.KEELMQ_CONTAINER_STATUS, "containerStatus", Empty, Empty, response_body=ContainerStatus
 )

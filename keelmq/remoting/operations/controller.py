@@ -163,7 +163,7 @@ class ReplicaInfoRequest(BrokerNameRequest):
 
 
 class ControllerMetadata(Wire):
-    """Response header of 1005, 29021, 29022 and 29023; every controller answers from its own view. `isLeader`
+    """Response header of 1005, and of 29021 to 29024; every controller answers from its own view. `isLeader`
     is RocketMQ's spelling. peers: includes controllers that were added at run time.
 
     Ours, of the answering controller: http_address; self_id; raft_address, to which other controllers
@@ -267,13 +267,22 @@ class UpdateConfigRequest(Wire):
 
 
 class CleanBrokerDataRequest(Wire):
-    """Header of 1011. broker_controller_ids_to_clean: "1;2"; blank: the whole group."""
+    """Header of 1011 and 29015. broker_controller_ids_to_clean: "1;2"; blank: the whole group."""
 
     cluster_name: str = ""
     broker_name: str
     broker_controller_ids_to_clean: str = ""
     is_clean_living_broker: bool = False
     invoke_time: int = 0
+
+
+class CleanExplanation(Wire):
+    """Response body of 29015: what 1011 would remove. replicas: empty if all were removed before. is_whole:
+    the group would not exist any more. master_broker_id: the master, if it is one of them."""
+
+    replicas: list[ReplicaIdentity] = Field(default_factory=list)
+    is_whole: bool = False
+    master_broker_id: int | None = None
 
 
 class ElectionsRequest(Wire):
@@ -309,7 +318,7 @@ class Elections(Wire):
 
 
 class ControllerIdRequest(Wire):
-    """Header of 29022 and 29023."""
+    """Header of 29022, 29023 and 29024."""
 
     controller_id: str = Field(min_length=1)
 
@@ -372,8 +381,14 @@ EXPLAIN_ELECTION = Operation(
     29011, "explainElection", ElectMasterRequest, MasterInfo, response_body=ElectMasterResponseBody
 )
 GET_ELECTIONS = Operation(29012, "getElections", ElectionsRequest, Empty, response_body=Elections)
+EXPLAIN_CLEAN_BROKER_DATA = Operation(
+    29015, "explainCleanBrokerData", CleanBrokerDataRequest, Empty, response_body=CleanExplanation
+)
 EXPORT_STATE = Operation(29013, "exportState", Empty, Empty, response_body=dict[str, Any])
 IMPORT_STATE = Operation(29014, "importState", Empty, ImportStateResponse, request_body=dict[str, Any])
 ADD_CONTROLLER = Operation(29021, "addController", AddControllerRequest, ControllerMetadata)
 REMOVE_CONTROLLER = Operation(29022, "removeController", ControllerIdRequest, ControllerMetadata)
 TRANSFER_LEADER = Operation(29023, "transferLeader", ControllerIdRequest, ControllerMetadata)
+EXPLAIN_REMOVE_CONTROLLER = Operation(
+    29024, "explainRemoveController", ControllerIdRequest, ControllerMetadata
+)

@@ -191,11 +191,21 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "updateControllerConfig": ({"body": "ZW5hYmxlRWxlY3RVbmNsZWFuTWFzdGVyPWZhbHNlCg=="}, {}),
     "getControllerConfig": ({}, {"body": "ZW5hYmxlRWxlY3RVbmNsZWFuTWFzdGVyPWZhbHNlCg=="}),
     "cleanBrokerData": ({**_SET, "brokerControllerIdsToClean": "3"}, {}),
+    "explainCleanBrokerData": (
+        {**_SET, "brokerControllerIdsToClean": "3"},
+        {
+            "body": {
+                "replicas": [{**_GROUP, "brokerId": 3, "brokerAddress": "10.0.0.3:10911", "alive": False}],
+                "isWhole": False,
+            }
+        },
+    ),
     "getElections": ({**_GROUP, "count": 1}, {"body": {"elections": [_ELECTION]}}),
     "exportState": ({}, {"body": _STATE}),
     "importState": ({"body": _STATE}, {"groups": 0}),
     "addController": ({"controllerId": "n3", "controllerAddress": "10.0.0.4:9878"}, _controllers("n0", 4)),
     "removeController": ({"controllerId": "n3"}, _controllers("n0", 3)),
+    "explainRemoveController": ({"controllerId": "n3"}, _controllers("n0", 4)),
     "transferLeader": ({"controllerId": "n1"}, _controllers("n1", 3)),
     **OF_BROKERS,
 }

@@ -163,6 +163,8 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: _operate(topic("topic", to=CREATE)),
     Code.DELETE_TOPIC_IN_BROKER: _operate(topic("topic", to=DELETE)),
     Code.DELETE_TOPIC_IN_NAMESRV: _operate(topic("topic", to=DELETE)),
+    # Who may do it may know whether it would be done; the same for the other previews.
+    Code.KEELMQ_EXPLAIN_DELETE_TOPIC: _operate(topic("topic", to=DELETE)),
     # It writes routes, also false ones.
     Code.REGISTER_TOPIC_IN_NAMESRV: _ADMINISTER,
     Code.GET_TOPIC_CONFIG: _read(topic("topic", to=GET)),
@@ -170,6 +172,7 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _operate(body=group_config),
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _operate(body=group_configs),
     Code.DELETE_SUBSCRIPTIONGROUP: _operate(group("groupName", to=DELETE)),
+    Code.KEELMQ_EXPLAIN_DELETE_GROUP: _operate(group("groupName", to=DELETE)),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: _read(group("group", to=GET)),
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _CHANGE_TOPIC_AND_GROUP,
     Code.GET_CONSUMER_CONNECTION_LIST: _read(group("consumerGroup", to=GET)),
@@ -191,6 +194,7 @@ _TOPICS_AND_GROUPS: Final[Mapping[int, Rule]] = {
         group("srcGroup", to=UPDATE), group("destGroup", to=UPDATE), topic("topic", to=UPDATE, optional=True)
     ),
     Code.INVOKE_BROKER_TO_RESET_OFFSET: _CHANGE_TOPIC_AND_GROUP,
+    Code.KEELMQ_EXPLAIN_RESET_OFFSET: _CHANGE_TOPIC_AND_GROUP,
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _TOPIC_AND_GROUP,
     Code.GET_CONSUMER_RUNNING_INFO: _read(group("consumerGroup", to=GET)),
     # A member of the group is given a message, which may be of any topic.
@@ -256,11 +260,13 @@ _CLUSTER: Final[Mapping[int, Rule]] = {
     Code.AUTH_CREATE_USER: _ADMINISTER,
     Code.AUTH_UPDATE_USER: _ADMINISTER,
     Code.AUTH_DELETE_USER: _ADMINISTER,
+    Code.KEELMQ_EXPLAIN_DELETE_USER: _ADMINISTER,
     Code.AUTH_GET_USER: _READ_USERS,
     Code.AUTH_LIST_USER: _READ_USERS,
     Code.AUTH_CREATE_ACL: _ADMINISTER,
     Code.AUTH_UPDATE_ACL: _ADMINISTER,
     Code.AUTH_DELETE_ACL: _ADMINISTER,
+    Code.KEELMQ_EXPLAIN_DELETE_ACL: _ADMINISTER,
     Code.AUTH_GET_ACL: _READ_USERS,
     Code.AUTH_LIST_ACL: _READ_USERS,
     # Brokers ask these of controllers, but operators, too.
@@ -273,12 +279,16 @@ _CLUSTER: Final[Mapping[int, Rule]] = {
     Code.CLEAN_BROKER_DATA: _ADMINISTER,
     Code.KEELMQ_EXPLAIN_ELECTION: _READ,
     Code.KEELMQ_GET_ELECTIONS: _READ,
+    Code.KEELMQ_EXPLAIN_CLEAN_BROKER_DATA: _READ,
     Code.KEELMQ_EXPORT_STATE: _ADMINISTER,
     Code.KEELMQ_IMPORT_STATE: _ADMINISTER,
     Code.KEELMQ_ADD_CONTROLLER: _ADMINISTER,
     Code.KEELMQ_REMOVE_CONTROLLER: _ADMINISTER,
     Code.KEELMQ_TRANSFER_LEADER: _ADMINISTER,
+    # Meanwhile no member can be added or removed.
+    Code.KEELMQ_EXPLAIN_REMOVE_CONTROLLER: _ADMINISTER,
     Code.KEELMQ_CONTAINER_STATUS: _READ,
+    Code.KEELMQ_EXPLAIN_REMOVE_BROKER: _READ,
     # It names files of the host, and what is wrong with them.
     Code.KEELMQ_CONTAINER_PLAN: _ADMINISTER,
     Code.KEELMQ_MOVE_BROKER: _ADMINISTER,

@@ -194,7 +194,7 @@ class ModelReplicator:
     ) -> ChangeOutcome:
         return ChangeRefused(FIXED)
 
-    async def remove_member(self, member_id: str) -> ChangeOutcome:
+    async def remove_member(self, member_id: str, *, dry_run: bool = False) -> ChangeOutcome:
         return ChangeRefused(FIXED)
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:

@@ -173,8 +173,9 @@ class Replicator(Protocol):
         """
         ...
 
-    async def remove_member(self, member_id: str) -> ChangeOutcome:
-        """Removes a member, never the active one. Committed: it is not a member."""
+    async def remove_member(self, member_id: str, *, dry_run: bool = False) -> ChangeOutcome:
+        """Removes a member, never the active one. Committed: it is not a member. dry_run: makes every check
+        and proposes nothing; Committed: it would be removed."""
         ...
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:

@@ -179,8 +179,10 @@ class Replica:
             return NotActive(None)
         return await self._changes.add(member_id, address, request_address)
 
-    async def remove_member(self, member_id: str) -> ChangeOutcome:
-        return NotActive(None) if self._changes is None else await self._changes.remove(member_id)
+    async def remove_member(self, member_id: str, *, dry_run: bool = False) -> ChangeOutcome:
+        if self._changes is None:
+            return NotActive(None)
+        return await self._changes.remove(member_id, dry_run=dry_run)
 
     async def transfer_leadership(self, member_id: str) -> ChangeOutcome:
         return NotActive(None) if self._changes is None else await self._changes.transfer(member_id)

@@ -1,4 +1,5 @@
-"""Requests of operators: settings (1009, 1010), cleaning (1011), past elections, export and import of state.
+"""Requests of operators: settings (1009, 1010), cleaning (1011, and its preview), past elections, export and
+import of state.
 
 Every controller serves reads of replicated values from its own copy.
 """
@@ -25,8 +26,10 @@ from keelmq.runtime.config import to_properties
 from keelmq.runtime.tls.contexts import ClientTls
 from keelmq.security.signer import Signer
 from namesrv.plugins.controller.config import BROKERS_MAX
-from namesrv.plugins.controller.core.decide import Decision, decide_clean, decide_update_config
+from namesrv.plugins.controller.core.decide import Answer, Decision, decide_clean, decide_update_config
+from namesrv.plugins.controller.core.events import CleanBrokerData
 from namesrv.plugins.controller.core.history import past_elections
+from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
 from namesrv.plugins.controller.core.state_codec import StateVersionError, state_from_json, state_to_json
 from namesrv.plugins.controller.core.transfer import check_import, import_events
@@ -60,10 +63,12 @@ class AdminHandlers:
         self._tls, self._signer = tls, signer
 
     def bind(self, table: OperationTable) -> None:
-        """Binds settings (1009, 1010), cleaning (1011), past elections (29012) and state (29013, 29014)."""
+        """Binds settings (1009, 1010), cleaning (1011, 29015), past elections (29012) and state (29013,
+        29014)."""
         table.bind(wire.UPDATE_CONTROLLER_CONFIG, self.update_config)
         table.bind(wire.GET_CONTROLLER_CONFIG, self.get_config)
         table.bind(wire.CLEAN_BROKER_DATA, self.clean_broker_data)
+        table.bind(wire.EXPLAIN_CLEAN_BROKER_DATA, self.explain_clean_broker_data)
         table.bind(wire.GET_ELECTIONS, self.get_elections)
         table.bind(wire.EXPORT_STATE, self.export_state)
         table.bind(wire.IMPORT_STATE, self.import_state)
@@ -131,24 +136,54 @@ class AdminHandlers:
     async def clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
         """cleanBrokerData (1011). Raises CommandError: refused, for example because a broker is alive."""
         name = request.broker_name
-
-        def decide(state: State) -> Decision:
-            return decide_clean(
-                state,
-                self._liveness_view.view_of(state, name),
-                cluster_name=request.cluster_name,
-                broker_name=name,
-                broker_ids=request.broker_controller_ids_to_clean,
-                clean_living=request.is_clean_living_broker,
-            )
-
         before = ids_of_replicas(self._proposer.state.brokers.get(name))
-        decided = await self._proposer.decide_and_propose(decide)
+        decided = await self._proposer.decide_and_propose(lambda state: self._decide_clean(state, request))
         if decided.event is not None:
             call.changes[f"brokers of {name}"] = before, ids_of_replicas(decided.after)
             ids = request.broker_controller_ids_to_clean or "all"
             log.warning("%s: cleaned brokers %s of %s", call.peer.address, ids, name)
         return Reply(remark=decided.remark)
+
+    async def explain_clean_broker_data(self, request: wire.CleanBrokerDataRequest, call: Call) -> Reply:
+        """Returns what 1011 would remove now, and changes nothing (29015). Raises CommandError as 1011."""
+        await self._proposer.barrier()
+        state = self._proposer.state
+        decision = self._decide_clean(state, request)
+        if isinstance(decision, Refused):
+            raise CommandError(decision.code, decision.remark)
+        if isinstance(decision, Answer):
+            return Reply(body=wire.CleanExplanation(), remark=decision.remark)
+        assert isinstance(decision, CleanBrokerData)
+        group, live = (
+            state.brokers[request.broker_name],
+            self._liveness_view.view_of(state, request.broker_name),
+        )
+        replicas = [
+            wire.ReplicaIdentity(
+                broker_name=group.broker_name,
+                broker_id=each,
+                broker_address=group.replicas[each].address,
+                alive=live.is_alive(each),
+            )
+            for each in decision.broker_ids
+        ]
+        is_master_in = group.master_broker_id in decision.broker_ids
+        body = wire.CleanExplanation(
+            replicas=replicas,
+            is_whole=len(replicas) == len(group.replicas),
+            master_broker_id=group.master_broker_id if is_master_in else None,
+        )
+        return Reply(body=body, remark="dry run: nothing was changed")
+
+    def _decide_clean(self, state: State, request: wire.CleanBrokerDataRequest) -> Decision:
+        return decide_clean(
+            state,
+            self._liveness_view.view_of(state, request.broker_name),
+            cluster_name=request.cluster_name,
+            broker_name=request.broker_name,
+            broker_ids=request.broker_controller_ids_to_clean,
+            clean_living=request.is_clean_living_broker,
+        )
 
     async def get_elections(self, request: wire.ElectionsRequest, call: Call) -> Reply:
         """Returns the past elections of one group, or of all: at most `count`, newest first (29012)."""

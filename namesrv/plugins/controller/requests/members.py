@@ -47,9 +47,11 @@ class MemberHandlers:
         self._tls, self._signer = tls, signer
 
     def bind(self, table: OperationTable) -> None:
-        """Binds KeelMQ's addController (29021), removeController (29022) and transferLeader (29023)."""
+        """Binds KeelMQ's addController (29021), removeController (29022, 29024) and transferLeader
+        (29023)."""
         table.bind(wire.ADD_CONTROLLER, self.add)
         table.bind(wire.REMOVE_CONTROLLER, self.remove)
+        table.bind(wire.EXPLAIN_REMOVE_CONTROLLER, self.explain_remove)
         table.bind(wire.TRANSFER_LEADER, self.transfer)
 
     async def close(self) -> None:
@@ -80,10 +82,29 @@ class MemberHandlers:
 
     async def remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
         """removeController. Returns the new group. Raises CommandError: refused; UnknownOutcome."""
-        self._check_leads()
         old, members = request.controller_id, self._replicator.request_addresses
-        if old not in members:
+        if not self._is_removable(old, members):
             return Reply(self._metadata(), remark=f"{old} is not a member: nothing to do")
+        address = address_text(members[old])
+        self._require_committed(await self._replicator.remove_member(old))
+        call.changes[f"controller {old}"] = address, None
+        log.warning("%s: controller %s was removed", call.peer.address, old)
+        return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
+
+    async def explain_remove(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
+        """Answers as removeController would, and removes nothing (29024): the present group. Raises
+        CommandError: it would be refused."""
+        old, members = request.controller_id, self._replicator.request_addresses
+        if not self._is_removable(old, members):
+            return Reply(self._metadata(), remark=f"{old} is not a member: nothing to do")
+        self._require_committed(await self._replicator.remove_member(old, dry_run=True))
+        return Reply(self._metadata())
+
+    def _is_removable(self, old: str, members: Mapping[str, Address]) -> bool:
+        """Returns False: it is not a member. Raises CommandError: refused."""
+        self._check_leads()
+        if old not in members:
+            return False
         if len(members) == 1:
             invalid(f"{old} is the only member: none would be left")
         if old == self._replicator.self_id:
@@ -92,11 +113,7 @@ class MemberHandlers:
                 f"{old} leads: move the leadership first (transferLeader, for example to {transfer_target}), "
                 "then repeat"
             )
-        address = address_text(members[old])
-        self._require_committed(await self._replicator.remove_member(old))
-        call.changes[f"controller {old}"] = address, None
-        log.warning("%s: controller %s was removed", call.peer.address, old)
-        return Reply(self._metadata(), remark=f"stop {old} now, if it still runs")
+        return True
 
     async def transfer(self, request: wire.ControllerIdRequest, call: Call) -> Reply:
         """transferLeader. Answers when that member leads. Raises CommandError: refused; UnknownOutcome."""

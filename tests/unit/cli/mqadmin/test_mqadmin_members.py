@@ -23,6 +23,7 @@ class World(InThread):
         async with Server() as self.leader, Server() as self.follower:
             for each in (self.leader, self.follower):
                 each.table.bind(wire.GET_METADATA_INFO, self._metadata)
+            self.leader.table.bind(wire.EXPLAIN_REMOVE_CONTROLLER, self._explain)
             for operation in (wire.ADD_CONTROLLER, wire.REMOVE_CONTROLLER, wire.TRANSFER_LEADER):
                 self._bind(operation)
             yield
@@ -37,6 +38,11 @@ class World(InThread):
             return Reply(self.group(), remark="and so on" if request.controller_id == "n9" else None)
 
         self.leader.table.bind(operation, handle)
+
+    async def _explain(self, request: wire.ControllerIdRequest, _: Call) -> Reply:
+        if request.controller_id == "n0":
+            raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "n0 leads: transferLeader first")
+        return Reply(self.group(), remark="n7 is not a member" if request.controller_id == "n7" else None)
 
     def group(self) -> wire.ControllerMetadata:
         return wire.ControllerMetadata(
@@ -63,12 +69,11 @@ def test_a_dry_run_shows_who_would_be_left(world: World) -> None:
         0,
         f"would remove n1 at {world.follower.address}: 1 controller left (n0), 1 must run\n",
     )
-    for member, words in (
-        ("n0", "n0 leads: mqadmin transferLeader first"),
-        ("n7", "n7 is not a member: n0, n1 are"),
-    ):
-        refused = mqadmin("removeController", "-a", world.follower.address, "-id", member, "--dry-run")
-        assert refused.exit_code == 1 and words in refused.stderr
+    refused = mqadmin("removeController", "-a", world.follower.address, "-id", "n0", "--dry-run")
+    assert refused.exit_code == 1 and "n0 leads: transferLeader first" in refused.stderr
+    nothing = mqadmin("removeController", "-a", world.follower.address, "-id", "n7", "--dry-run")
+    assert (nothing.exit_code, nothing.stdout) == (0, ""), "the removal of no member is a success"
+    assert "n7 is not a member" in nothing.stderr
     assert len(world.asked) == before
 
 

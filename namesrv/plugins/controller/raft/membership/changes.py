@@ -89,7 +89,7 @@ class Changes:
             fresh=(member_id, vote_eligibility.incarnation) if fresh else None,
         )
 
-    async def remove(self, member_id: str) -> ChangeOutcome:
+    async def remove(self, member_id: str, *, dry_run: bool = False) -> ChangeOutcome:
         """Implements Replicator.remove_member()."""
         if self._lock.locked():
             return BUSY
@@ -99,7 +99,7 @@ class Changes:
             if member_id == self._self_id:
                 return ChangeRefused(f"{member_id} leads: transfer the leadership first")
             members = {name: each for name, each in self._member_list.members.items() if name != member_id}
-            return self._refusal() or await self._propose(members, self._member_list.added)
+            return self._refusal() or await self._propose(members, self._member_list.added, dry_run=dry_run)
 
     async def transfer(self, member_id: str) -> ChangeOutcome:
         """Implements Replicator.transfer_leadership()."""
@@ -159,6 +159,7 @@ class Changes:
         added: dict[str, Address],
         *,
         fresh: tuple[str, str] | None = None,
+        dry_run: bool = False,
     ) -> ChangeOutcome:
         voters, asked_at = self._member.voters, self._core.now()
         if (other := voters.contradicts(members)) is not None:
@@ -178,6 +179,8 @@ class Changes:
                 f"of {', '.join(sorted(members))} only {', '.join(responsive())} could vote, no majority: "
                 "the others do not answer, or have no vote yet; start or remove them first"
             )
+        if dry_run:
+            return Committed(None)
         change = Change(
             based_on=based_on,
             members=tuple((name, *members[name]) for name in sorted(members)),

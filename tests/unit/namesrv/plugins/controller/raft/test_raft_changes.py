@@ -280,9 +280,9 @@ async def test_changes_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         assert f"{down} is not connected" in refusal(await leader.transfer_leadership(down))
         monkeypatch.setattr(Voters, "send_timeout_now", lambda self, member: False)
         assert "does not have the whole log" in refusal(await leader.transfer_leadership(other))
-        assert f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could vote" in refusal(
-            await leader.remove_member(other)
-        )
+        refused = f"of {', '.join(sorted({leader.self_id, down}))} only {leader.self_id} could vote"
+        for dry_run in (True, False):
+            assert refused in refusal(await leader.remove_member(other, dry_run=dry_run))
         assert leader.status()["membersSinceIndex"] == 0
     alone = Group(tmp_path / "alone", 1, secret=None)
     async with alone:
@@ -296,6 +296,8 @@ async def test_a_member_that_was_away_when_it_was_removed_is_told(tmp_path: Path
         away = next(name for name in group.members if name != leader.self_id)
         await group.stop(away)
         await until(lambda: away not in leader.status()["connected"], "it is seen to be down")
+        assert await leader.remove_member(away, dry_run=True) == Committed(None)
+        assert away in leader.status()["members"] and leader.status()["membersSinceIndex"] == 0
         assert await leader.remove_member(away) == Committed(None)
         await group.start(away)
         again = group.running[away]
