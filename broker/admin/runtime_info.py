@@ -120,6 +120,7 @@ class RuntimeInfo:
             "consumeQueueDiskRatio": f"{disk_ratio(store.root):.4f}",
             "dispatchBehindBytes": str(max(store.confirm_offset - store.dispatch_offset, 0)),
             "logDamage": store.damage.describe(),
+            "syncFault": store.sync_fault.text,
             "earliestMessageTimeStamp": str(self._oldest_ms()),
             "remainHowManyDataToFlush": readable_bytes(max(log.max_offset - log.flushed_offset, 0)),
         }

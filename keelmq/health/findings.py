@@ -30,7 +30,7 @@ CHECKS = {
     "controller.leader": "one controller is the leader, and all agree on it",
     "controller.raft": "each member runs, is connected and keeps up with the leader",
     "broker.reachable": "each broker that the name servers list responds",
-    "broker.disk": "the disks of the brokers have free space",
+    "broker.disk": "the disks of the brokers take writes, and have free space",
     "broker.damage": "no record of a broker's log is damaged",
     "broker.settings": "running brokers of one group agree on required settings, and list all controllers",
     "group.master": "each group has a live master",

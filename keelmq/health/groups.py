@@ -1,9 +1,10 @@
 """Judges each broker group of a cluster snapshot: its master, its SyncStateSet, and the routes to it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from keelmq.health import commands
 from keelmq.health.container_rules import container_rules
+from keelmq.health.disk_rules import sync_fault
 from keelmq.health.findings import Finding, failed, ok, warning
 from keelmq.health.group_settings import addresses
 from keelmq.health.group_summary import another_at_its_address, are_controlled, running
@@ -131,6 +132,10 @@ def _no_master(
     line = commands.explain_election(seen, name, status.cluster)
     if any(each.alive for each in info.in_sync_replicas):
         step, line = AGAIN, commands.watch(seen, name)
+    elif faulty := _takes_no_writes(seen, info.in_sync_replicas):
+        step = (
+            f"no other replica in sync is alive: make the disk of {faulty[0]} writable again, and restart it"
+        )
     elif others:
         step = (
             f"start one of the SyncStateSet again: {in_sync or 'it is empty'}; broker "
@@ -160,6 +165,12 @@ def _in_sync(seen: ClusterSnapshot, status: GroupStatus, info: ReplicasInfo) -> 
     elif wanted is not None and len(alive) < wanted:
         step = "start the missing replicas; every message is refused until they have caught up"
         yield failed("group.in-sync", name, size, step, line)
+    elif len(alive) < len(replicas) and (faulty := _takes_no_writes(seen, replicas)):
+        step = (
+            f"make the disk of {', '.join(faulty)} writable again, or replace it; until then the failure of "
+            "another replica may stop all writes"
+        )
+        yield warning("group.in-sync", name, size, step, commands.broker_status(faulty[0]))
     elif len(alive) == 1 and len(replicas) > 1:
         step = "start the others, or wait until they have caught up: no replica could replace this master now"
         yield warning("group.in-sync", name, size, step, line)
@@ -177,6 +188,8 @@ def _replica(
 ) -> Iterator[Finding]:
     name = status.broker_name
     who = f"replica {replica.broker_id} at {replica.broker_address}"
+    if not replica.alive and sync_fault(seen.brokers.get(replica.broker_address)):
+        return  # it runs without heartbeats: replication_rules() says what to do
     if not replica.alive:
         forget = commands.clean_replica(seen, name, status.cluster, replica.broker_id)
         if not any(each.alive for each in info.in_sync_replicas):
@@ -203,6 +216,11 @@ def _replica(
         step = "if it does not catch up, its disk or network is slower than the master's traffic"
         line = commands.watch_replication(info.master_address) if info.master_address else ""
         yield warning("group.in-sync", name, f"{who} is alive, but not in sync", step, line)
+
+
+def _takes_no_writes(seen: ClusterSnapshot, replicas: Iterable[ReplicaIdentity]) -> list[str]:
+    """Returns the addresses of brokers that run, and whose disk takes no writes."""
+    return [at for each in replicas if sync_fault(seen.brokers.get(at := each.broker_address))]
 
 
 def _gone(seen: ClusterSnapshot, name: str, broker_id: int) -> str | None:

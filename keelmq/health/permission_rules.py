@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 
 from keelmq.health import commands
+from keelmq.health.disk_rules import WRITABLE_AGAIN, sync_fault
 from keelmq.health.findings import Finding, failed, warning
 from keelmq.health.numbers import whole
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
@@ -40,6 +41,14 @@ def _master(seen: ClusterSnapshot, status: GroupStatus) -> Iterator[Finding]:
             step = (
                 "it hands over to a replica in sync whose disk has room, if there is one; this command says "
                 "who could take over, and whose disk is full; else free space on one of the disks"
+            )
+            line = commands.explain_election(seen, status.broker_name, status.cluster)
+            yield failed("broker.writable", address, text, step, line)
+            return
+        if sync_fault(broker):
+            step = (
+                "it hands over to another replica in sync, if there is one; this command says who could take "
+                f"over; otherwise {WRITABLE_AGAIN}"
             )
             line = commands.explain_election(seen, status.broker_name, status.cluster)
             yield failed("broker.writable", address, text, step, line)

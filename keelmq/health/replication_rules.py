@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from keelmq.health import commands
+from keelmq.health.disk_rules import WRITABLE_AGAIN
 from keelmq.health.findings import Finding, failed, warning
 from keelmq.health.snapshot import ClusterSnapshot, RunningBroker
 from keelmq.health.status import GroupStatus, ReplicaStatus
@@ -15,10 +16,7 @@ WHO_IS_RIGHT = (
     "find out whose copies are sound before you change either log: the master's may be the damaged one. If "
     "this command says that the replica is to be replaced, keelmq repair --store DIR shows what that removes"
 )
-WRITABLE_AGAIN = (
-    "make its disk writable again and restart the broker, or replace the disk: the broker then copies the "
-    "log of its master. Nothing can be repaired on a disk that takes no writes"
-)
+COPIES_AGAIN = f"{WRITABLE_AGAIN}. On a new, empty disk it copies the log of its master"
 LAG_BYTES = 64 << 20
 """The same, where the time is not known."""
 DISPATCH_BEHIND_BYTES = 16 << 20
@@ -57,7 +55,7 @@ def _replica(seen: ClusterSnapshot, status: GroupStatus, replica: ReplicaStatus)
     if replica.role == "slave" and replica.problem:
         text = f"{who} copies nothing: {replica.problem}"
         if replica.problem.startswith(CANNOT_WRITE):
-            yield failed("group.in-sync", name, text, WRITABLE_AGAIN, commands.broker_status(replica.address))
+            yield failed("group.in-sync", name, text, COPIES_AGAIN, commands.broker_status(replica.address))
         else:
             yield failed("group.epochs", name, text, WHO_IS_RIGHT, commands.verify(seen, name))
     elif replica.role == "slave" and status.master_address and _lags(replica):

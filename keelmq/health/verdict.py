@@ -9,6 +9,7 @@ from typing import Any
 
 from keelmq.health import commands
 from keelmq.health.certificates import certificate_problems
+from keelmq.health.disk_rules import disk_rules
 from keelmq.health.findings import Finding, failed, ok, plural, warning
 from keelmq.health.group_settings import addresses, group_rules
 from keelmq.health.reach import HttpAnswer, Silent
@@ -22,7 +23,6 @@ CLOCK_STEP = (
     "program that starts with a clock more than 30 s off"
 )
 RAFT_LAG_ENTRIES = 1_000
-DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
 NAMES_SHOWN = 5
 SIGN_STEP = "give the credentials of a user who may read"
 HANGS = "it hangs, or its machine is unreachable: wait for it to answer again; if it does not, restart"
@@ -337,18 +337,7 @@ def _brokers(seen: ClusterSnapshot) -> Iterator[Finding]:
         version = broker.info.get("brokerVersionDesc", "")
         yield ok("broker.reachable", address, f"broker of {name}, {role}, {version}")
         yield from _damage(commands.verify(seen, broker.settings.get("brokerName", "")), address, broker.info)
-        used = _number(broker.info.get("commitLogDiskRatio", ""))
-        if used is None:
-            continue
-        text = f"disk of the store {used:.0%} full"
-        if used >= DISK_USED_FAILED:
-            step = "free space now: a full disk refuses every message"
-            yield failed("broker.disk", address, text, step, commands.delete_expired(address))
-        elif used >= DISK_USED_WARNING:
-            step = "free space, or move the store to a larger disk"
-            yield warning("broker.disk", address, text, step, commands.delete_expired(address))
-        else:
-            yield ok("broker.disk", address, text)
+        yield from disk_rules(address, broker)
 
 
 def _damage(command: str, address: str, info: Mapping[str, str]) -> Iterator[Finding]:
@@ -434,10 +423,3 @@ def _clocks(seen: ClusterSnapshot) -> Iterator[Finding]:
     if good:
         text = f"clocks within {CLOCK_WARNING_MS // 1000} s of ours"
         yield ok("machine.clock", plural(good, "machine"), text)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

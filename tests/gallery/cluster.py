@@ -82,6 +82,7 @@ def broker(
         "logDamage": "",
         "notWritable": "",
         "putTps": "5.0 5.0 5.0",
+        "syncFault": "",
     }
     settings = {
         "brokerName": NAME,

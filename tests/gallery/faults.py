@@ -459,6 +459,34 @@ def slave_disk_failed(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "the disk of a slave is read-only, or a sync of it failed",
+    "failed",
+    "broker.disk",
+    BROKERS[1],
+    "the disk takes no writes: 00000000 could not be synced: Read-only file system",
+    f"mqadmin brokerStatus -b {BROKERS[1]}",
+)
+def slave_read_only(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[1]] = broker(1, syncFault="00000000 could not be synced: Read-only file system")
+    seen.sets = {NAME: replicas(dead=(2,), out=(2,))}
+
+
+@fault(
+    "the disk of a master is read-only, and no other replica is in sync",
+    "failed",
+    "group.master",
+    NAME,
+    "master 1 at 10.0.1.1:10911 is dead",
+    f"mqadmin electMaster {AT_ALL} {OF_GROUP} --dry-run",
+)
+def master_read_only(seen: ClusterSnapshot) -> None:
+    text = "00000000 could not be synced: Read-only file system"
+    refusal = f"service not available now: {text}"
+    seen.brokers[BROKERS[0]] = broker(0, syncFault=text, notWritable=refusal)
+    seen.sets = {NAME: replicas(dead=(1,), out=(2, 3))}
+
+
+@fault(
     "two masters without controllers have one brokerName",
     "failed",
     "group.master",

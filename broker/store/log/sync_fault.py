@@ -57,7 +57,9 @@ class SyncFault:
             self._error = error
             self.text = f"{error.filename} could not be synced: {error.strerror}"
         log.critical(
-            "%s; later writes cannot be trusted and are not acknowledged: restart the broker", self.text
+            "%s; later writes cannot be trusted and are not acknowledged. Make the disk writable, or replace "
+            "it, and restart the broker",
+            self.text,
         )
         self._on_fault(self.text)
 
