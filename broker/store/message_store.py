@@ -169,8 +169,8 @@ class MessageStore(DispatchingStore):
             damage=self.damage, durable_end=confirmed,
         )  # fmt: skip
         if end < confirmed:
-            text = "the log ends at %d, and was confirmed up to %d: what was behind it is damaged or lost"
-            log.error(text, end, confirmed)
+            text = "the log ends at %d, and was confirmed up to %d: %s"
+            log.error(text, end, confirmed, self.commit_log.why_shorter(end, confirmed))
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)

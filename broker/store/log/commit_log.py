@@ -37,7 +37,8 @@ _NEVER: Final = sys.maxsize
 
 
 HOW_TO_MEND_LOG: Final = (
-    "restore its files from a copy, or stop the broker and run keelmq repair --resync: it copies its master's"
+    "restore its files from a copy; if keelmq verify finds a replica with sound copies, run keelmq repair "
+    "--resync, which copies the log of the master"
 )
 
 
@@ -109,6 +110,19 @@ class CommitLog(CuttableLog):
         self.reads_ahead = on
         for file in self._files:
             file.read_ahead(on)
+
+    def why_shorter(self, end: int, confirmed: int) -> str:
+        """Returns why the log ends at `end`, below the confirmed offset, and what to do: the files are
+        missing that had the rest, or their content is damaged. For recovery, before the log is truncated."""
+        if self._files and end < self.max_offset:
+            return "what was behind it is damaged or lost"
+        begin, last = (offset // self.file_bytes * self.file_bytes for offset in (end, confirmed - 1))
+        first = self.directory / file_name(begin)
+        more = f" and {(last - begin) // self.file_bytes} behind it are" if last > begin else " is"
+        return (
+            f"{first}{more} missing. A slave gets the messages from its master again. Otherwise stop this "
+            "broker before it takes messages, and restore the files from a copy of this store"
+        )
 
     def _use_last_file(self) -> None:
         if not self._files:

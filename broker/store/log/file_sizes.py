@@ -124,14 +124,27 @@ class FileKind:
             )
         for files in found:
             if pair := self.out_of_place(files):
-                before, file = pair
-                missing = before.path.with_name(f"{before.start + self.file_bytes:020d}")
-                lost = (file.start - before.start) // self.file_bytes - 1
-                more = f" and {lost - 1} behind it are" if lost > 1 else " is"
-                raise StoreError(
-                    f"{file.path} does not continue {before.path}: {missing}{more} missing after a"
-                    f" power failure or a fault of the disk, or its name is wrong: {how_to_mend}"
-                )
+                raise StoreError(self._missing(*pair, how_to_mend))
+
+    def _missing(self, before: SizedFile, file: SizedFile, how_to_mend: str) -> str:
+        """Returns which files are missing between the two, and what to do."""
+        begin = before.start + self.file_bytes
+        missing = before.path.with_name(f"{begin:020d}")
+        lost = (file.start - begin) // self.file_bytes
+        more = f" and {lost - 1} behind it are" if lost > 1 else " is"
+        text = (
+            f"{file.path} does not continue {before.path}: {missing}{more} missing after a"
+            " power failure or a fault of the disk, or its name is wrong: "
+        )
+        if self._has_gaps:
+            return text + how_to_mend
+        each = "it" if lost == 1 else "each"
+        return (
+            f"{text}the messages at {begin}..{file.start} were there. Restore {each} from a copy of this "
+            f"store. If there is none, make {each} anew from zeros (truncate -s {self.file_bytes} {missing})"
+            ": the broker then serves the rest of the log, and copies these messages from a replica that "
+            "has them"
+        )
 
     def _advice(self, directories: Sequence[Sequence[SizedFile]], how_to_mend: str) -> str:
         counts = Counter(file.size for files in directories for file in files)
