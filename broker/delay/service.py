@@ -2,15 +2,18 @@
 
 Only a master does. The offset of a level goes into the metadata table (and so to the replicas) when the
 delivered message is confirmed and on disk: if it is lost with its master, the next master delivers it again,
-and none is lost. Source: RocketMQ 5.3.3 ScheduleMessageService.
+and none is lost. If the table itself is lost, the copies of delivered messages in the log replace it. Source:
+RocketMQ 5.3.3 ScheduleMessageService.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
+from broker.delay.delivered_copies import SCAN_MAX, first_undelivered
 from broker.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from broker.message.record import Record
 from broker.metadata.service import Metadata
 from broker.put.message_to_store import MessageToStore
 from broker.put.message_writer import MessageWriter
@@ -44,6 +47,7 @@ class ScheduleMessageService(TermService):
         super().__init__(store, metadata, writer, clock)
         self._levels: DelayLevels = store.delay_levels
         self._next: dict[int, int] = {}  # level -> queue offset; empty: not known yet in this term
+        self._search: Iterator[int] | None = None  # finds them
         self._marks: SafeMarks[tuple[int, int]] = SafeMarks(None)  # (level, next offset)
         self._turn = 0  # the next round begins behind this level
         self.delivered = 0
@@ -51,7 +55,7 @@ class ScheduleMessageService(TermService):
 
     def _begin(self) -> None:
         self._marks.clear()
-        self._next = {}
+        self._next, self._search = {}, None
 
     def _has_replayed(self) -> bool:
         return bool(self._next)
@@ -60,7 +64,12 @@ class ScheduleMessageService(TermService):
         if not self._next:
             if self._store.dispatch_behind:
                 return False  # the queues are not complete yet
-            self._next = {level: self._first(level) for level in range(1, self._levels.count + 1)}
+            self._search = self._search or self._find_offsets()
+            looks = 0
+            for more in self._search:
+                looks += more
+                if looks >= SCAN_MAX:
+                    return True
         for level, offset in self._marks.take(self._safe_offset):
             self._metadata.delays.advance(level, offset)
         now, left, behind = self._clock(), BATCH_MAX, self._turn
@@ -73,6 +82,53 @@ class ScheduleMessageService(TermService):
                 self._turn = level
                 return True
         return False
+
+    def _find_offsets(self) -> Iterator[int]:
+        """Sets _next. Yields how many messages were looked at since the last time."""
+        found = {}
+        for level in range(1, self._levels.count + 1):
+            queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+            if queue is None or self._metadata.delays.has(level):
+                found[level] = self._first(level)
+            else:
+                found[level] = yield from self._without_offset(level, queue)
+        self._next = found
+
+    def _without_offset(self, level: int, queue: ConsumeQueue) -> Generator[int, None, int]:
+        """Returns where a level goes on that has messages and no offset: delayOffset.json is lost, or nothing
+        of it was delivered yet."""
+        now, begin = self._clock(), queue.min_offset
+        offset = yield from first_undelivered(self._store, queue, now_ms=now, record_of=self._record_if_whole)
+        due = self._due_at_once(queue, offset, now)
+        if offset > begin:
+            self._marks.add(self._log_end, (level, offset))
+            logger.error(
+                "delay level %d: its offset in %s is lost; messages up to %d were delivered, as their copies "
+                "in the log show, so delivery goes on at %d%s",
+                level, self._metadata.delays.path, offset - 1, offset,
+                f"; {due} may be delivered again" if due else "",
+            )  # fmt: skip
+        elif due:
+            logger.warning(
+                "delay level %d: %s has no offset of it, and no copy of a delivered message is in the log; "
+                "if the file is lost, the %d messages that are due may be delivered again",
+                level, self._metadata.delays.path, due,
+            )  # fmt: skip
+        return offset
+
+    def _due_at_once(self, queue: ConsumeQueue, offset: int, now: int) -> int:
+        """Returns how many messages from this offset on are due."""
+        low, high = offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if queue.unit(middle)[2] <= now else (low, middle)
+        return low - offset
+
+    def _record_if_whole(self, log_offset: int, size: int) -> Record | None:
+        try:
+            return self._record(log_offset, size)
+        except DamagedRecordError:
+            return None
 
     def _first(self, level: int) -> int:
         offset, queue = self._metadata.delays.get(level), self._store.find_queue(SCHEDULE_TOPIC, level - 1)

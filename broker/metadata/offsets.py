@@ -263,6 +263,11 @@ class DelayOffsetTable(JournaledStore[int]):
         """Returns the whole table (45)."""
         return self.file_of(self.table.rows, {}, self.table.version)
 
+    def has(self, level: int) -> bool:
+        """Returns whether the table knows the level. If not, nothing of it was delivered yet, or the table is
+        lost."""
+        return str(level) in self.table.rows
+
     def get(self, level: int) -> int:
         """Returns the next offset; 0: nothing of this level was delivered yet."""
         return self.table.rows.get(str(level), 0)
