@@ -34,6 +34,8 @@ INDEX_SLICES: Final = 20
 """Slices in a row: the catch-up of a whole log takes more than an hour, and retention must run meanwhile."""
 QUEUES_AT_ONCE: Final = 200
 DISPATCH_RECORDS: Final = 512
+ROLL_AHEAD_MS: Final = 3_600_000
+"""So long before a file is old, its timers are written again; at most a quarter of fileReservedTime."""
 
 
 class Deletable(Protocol):
@@ -47,8 +49,9 @@ class RetentionService:
     """Owned by the event loop's thread.
 
     held_offset: returns the offset below which no connected replica needs the log. on_emptied: gets {(topic,
-    queueId): next offset} of the queues whose last message is about to be deleted, which waits for it. usage:
-    disk_ratio. size: partition_bytes.
+    queueId): next offset} of the queues whose last message is about to be deleted, which waits for it.
+    roll_timers: gets a log offset; undelivered timers in front of it are written again, in their own
+    time. usage: disk_ratio. size: partition_bytes.
     """
 
     def __init__(
@@ -59,12 +62,14 @@ class RetentionService:
         *,
         held_offset: Callable[[], int],
         on_emptied: Callable[[Mapping[tuple[str, int], int]], Awaitable[None]],
+        roll_timers: Callable[[int], None],
         usage: Callable[[Path], float] = disk_ratio,
         size: Callable[[Path], int] = partition_bytes,
     ) -> None:
         self._store, self._gate, self._settings = store, gate, settings
         self.quota = DiskQuota(store, settings, size=size)
         self._held_offset, self._on_emptied, self._usage = held_offset, on_emptied, usage
+        self._roll_timers = roll_timers
         self._is_full = False
         self._next_look_ms = 0
         self._held_since_ms: int | None = None
@@ -132,12 +137,15 @@ class RetentionService:
         """Runs one round: deletes at most deleteFileBatchMax files, and checks the disk after each."""
         asked, self.asked = self.asked, False
         log = self._store.commit_log
+        if (soon := self._soon_old()) is not None:
+            self._roll_timers(soon)
         for number in range(self._settings.delete_file_batch_max):
             next_one = self._next_to_go(asked=asked, recount=number == 0)
             self.watch_room()
             if next_one is None:
                 break
             end_offset, must_go = next_one
+            self._roll_timers(end_offset)
             await self._tell_emptied(end_offset)
             if not self._may_go(end_offset, must_go=must_go):
                 break
@@ -146,6 +154,17 @@ class RetentionService:
             logger.info("log file %s was deleted; the log now begins at offset %d", gone.path, log.min_offset)
             await asyncio.to_thread(gone.delete)
         await self._clean_derived()
+
+    def _soon_old(self) -> int | None:
+        """Returns the end of the newest file that will be old soon; None: there is none. Timers in it are
+        rolled before any replica deletes it."""
+        limit, reserved_ms = self._store.confirm_offset, self._settings.retention.reserved_ms
+        soon_ms, soon = wall_ms() + min(ROLL_AHEAD_MS, reserved_ms // 4) - reserved_ms, None
+        for end, written_ms in self._store.commit_log.oldest_files(limit):
+            if written_ms > soon_ms:
+                break
+            soon = end
+        return soon
 
     def _next_to_go(self, *, asked: bool, recount: bool) -> tuple[int, bool] | None:
         """Returns the end of the log's oldest file, and whether it is deleted even if a replica copies it.

@@ -195,6 +195,7 @@ class BrokerParts:
             config,
             held_offset=self._held_offset,
             on_emptied=self.metadata.remember_ends,
+            roll_timers=lambda log_offset: self.services.timers.roll_before(log_offset),
         )
         self.scrub = Scrub(
             self.store, bytes_per_second=self._scrub_bytes_per_second, cached_bytes=cached_bytes()
@@ -314,11 +315,12 @@ class BrokerParts:
         return self.services.timers.added, self.services.timers.delivered
 
     def _held_offset(self) -> int:
-        """Connected replicas and the backup in progress have everything below it."""
+        """Connected replicas and the backup in progress have everything below it, and no timer that is not
+        delivered is there."""
         replication = self._controlled or self._plain
         links = replication.ha.links.values() if replication is not None else ()
         acked = min((link.ack_offset for link in links if link.position >= 0), default=sys.maxsize)
-        return min(acked, self.backups.held_offset)
+        return min(acked, self.backups.held_offset, self.services.timers.held_offset)
 
     def _epochs(self) -> Epochs:
         """The epochs of the log; none without controllers."""

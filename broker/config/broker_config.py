@@ -360,11 +360,6 @@ class BrokerConfig(
             found.append("forceVerifyPropCRC has no effect without checkCRCOnRecover")
         if not self.name_servers:
             found.append("namesrvAddr is empty: no client will find this broker")
-        if self.timer_wheel_enable and self.timer_max_delay_sec > self.file_reserved_time * 3_600:
-            found.append(
-                f"timerMaxDelaySec {self.timer_max_delay_sec} is above fileReservedTime "
-                f"{self.file_reserved_time} h: the longest timers are deleted before they are due"
-            )
         return found
 
     def _controlled_warnings(self) -> list[str]:

@@ -55,7 +55,9 @@ class ClientSettings(TelemetryConfig):
 
     timer_wheel_enable: bool = Field(True, description="take timer messages (TIMER_DELIVER_MS and others)")
     timer_max_delay_sec: int = Field(
-        259_200, gt=0, description="s; fileReservedTime must not be shorter, or messages are gone by then"
+        259_200,
+        gt=0,
+        description="s; timers that are due after fileReservedTime are written again before retention comes",
     )
     timer_precision_ms: Literal[100, 1000] = Field(
         1_000, description="ms; a timer is delivered at the next multiple; equal on all replicas"

@@ -14,6 +14,8 @@ from broker.message.record import property_value
 DELIVER_MS: Final = b"TIMER_DELIVER_MS"
 DELAY_MS: Final = b"TIMER_DELAY_MS"
 DELAY_SEC: Final = b"TIMER_DELAY_SEC"
+ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
+"""How often the timer was written again, so that retention does not delete it before it is due."""
 TIMER_PROPERTIES: Final = (DELIVER_MS, DELAY_MS, DELAY_SEC)
 TAG_HASH_MAX: Final = 1 << 32
 """A tags code below it is a hash in a unit that RocketMQ wrote: no delivery time is so small."""

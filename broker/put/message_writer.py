@@ -16,8 +16,8 @@ from broker.admission.send_gate import CUT_OFF, PutRefused, SendGate
 from broker.message.delay_levels import OUT_MS, SCHEDULE_TOPIC, TIMER_TOPIC, DelayLevels, timer_code
 from broker.message.prop_crc import CRC_NAME
 from broker.message.properties import with_properties, without
-from broker.message.record import tags_code
-from broker.message.timer_properties import recall_key
+from broker.message.record import property_value, tags_code
+from broker.message.timer_properties import ROLL_TIMES, recall_key
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.stats.rpc_latency import SUCCESS, Answers, RpcLatency
 from broker.store.client_batch import StoredBatch, put_batch
@@ -192,6 +192,8 @@ class MessageWriter:
         return PutMessageResult(*stored)
 
     def _count_delay(self, timer: MessageToStore) -> None:
+        if property_value(timer.properties, ROLL_TIMES) is not None:
+            return  # it was counted when it was sent
         histogram = self.timer_delays.get(timer.topic.name)
         if histogram is None:
             histogram = self.timer_delays[timer.topic.name] = Histogram(TIMER_BOUNDS_S)

@@ -7,6 +7,7 @@ the differences.
 """
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,8 +16,8 @@ from broker.admission.send_gate import PutRefused
 from broker.config.client_settings import ClientSettings
 from broker.message.delay_levels import SCHEDULED_TOPICS, TIMER_TOPIC
 from broker.message.properties import with_properties
-from broker.message.record import property_value, store_timestamp
-from broker.message.timer_properties import TAG_HASH_MAX, key_of, out_ms_of, recall_key
+from broker.message.record import Record, property_value, store_timestamp
+from broker.message.timer_properties import ROLL_TIMES, TAG_HASH_MAX, key_of, out_ms_of, recall_key
 from broker.metadata import timers as rows
 from broker.metadata.service import Metadata
 from broker.put.message_to_store import MessageToStore
@@ -35,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 READ_MAX: Final = 4_096
 DELIVER_MAX: Final = 512
-"""Units read, and messages delivered, in one round: the event loop has other work."""
+ROLL_MAX: Final = 128
+"""Units read, and messages delivered and rolled, in one round: the event loop has other work."""
 FIRST_OFFSET_PERIOD_MS: Final = 60_000
 """How often the offset of the oldest undelivered timer is computed."""
 
@@ -61,8 +63,11 @@ class TimerService(TermService):
         self._marks: SafeMarks[tuple[Frontier, int]] = SafeMarks()  # frontier, first offset
         self._marked: Frontier | None = None
         self._has_delivered = False  # since the last mark
-        self.added = self.delivered = 0
-        """Timers put into the wheel (those of earlier terms do not count) and delivered, in this process."""
+        self._roll_end = 0  # timers before this offset of the queue are rolled
+        self._roll_marked = 0  # the _roll_end of the last mark
+        self.added = self.delivered = self.rolled = 0
+        """Timers put into the wheel (those of earlier terms do not count), delivered, and written again for
+        retention, in this process."""
         self.delivered_to = Counter[str]()
         """`delivered` by topic."""
 
@@ -73,7 +78,9 @@ class TimerService(TermService):
                 return True
             if self._replays:
                 return False
+            rolls_on = self._roll()
             self.wheel.begin_phase(self.due_ms)
+            return self._deliver() or rolls_on
         return self._deliver()
 
     @property
@@ -148,6 +155,7 @@ class TimerService(TermService):
         )
         self.wheel = TimerWheel(frontier, start=self._first_offset)
         self._replays = True
+        self._roll_end = self._roll_marked = 0
         self._marks.clear()
         self._marked = frontier
 
@@ -171,6 +179,12 @@ class TimerService(TermService):
             self._replays = False
             if len(self.wheel):
                 logger.info("%d timers are not delivered yet", len(self.wheel))
+            next_ms = self.wheel.next_ms
+            if not self._metadata.timers.table.rows and next_ms is not None and next_ms <= self.due_ms:
+                logger.warning(
+                    "%s has no progress; if the file is lost, timers that were delivered before this start "
+                    "are delivered again, as far as the log has them", self._metadata.timers.path,
+                )  # fmt: skip
         return False
 
     def _is_of_this_term(self, queue: ConsumeQueue, at: int) -> bool:
@@ -192,6 +206,76 @@ class TimerService(TermService):
                 self.wheel.add(out_ms, at)
             else:
                 self.wheel.recall(out_ms, at, key)
+
+    # -- rolling -----------------------------------------------------------------------------------------
+
+    def roll_before(self, log_offset: int) -> None:
+        """Begins to write the undelivered timers whose records are in front of this log offset again, at the
+        end of the queue: retention is about to delete them. On a slave it has no effect."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or self._term is None or self._store.commit_log.min_offset >= log_offset:
+            return
+        low, high = max(self._roll_end, queue.min_offset), queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if queue.unit(middle)[0] < log_offset else (low, middle)
+        self._roll_end = max(self._roll_end, low)
+
+    @property
+    def held_offset(self) -> int:
+        """Log offset of the first record that a new master would have to read; below it, retention deletes no
+        timer that is not delivered. sys.maxsize: there is none, or this is a slave."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or self._term is None or not self._store.is_master:
+            return sys.maxsize
+        at = max(self._metadata.timers.get(rows.FIRST_OFFSET, 0), queue.min_offset)
+        if at >= queue.max_offset:
+            return sys.maxsize
+        log_offset, size, _ = queue.unit(at)
+        return log_offset if size > 0 else sys.maxsize  # a lost entry keeps no file
+
+    def _roll(self) -> bool:
+        """Writes timers before _roll_end again, ROLL_MAX at most. True: there are more."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        for _ in range(ROLL_MAX):
+            timer = self.wheel.next_to_roll(self._roll_end)
+            if timer is None:
+                return False
+            assert queue is not None, "timers without a queue"
+            to_store = self._rolled_copy(queue, *timer)
+            if to_store is not None:
+                stored = self._writer.put(to_store)
+                if isinstance(stored, PutRefused) and stored.code != ResponseCode.MESSAGE_ILLEGAL:
+                    return False
+                if isinstance(stored, PutRefused):
+                    logger.error("timer %d cannot be rolled: %s", timer[1], stored.remark)
+                self.rolled += 1
+            self.wheel.rolled()
+        return True
+
+    def _rolled_copy(self, queue: ConsumeQueue, out_ms: int, at: int) -> MessageToStore | None:
+        """Returns the timer, or the recall, as it is written again. None: its record is gone."""
+        record = self._timer_record(queue, at)
+        where = None if record is None else real_queue(record.properties)
+        if record is None or where is None:
+            return None
+        times = property_value(record.properties, ROLL_TIMES) or b""
+        count = int(times) + 1 if times.isdigit() and len(times) < 9 else 1
+        return MessageToStore(
+            destination(self._metadata.topics, where[0]), where[1], record.body,
+            with_properties(record.properties, {ROLL_TIMES: b"%d" % count}), record.flag, record.sys_flag,
+            record.born_timestamp, record.born_host, record.reconsume_times, timer_out_ms=out_ms,
+        )  # fmt: skip
+
+    def _timer_record(self, queue: ConsumeQueue, at: int) -> Record | None:
+        """Returns the record of a timer; None, after a line in the log: it is gone."""
+        record = None
+        if at >= queue.min_offset:
+            log_offset, size, _ = queue.unit(at)
+            record = self._record(log_offset, size)
+        if record is None:
+            logger.error("timer %d was deleted by retention before it was due, or its entry is lost", at)
+        return record
 
     # -- delivering --------------------------------------------------------------------------------------
 
@@ -218,15 +302,8 @@ class TimerService(TermService):
 
     def _copy_of(self, queue: ConsumeQueue, out_ms: int, at: int) -> MessageToStore | None:
         """Returns the message for its real topic. None: it was recalled, or cannot be delivered."""
-        if at < queue.min_offset:
-            record = None
-        else:
-            log_offset, size, _ = queue.unit(at)
-            record = self._record(log_offset, size)
-        if record is None:
-            logger.error("timer %d was deleted by retention before it was due, or its entry is lost", at)
-            return None
-        if recall_key(record.properties) is not None:
+        record = self._timer_record(queue, at)
+        if record is None or recall_key(record.properties) is not None:
             return None
         where = real_queue(record.properties)
         if where is None or where[0] in SCHEDULED_TOPICS:
@@ -254,6 +331,11 @@ class TimerService(TermService):
             return
         self._update_first_offset()
         frontier = self.wheel.frontier
+        if self._roll_end > self._roll_marked and self.wheel.first_offset() >= self._roll_end:
+            self._first_offset = self.wheel.first_offset()
+            self._roll_marked, self._has_delivered = self._roll_end, False
+            self._marks.add(self._store.commit_log.max_offset, (frontier, self._first_offset))
+            self._marked = frontier
         if self._has_delivered and frontier != self._marked:  # without a delivery, the old mark is enough
             self._has_delivered = False
             self._marks.add(self._store.commit_log.max_offset, (frontier, self._first_offset))

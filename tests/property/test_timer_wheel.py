@@ -125,6 +125,113 @@ def test_each_goes_out_once(seed: int, recalls: bool) -> None:
         assert model.out.keys() == model.expected(), "lost"
 
 
+class RollingModel(Model):
+    """Timers are rolled, too. origin: the offset at which a timer was sent, of each of its copies. A crash
+    loses the copies that were written after the frontier that the new master knows."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.origin: dict[int, int] = {}
+        self.lost: set[int] = set()
+        self.lengths = [0]
+        self.before: int | None = None  # of a roll that goes on
+
+    def read(self) -> None:
+        while not self.wheel.in_phase and self.wheel.read_end < len(self.queue):
+            at = self.wheel.read_end
+            out_ms, recalls = self.queue[at]
+            if at in self.lost:
+                self.wheel.skip(at)
+            elif recalls is None:
+                self.wheel.add(out_ms, at)
+            else:
+                self.wheel.recall(out_ms, at, recalls)
+
+    def roll(self) -> None:
+        if self.wheel.in_phase:
+            return
+        before = self.before or self.random.randrange(1, self.wheel.read_end + 2)
+        for _ in range(self.random.randrange(12)):
+            timer = self.wheel.next_to_roll(before)
+            if timer is None:
+                assert self.wheel.first_offset() >= min(before, self.wheel.read_end), "all are rolled"
+                self.before = None
+                return
+            self.before = before
+            out_ms, at = timer
+            assert self.queue[at][0] == out_ms and at not in self.lost
+            self.origin[len(self.queue)] = self.origin.get(at, at)
+            self.queue.append(self.queue[at])
+            self.wheel.rolled()
+
+    def roll_all(self) -> None:
+        """Ends a roll that has begun."""
+        while self.wheel.in_phase:
+            self.deliver()
+        end = len(self.queue)
+        self.read()
+        while (timer := self.wheel.next_to_roll(end)) is not None:
+            self.origin[len(self.queue)] = self.origin.get(timer[1], timer[1])
+            self.queue.append(self.queue[timer[1]])
+            self.wheel.rolled()
+
+    def take(self, out_ms: int, at: int) -> None:
+        sent_at = self.origin.get(at, at)
+        if self.queue[at][1] is None and not self.wheel.is_recalled(out_ms, b"%d" % (sent_at % 40)):
+            self.out[sent_at] = self.out.get(sent_at, 0) + 1
+
+    def keep(self) -> None:
+        """Not in the middle of a roll: a new master would deliver some of it twice."""
+        if self.before is not None:
+            return
+        count = len(self.kept)
+        super().keep()
+        self.lengths += [len(self.queue)] * (len(self.kept) - count)
+
+    def crash(self) -> None:
+        index = self.random.randrange(max(len(self.kept) - 3, 0), len(self.kept))
+        self.kept, self.lengths = self.kept[: index + 1], self.lengths[: index + 1]
+        frontier, start, out = self.kept[-1]
+        self.before = None
+        self.lost |= {at for at in self.origin if at >= self.lengths[-1]}
+        self.out, self.wheel = dict(out), TimerWheel(frontier, start=start)
+
+    def expected(self) -> set[int]:
+        return {at for at in super().expected() if at not in self.origin}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_rolled_timers_go_out_once(seed: int) -> None:
+    model = RollingModel(seed)
+    for _ in range(200):
+        model.random.choice([model.send, model.read, model.deliver, model.deliver, model.keep, model.check,
+                             model.roll, model.roll,
+                             model.crash if model.random.random() < 0.2 else model.keep])()  # fmt: skip
+        model.queue = [(out_ms, None) for out_ms, _ in model.queue]
+    model.roll_all()
+    model.finish()
+    model.check()
+    assert model.origin or seed, "something was rolled"
+    assert all(times == 1 for times in model.out.values()), "twice"
+    assert model.out.keys() == model.expected(), "lost"
+    assert len(model.wheel) == 0
+
+
+def test_a_recall_is_rolled_with_its_timer() -> None:
+    wheel = TimerWheel()
+    wheel.add(1_000, 0)
+    wheel.recall(1_000, 1, b"key")
+    for at in (2, 3):
+        assert wheel.next_to_roll(2) == (1_000, at - 2)
+        wheel.rolled()
+        wheel.check_invariants()
+    assert wheel.next_to_roll(2) is None and len(wheel) == 0 and wheel.first_offset() == 2
+    wheel.add(1_000, 2)
+    wheel.recall(1_000, 3, b"key")
+    wheel.begin_phase(1_000)
+    assert wheel.next_due() == (1_000, 2) and wheel.is_recalled(1_000, b"key")
+
+
 def test_ten_thousand_timers_need_little() -> None:
     wheel = TimerWheel()
     for at in range(10_000):

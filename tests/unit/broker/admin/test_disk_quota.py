@@ -41,6 +41,7 @@ def retention_of(
         settings_of(**settings),
         held_offset=lambda: 1 << 60,
         on_emptied=nothing,
+        roll_timers=lambda log_offset: None,
         usage=lambda _: used,
         size=lambda path: size if isinstance(size, int) else size[path],
     )

@@ -119,7 +119,13 @@ def retention_of(
         pass
 
     return RetentionService(
-        store, gate, made, held_offset=lambda: held, on_emptied=on_emptied or nothing, usage=usage
+        store,
+        gate,
+        made,
+        held_offset=lambda: held,
+        on_emptied=on_emptied or nothing,
+        roll_timers=lambda log_offset: None,
+        usage=usage,
     )
 
 

@@ -94,8 +94,8 @@ KINDS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "a log file that continues none": (
         lambda root: shutil.copy(log_file(root), root / "commitlog" / f"{5 * LOG_BYTES:020d}"),
         {},
-        "behind it are missing after a power failure or a fault of the disk, or its name is wrong: restore "
-        "its files from a copy, or stop the broker and run keelmq repair --resync",
+        "behind it are missing after a power failure or a fault of the disk, or its name is wrong: the "
+        "messages at",
     ),
     "a hole between two log files": (
         lambda root: shutil.copy(log_file(root), root / "commitlog" / f"{2 * LOG_BYTES:020d}"),

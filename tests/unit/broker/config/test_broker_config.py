@@ -114,12 +114,6 @@ def test_a_bound_address_is_the_announced_one() -> None:
     assert detect_address("0.0.0.0", ("127.0.0.1:9876",)) == "127.0.0.1"
 
 
-def test_timers_that_outlive_the_log() -> None:
-    assert not [line for line in load({"namesrvAddr": "a:1"}).warnings() if "timer" in line]
-    (line,) = load({"namesrvAddr": "a:1", "fileReservedTime": "48"}).warnings()
-    assert "timerMaxDelaySec 259200 is above fileReservedTime 48 h" in line
-
-
 @pytest.mark.parametrize(
     ("key", "text", "refused"), [("brokerPermission", "4", "9"), ("timerPrecisionMs", "100", "5")]
 )

@@ -65,7 +65,6 @@ RULES = [
         "controllerHeartBeatTimeoutMills 1000 is below 1111",
         is_refused=False,
     ),
-    Rule("timerMaxDelaySec", {"fileReservedTime": "71"}, "is above fileReservedTime 71 h", is_refused=False),
     Rule("maxCommitLogBytes", {"maxCommitLogBytes": "8000"}, "less than two files"),
     Rule(
         "quotaPercentForDiskPartition",
@@ -83,6 +82,7 @@ RULES = [
 EQUAL = {"mappedFileSizeCommitLog", "messageDelayLevel", "timerPrecisionMs"}
 """Their descriptions say: equal on all replicas."""
 EXPLAINED = {
+    "timerMaxDelaySec": "longer timers are rolled, so any value fits",
     **dict.fromkeys(
         ("aclEnable", "auditPath", "usersPath", "tls.config.file", "backupPath", "isolateLogEnable"),
         "says where a file is",
