@@ -15,6 +15,7 @@ from broker.message.record import BLANK
 from broker.store.log_check import check_file
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import ResponseCode
+from keelmq.remoting.frame import FRAME_BYTES_MAX
 from keelmq.remoting.operation import Call, CommandError, OperationTable, Reply
 from keelmq.remoting.operations.store_copies import (
     READ_LOG,
@@ -24,8 +25,9 @@ from keelmq.remoting.operations.store_copies import (
 )
 from keelmq.runtime.tasks import finished_in_thread
 
-RECORD_BYTES_MAX = 12 << 20
-"""A larger record does not fit into a frame, with its header. RocketMQ's maxMessageSize is 4 MiB."""
+RECORD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
+"""A larger record does not fit into a frame with a header: one of a broker of RocketMQ whose maxMessageSize is
+larger than 16,000,000, which no client gets in a frame of that size either."""
 
 
 FOUND_MAX = 32
@@ -149,5 +151,8 @@ def _sound(file: int, base: int, start: int, stop: int, file_end: int, file_byte
     if first.fault:
         return _Read(bad_end=first.end)
     if size > RECORD_BYTES_MAX:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, f"the record at {start} is too large for an answer")
+        raise CommandError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the record at {start} has {size} bytes, more than a frame: keelmq repair --resync copies it",
+        )
     return _Read(bad_end=start + size)  # BODYCRC is right, the checksum of the whole record is not

@@ -11,11 +11,16 @@ from msgspec.structs import replace
 from broker.healing import service
 from broker.healing.journal import FILE_NAME, HealJournal
 from broker.message.lost_record import lost_records
+from broker.message.record import PROPERTIES_BYTES_MAX
 from broker.store.damage import DamagedRange
+from keelmq.remoting.command import response_frame
 from keelmq.remoting.operation import Reply
 from tests.support.healing import DirectClient, Replica, flip, group_of, healer_of, log_of
 from tests.support.store_disk import After, StoreDisk, Torn
-from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
+from tests.support.store_parts import BORN_HOST, FILE_BYTES, TOPIC, bodies, crash, open_store, put
+
+BODY_BYTES_MAX = 16_000_000
+"""The largest maxMessageSize."""
 
 
 def hurt(replica: Replica, first: int, last: int) -> DamagedRange:
@@ -58,6 +63,41 @@ async def test_each_replica_gives_what_it_has(tmp_path: Path) -> None:
     assert log_of(mine.store) == sound and not mine.store.damage
     assert await healer_of(left, DirectClient(replicas), ["2", "0"]).heal(left.store.damage.ranges)
     assert log_of(left.store) == sound and not left.store.damage
+    end(*replicas)
+
+
+async def test_the_largest_record_that_a_broker_takes(tmp_path: Path) -> None:
+    """It is larger than an answer usually is, and has to fit into a frame. So has what is around it."""
+    files = {"commit_log_file_bytes": 40 << 20}
+    mine, other = replicas = group_of(tmp_path, 2, messages=4, **files)
+    for each in replicas:
+        each.store.become_master()
+    large, properties = (
+        random.Random(5).randbytes(BODY_BYTES_MAX),
+        b"a\x01" + b"b" * (PROPERTIES_BYTES_MAX - 2),
+    )
+    for body in (b"before", large, large, b"behind"):
+        for each in replicas:
+            each.store.put(TOPIC, 0, body, properties, 0, 0, 1_000, BORN_HOST, 0, 0, 1_000)
+    for each in replicas:
+        each.store.set_confirm_offset(each.store.commit_log.max_offset)
+    sound, end_offset = log_of(other.store), mine.store.confirm_offset
+    start = mine.places[-1][1]
+    for offset in range(start + 50, end_offset, 1 << 20):
+        flip(mine.store, offset)
+    mine.store.damage.add(start, end_offset, "test")
+    client = DirectClient(replicas)
+    sizes = list[int]()
+
+    def in_a_frame(reply: Reply) -> Reply:
+        sizes.append(len(response_frame(1, 0, None, reply.header, reply.body)))
+        return reply
+
+    client.forged = in_a_frame
+    healer = healer_of(mine, client, ["1"])
+    assert await healer.heal(mine.store.damage.ranges), healer.verdicts
+    assert log_of(mine.store) == sound and not mine.store.damage
+    assert max(sizes) > BODY_BYTES_MAX and len(sizes) >= 4
     end(*replicas)
 
 

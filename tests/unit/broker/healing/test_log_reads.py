@@ -136,7 +136,7 @@ async def test_a_record_that_fits_into_no_answer_is_not_called_damaged(tmp_path:
     offset, end, _ = put(store, bytes(RECORD_BYTES_MAX))
     store.set_confirm_offset(store.commit_log.max_offset)
     reads = LogReads(store, epochs=Epochs, broker_name="b")
-    with pytest.raises(CommandError, match="too large"):
+    with pytest.raises(CommandError, match="keelmq repair --resync"):
         await read(reads, offset, end)
     assert not store.damage
     crash(store)
