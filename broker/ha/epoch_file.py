@@ -75,34 +75,47 @@ class EpochFile:
 
     def load(self) -> Epochs:
         """Returns the newest epochs on disk, and changes nothing; no epochs if there never was a file. Raises
-        EpochFileError if the file is damaged, or missing beside its .bak or a used write-ahead file."""
+        EpochFileError if the file is damaged, or missing beside its .bak or a used write-ahead file, or if
+        that one was truncated and may have had a newer version."""
         content = self._content()
         pending = self._pending(content)
+        is_cut_short = pending is None and self._wal.is_cut_short()
+        older = self._backup
         try:
             if pending is not None:
                 return decode_epochs(pending)
             if content is not None:
-                return decode_epochs(content)
-            if not self._backup.exists() and not self._wal.was_used():
+                found = decode_epochs(content)
+                if not is_cut_short:
+                    return found
+                older = self.path
+            if is_cut_short:
+                fault = f"{self._wal.path.name} was truncated, and may have had a newer version"
+            elif not self._backup.exists() and not self._wal.was_used():
                 return Epochs()
-            beside = self._backup if self._backup.exists() else self._wal.path
-            fault = f"missing, although {beside.name} exists"
+            else:
+                beside = self._backup if self._backup.exists() else self._wal.path
+                fault = f"missing, although {beside.name} exists"
         except ValueError as error:
             fault = str(error)
         hint = (
-            f" {self._backup} has the version before the last change; it is right only if no epoch has begun"
+            f" {older} has the version before the last change; it is right only if no epoch has begun"
             " since then"
         )
         raise EpochFileError(
             f"{self.path}: {fault}. Restore it, or use `keelmq repair` on the stopped broker."
-            + (hint if self._backup.exists() else "")
+            + (hint if older.exists() else "")
         )
 
     def load_older(self) -> Epochs:
-        """Returns the newest epochs that can be read although load() fails, for a repair: of the record, or
-        of the .bak. They may lack the last epoch. Raises OSError, ValueError."""
-        record = self._wal.read()
-        return decode_epochs(self._backup.read_bytes() if record is None else record.content)
+        """Returns the newest epochs that can be read although load() fails, for a repair: of the record, of
+        the file, or of the .bak. They may lack the last epoch. Raises OSError, ValueError."""
+        record, content = self._wal.read(), self._content()
+        if record is not None:
+            return decode_epochs(record.content)
+        if content is not None and _is_readable(content):
+            return decode_epochs(content)
+        return decode_epochs(self._backup.read_bytes())
 
     def _content(self) -> bytes | None:
         try:

@@ -10,8 +10,15 @@
 All integers are big-endian. The file has a fixed size, and its blocks are written once before they are used,
 so fdatasync of a record writes the record alone. A new or a renamed file needs commits of the file system's
 journal, which also write what others have changed. A record that was torn has another checksum.
+
+The record is there twice, at byte 0 and at byte WAL_BYTES, because a disk may damage one copy: between an
+election and the next replacement of the epoch file, the newest version is nowhere else. The second copy
+counts only if the first one is damaged. It may then be older, if a power failure came between both: but then
+the new version was not acknowledged, and the old one is in the epoch file. Earlier releases wrote and removed
+the first copy alone, so where that one was removed, the second one does not count.
 """
 
+import logging
 import os
 import struct
 import zlib
@@ -20,13 +27,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keelmq.runtime.durable_file import sync_directory
+from keelmq.runtime.durable_file import replace_file, sync_directory
+
+logger = logging.getLogger(__name__)
 
 WAL_BYTES: Final = 16_384
+"""Of one copy."""
+FILE_BYTES: Final = 2 * WAL_BYTES
+PAGE_BYTES: Final = 4_096
 MAGIC: Final = b"KEELEPO1"
 HEAD: Final = struct.Struct(">8sI")
 BODY: Final = struct.Struct(">qII")
 CONTENT_BYTES_MAX: Final = WAL_BYTES - HEAD.size - BODY.size
+_NO_RECORD: Final = bytes(HEAD.size)
 
 
 class Base(NamedTuple):
@@ -80,12 +93,18 @@ class EpochWal:
     def prepare(self) -> None:
         """Creates the file, or completes one that is too short. Then name and content are durable, also what
         a process wrote that was killed before it could sync."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not self.path.exists():  # never there in part: one that is short was truncated
+            replace_file(self.path, bytes(FILE_BYTES), keep_backup=False)
+            return
+        file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(file).st_size
-            if size < WAL_BYTES:
-                _write_all(file, bytes(WAL_BYTES - size), size)
+            if size < FILE_BYTES:
+                try:
+                    _write_all(file, bytes(FILE_BYTES - size), size)
+                except OSError:  # one of an earlier release may have a record that is to be used
+                    if size < WAL_BYTES:
+                        raise
             os.fsync(file)
         finally:
             os.close(file)
@@ -93,18 +112,31 @@ class EpochWal:
 
     def read(self) -> EpochRecord | None:
         """Returns the record; None: there is none, or no file."""
+        data = self._content()
+        first = decode_record(data[:WAL_BYTES])
+        if first is not None or _is_removed(data):
+            return first
+        second = decode_record(data[WAL_BYTES:])
+        if second is not None:
+            logger.error("%s is damaged, its second copy is used", self.path)
+        return second
+
+    def is_cut_short(self) -> bool:
+        """Whether the file was truncated, and may have had a record."""
+        data = self._content()
+        has_record = decode_record(data[:WAL_BYTES]) is not None
+        return self.path.exists() and len(data) < WAL_BYTES and not has_record and data[:1] != b"\0"
+
+    def _content(self) -> bytes:
         try:
             with open(self.path, "rb") as file:
-                return decode_record(file.read(WAL_BYTES))
+                return file.read(FILE_BYTES)
         except FileNotFoundError:
-            return None
+            return b""
 
     def was_used(self) -> bool:
         """Whether a record was ever written: clear() leaves its content."""
-        try:
-            return any(self.path.read_bytes())
-        except FileNotFoundError:
-            return False
+        return any(self._content())
 
     def write(self, record: EpochRecord) -> None:
         """Overwrites the record. The file must be there."""
@@ -113,7 +145,7 @@ class EpochWal:
     def clear(self) -> None:
         """Removes the record. Without a file there is nothing to do."""
         try:
-            self._overwrite(bytes(HEAD.size))
+            self._overwrite(_NO_RECORD)
         except FileNotFoundError:
             return
 
@@ -121,9 +153,15 @@ class EpochWal:
         file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             _write_all(file, data, 0)
+            _write_all(file, data, WAL_BYTES)
             os.fdatasync(file)
         finally:
             os.close(file)
+
+
+def _is_removed(data: bytes) -> bool:
+    """Whether clear() has removed the first copy, which leaves its content; a zeroed page has none."""
+    return data.startswith(_NO_RECORD) and any(data[:PAGE_BYTES])
 
 
 def _write_all(file: int, data: bytes, offset: int) -> None:

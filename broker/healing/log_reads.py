@@ -26,8 +26,8 @@ from keelmq.remoting.operations.store_copies import (
 from keelmq.runtime.tasks import finished_in_thread
 
 RECORD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
-"""A larger record does not fit into a frame with a header: one of a broker of RocketMQ whose maxMessageSize is
-larger than 16,000,000, which no client gets in a frame of that size either."""
+"""A larger record does not fit into a frame with a header, here or on its way to a client. A broker of
+RocketMQ has some if its maxMessageSize was above 16,000,000."""
 
 
 FOUND_MAX = 32

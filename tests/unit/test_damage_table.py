@@ -28,7 +28,12 @@ EPOCHS = (
     f"{HA}test_damaged_epochs.py::test_epochs_are_the_newest_or_a_fault",
     f"{HA}test_damaged_epochs.py::test_damage_while_the_broker_runs_is_overwritten",
 )
-WAL = (EPOCHS[0], f"{HA}test_epoch_file_ahead.py::test_without_a_write_ahead_file_saves_are_direct")
+WAL = f"{HA}test_damaged_epochs.py::test_a_version_that_is_in_the_write_ahead_file_only_survives_there"
+CUT_WAL = (
+    f"{HA}test_damaged_epochs.py::test_a_truncated_write_ahead_file_is_a_fault_if_it_may_have_had_a_version",
+    f"{HA}test_damaged_epochs.py::test_a_truncated_write_ahead_file_without_a_version_is_no_fault",
+)
+NO_WAL = f"{HA}test_epoch_file_ahead.py::test_without_a_write_ahead_file_saves_are_direct"
 IDENTITY = "tests/unit/broker/controller_mode/test_broker_id_registration.py::"
 TABLE = (
     f"{META}test_a_damaged_table_is_never_taken_for_the_truth",
@@ -90,7 +95,11 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "queueEnds": same(f"{FILES}test_damaged_ends_of_queues_are_not_used"),
     "index": same(INDEX, SIGBUS),
     "epochFileCheckpoint": same(*EPOCHS),
-    "epochFileCheckpoint.wal": same(*WAL),
+    "epochFileCheckpoint.wal": {
+        **same(EPOCHS[0], WAL),
+        "truncated": (EPOCHS[0], *CUT_WAL),
+        "lost": (EPOCHS[0], NO_WAL),
+    },
     ".broker.meta": {
         **same(f"{IDENTITY}test_a_damaged_identity_is_refused"),
         "lost": (f"{IDENTITY}test_a_lost_identity_is_named",),

@@ -70,7 +70,7 @@ def test_the_path_of_a_save_has_one_sync(tmp_path: Path) -> None:
     seen: list[str] = []
     with StoreDisk(tmp_path).watched(lambda operation, path: seen.append(f"{operation} {path.suffix}")):
         file.save_ahead(B)
-    assert seen == ["pwrite .wal", "fdatasync .wal"]
+    assert seen == ["pwrite .wal", "pwrite .wal", "fdatasync .wal"]
 
 
 @pytest.mark.parametrize("main", [None, A, C])

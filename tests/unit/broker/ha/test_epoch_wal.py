@@ -8,6 +8,7 @@ import pytest
 
 from broker.ha.epoch_wal import (
     CONTENT_BYTES_MAX,
+    FILE_BYTES,
     WAL_BYTES,
     Base,
     EpochRecord,
@@ -68,21 +69,21 @@ def test_the_file_is_made_once_and_keeps_its_record(tmp_path: Path) -> None:
     assert not wal.path.exists(), "nothing to remove is no reason for a file"
     wal.prepare()
     assert wal.path == tmp_path / "sub" / "epochFileCheckpoint.wal"
-    assert wal.path.read_bytes() == bytes(WAL_BYTES)
+    assert wal.path.read_bytes() == bytes(FILE_BYTES)
     for record in RECORDS:
         wal.write(record)
         wal.prepare()
         assert wal.read() == record
     wal.clear()
     assert wal.read() is None
-    assert wal.path.stat().st_size == WAL_BYTES
+    assert wal.path.stat().st_size == FILE_BYTES
 
 
 def test_a_file_that_was_not_completed_is_completed(tmp_path: Path) -> None:
     wal = EpochWal(tmp_path / "w")
     wal.path.write_bytes(encode_record(RECORDS[1]))
     wal.prepare()
-    assert (wal.read(), wal.path.stat().st_size) == (RECORDS[1], WAL_BYTES)
+    assert (wal.read(), wal.path.stat().st_size) == (RECORDS[1], FILE_BYTES)
 
 
 def test_a_disk_that_writes_in_pieces(tmp_path: Path) -> None:

@@ -196,7 +196,9 @@ def test_a_disk_too_full_for_a_write_ahead_file_is_no_reason_to_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     epochs, _ = log_epochs(tmp_path)
-    with patch("os.pwrite", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+    with patch(
+        "broker.ha.epoch_wal.replace_file", side_effect=OSError(errno.ENOSPC, "No space left on device")
+    ):
         epochs.load()
     assert epochs.fault is None
     assert "Role changes take longer without this file" in caplog.text
