@@ -25,6 +25,9 @@ async def truncate_partial_record(store: ReplicatedStore) -> int:
     """Removes a partial record at the end, and finishes a truncation that was interrupted. Returns the log's
     end; then every record of the log is whole, and the next offset of every queue is known.
 
+    Confirmed records at the end that are damaged stay, and so does all behind them: without them this replica
+    might be elected with less than was acknowledged. They are damaged ranges then, which are healed.
+
     Reads what arrived after the last scan of the dispatcher, no more. Raises OSError if the truncation is not
     on disk; nothing may be written before another call has succeeded.
     """
@@ -34,8 +37,8 @@ async def truncate_partial_record(store: ReplicatedStore) -> int:
             store.end_cut()
         await scan_to_end(store)
         end, log_end = store.scanned_offset, store.commit_log.max_offset
-        if end == log_end:
-            return end
+        if end == log_end or store.name_tail_damage():
+            return log_end
         plan = await in_slices(store.plan_cut(end))
         if not store.is_cutting and (end, log_end) == (store.scanned_offset, store.commit_log.max_offset):
             store.begin_cut(end, plan)

@@ -193,6 +193,10 @@ class ReplicatedStore(Protocol):
         """Returns why the log must not be cut at scanned_offset; "": nothing confirmed would be lost."""
         ...
 
+    def name_tail_damage(self) -> bool:
+        """Adds what tail_fault() tells to `damage`. Returns whether it tells any."""
+        ...
+
     @property
     def scan_behind(self) -> bool:
         """Whether bytes were received that scan() has not read."""

@@ -44,9 +44,11 @@ def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
             continue
         if queue.topic in SCHEDULED_TOPICS:
             tags_code = store.delay_levels.queue_code(queue.topic, properties, stored)
-        if queue.min_offset <= number < queue.max_offset:
-            if queue.unit(number)[1] in (0, FILLER_SIZE):
+        if number < queue.max_offset:
+            if queue.has_filler(number):
                 store.rewrite_unit(queue, number, offset, size, tags_code)
+                if number < queue.min_offset:  # a new master has begun this queue behind it
+                    queue.begin_with(number)
                 count += 1
         elif number == queue.max_offset and offset >= queue.log_end_offset():
             queue.append(number, offset, size, tags_code)

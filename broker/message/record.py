@@ -279,12 +279,27 @@ def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = 
 
 def is_incomplete(buffer: Buffer, offset: int) -> bool:
     """Returns whether a buffer, which begins at this CommitLog offset, ends in the middle of its first
-    record."""
+    record. The lengths in a record must not contradict its size, as far as the buffer has them."""
     if len(buffer) < HEADER_BYTES:
         return True
-    size, magic, *_, own_offset, _, _ = _HEAD.unpack_from(buffer)
-    is_record = magic == MAGIC_BLANK or (magic in (MAGIC_V1, MAGIC_V2) and own_offset == offset)
-    return is_record and len(buffer) < size
+    size, magic, *_, own_offset, sys_flag, _ = _HEAD.unpack_from(buffer)
+    if magic == MAGIC_BLANK:
+        return len(buffer) < int(size)
+    if magic not in (MAGIC_V1, MAGIC_V2) or own_offset != offset or len(buffer) >= size:
+        return False
+    at = HEADER_BYTES + 12 * bool(sys_flag & BORN_HOST_V6) + 12 * bool(sys_flag & STORE_HOST_V6)
+    if len(buffer) < at:
+        return True
+    width, body_bytes = 1 if magic == MAGIC_V1 else 2, _UNPACK_I32(buffer, at - 4)[0]
+    at += body_bytes
+    if body_bytes < 0 or at + width + 2 >= size:
+        return False
+    if len(buffer) < at + width:
+        return True
+    at += width + (buffer[at] if width == 1 else _UNPACK_I16(buffer, at)[0])
+    if at + 2 > size:
+        return False
+    return len(buffer) < at + 2 or bool(at + 2 + _UNPACK_I16(buffer, at)[0] == size)
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -37,11 +37,12 @@ from broker.message.record_scan import (
 )
 from broker.store.cut_store import CuttableStore
 from broker.store.indexing import catch_up_index, keyed
-from broker.store.log_check import past_damage
+from broker.store.log_check import past_damage, why_bad
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.recovery import damaged_at
+from broker.store.unread_numbers import UnreadNumbers
 from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class DispatchingStore(CuttableStore):
     on_queue: Callable[[str, int], None]
     delay_levels: DelayLevels
     dispatch_fault: str
+    unread: UnreadNumbers
     last_store_timestamp: int
     _queued: deque[Unit | DispatchRequest]
     _queued_in_requests: int
@@ -209,9 +211,9 @@ class DispatchingStore(CuttableStore):
         view = self.commit_log.view(offset, self.commit_log.file_bytes, end=stop)
         parsed = parser(view, 0, len(view), offset=offset)
         if parsed is None:
-            log, whole_end = self.commit_log, min(len(view), self._durable_end - offset)
-            may_be_cut = not self.is_master and self._durable_end > log.max_offset
-            parsed = damaged_at(view, 0, whole_end, offset, log, self.damage, may_be_cut=may_be_cut)
+            whole_end = min(len(view), self._durable_end - offset)
+            may_be_cut = not self.is_master and self._durable_end > self.commit_log.max_offset
+            parsed = self._past_damage(view, whole_end, offset, may_be_cut=may_be_cut)
         if parsed is None:
             return 0
         end, keys = offset + parsed[0], list[Keyed]()
@@ -270,6 +272,7 @@ class DispatchingStore(CuttableStore):
                         queue.next_offset = max(queue.next_offset, place[NEXT])
                         if self._changed is not None:
                             self._changed.add(queue)
+                        queue.seen_to = found.end
                     self._scanned_to, count = found.end, found.records
                 else:
                     self._scan_singly_to = found.end
@@ -290,8 +293,7 @@ class DispatchingStore(CuttableStore):
         parsed = parse(view, 0, len(view), offset=offset)
         if parsed is None:
             confirmed_end = min(len(view), self.confirm_offset - offset)
-            log, damage = self.commit_log, self.damage
-            parsed = damaged_at(view, 0, confirmed_end, offset, log, damage, may_be_cut=True)
+            parsed = self._past_damage(view, confirmed_end, offset, may_be_cut=True)
         if parsed is None:
             return 0
         if parsed[1]:
@@ -299,12 +301,21 @@ class DispatchingStore(CuttableStore):
         self._scanned_to = offset + parsed[0]
         return 1
 
+    def _past_damage(self, view: memoryview, end: int, offset: int, *, may_be_cut: bool) -> Parsed | None:
+        """Does damaged_at() at the beginning of the view, and remembers whose queue offsets are not known."""
+        log, damage = self.commit_log, self.damage
+        parsed = damaged_at(view, 0, end, offset, log, damage, may_be_cut=may_be_cut)
+        if parsed is not None and not parsed[1]:
+            self.unread.passed(offset, offset + parsed[0])
+        return parsed
+
     def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
         """Whether the record at `offset` has a QUEUEOFFSET that cannot be; then it is a damaged range."""
         if may_have(queue, parsed[3], offset):
             return False
         text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
         self.damage.add(offset, offset + parsed[0], f"{text}, which has {queue.max_offset} messages")
+        self.unread.passed(offset, offset + parsed[0])
         return True
 
     def reserve(self, parsed: Parsed, sys_flag: int, *, offset: int) -> None:
@@ -315,22 +326,39 @@ class DispatchingStore(CuttableStore):
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
             if self._changed is not None:
                 self._changed.add(queue)
+            queue.seen_to = max(queue.seen_to, offset + parsed[0])
 
     def tail_fault(self) -> str:
         """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that
         did not arrive whole, which nobody has acknowledged. Confirmed bytes that are anything else were whole
         once."""
-        log, offset = self.commit_log, self.scanned_offset
-        if offset >= self.confirm_offset:
-            return ""
-        view = log.view(offset, log.file_bytes)
-        is_last = past_damage(log, view, 0, len(view), offset, may_be_cut=False) is None
-        if is_last and is_incomplete(view, offset):
+        found = self._tail_damage()
+        if found is None:
             return ""
         return (
-            f"the log is damaged: there is no record at {offset}, and it was confirmed up to"
+            f"the log is damaged: there is no record at {found[0]}, and it was confirmed up to"
             f" {self.confirm_offset}; another replica may have it"
         )
+
+    def _tail_damage(self) -> tuple[int, int] | None:
+        """Returns the confirmed bytes behind scanned_offset that are damaged, as far as it is known."""
+        log, offset = self.commit_log, self.scanned_offset
+        if offset >= self.confirm_offset:
+            return None
+        view = log.view(offset, log.file_bytes)
+        past = past_damage(log, view, 0, len(view), offset, may_be_cut=False)
+        if past is None and is_incomplete(view, offset):
+            return None
+        return offset, self.confirm_offset if past is None else offset + past[0]
+
+    def name_tail_damage(self) -> bool:
+        """Adds the damage that tail_fault() tells to `damage`, so that it is healed. Returns whether there is
+        any."""
+        found = self._tail_damage()
+        if found is not None:
+            log = self.commit_log
+            self.damage.add(*found, why_bad(log.view(found[0], log.file_bytes), found[0]))
+        return found is not None
 
     def _scan_again(self) -> None:
         """To be called when the next_offset of every queue is its max_offset: what is not dispatched will be

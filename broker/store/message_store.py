@@ -18,7 +18,7 @@ from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
 from broker.store.damage import DamagedRanges
-from broker.store.dispatching import DispatchingStore, Unit
+from broker.store.dispatching import DispatchingStore, Unit, may_have
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import Append, InnerMessage, put_single
 from broker.store.log.commit_log import CommitLog
@@ -48,6 +48,7 @@ from broker.store.settings import StoreConfig as StoreConfig
 from broker.store.settings import TopicLike
 from broker.store.store_check import check_store
 from broker.store.store_flusher import StoreFlusher
+from broker.store.unread_numbers import UnreadNumbers
 from broker.store.whole_reading import whole_part
 from keelmq.runtime.clock import now_ms, wall_ms
 
@@ -108,6 +109,7 @@ class MessageStore(DispatchingStore):
             topics,
         )
         self._queues = self.queues.table
+        self.unread = UnreadNumbers(commit_log, self.damage, self.queues, may_have)
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
         self.find_queue = self.queues.find
         self.max_queue_offset, self.min_queue_offset = self.queues.max_offset, self.queues.min_offset
@@ -189,6 +191,7 @@ class MessageStore(DispatchingStore):
             between()
         (self.root / ENDS_NAME).unlink(missing_ok=True)
         self._durable_end = _NEVER
+        self.unread.loaded()
         self.log_check.loaded(start if self.config.check_crc_on_recover else end)
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed
@@ -279,8 +282,10 @@ class MessageStore(DispatchingStore):
 
     def become_master(self) -> None:
         """Allows put() from now on. Truncates an incomplete record at the log's end first, and reads records
-        that scan() has not read; the event loop has both done before."""
+        that scan() has not read; the event loop has both done before. Queues leave out the queue offsets that
+        damaged records may have had."""
         self.truncate_half_message()
+        self.unread.skip()
         self.is_master = True
         self.confirm_times.clear()
         self._forget_queued()
@@ -290,6 +295,7 @@ class MessageStore(DispatchingStore):
         if self.is_master:
             self._scanned_to = self._looked_at = self.commit_log.max_offset
         self.is_master = False
+        self.queues.first_offset = 0
         self.confirm_times.clear()
         self._forget_queued()
 

@@ -73,6 +73,7 @@ class ConsumeQueue:
         "next_offset",
         "put_bytes",
         "queue_id",
+        "seen_to",
         "size_counts",
         "topic",
         "waiters",
@@ -84,6 +85,7 @@ class ConsumeQueue:
         self.key_prefix_hash = java_hash(f"{topic}#")
         self.file_bytes = file_bytes
         self.min_offset = self.max_offset = self.next_offset = 0
+        self.seen_to = 0  # a scan has found no record of the queue behind this CommitLog offset
         self.put_bytes = 0  # of records that got a unit since the start
         self.size_counts: list[int] = []  # of the topic; QueueTable sets it
         self.waiters: dict[Callable[[], None], int] = {}  # callback -> wanted offset; see QueueTable
@@ -224,13 +226,20 @@ class ConsumeQueue:
         self.put_bytes += log_bytes
 
     def rewrite(self, number: int, log_offset: int, size: int, tags_code: int) -> None:
-        """Replaces the unit `number`, which the queue has; sync() makes it durable. OSError: no room."""
+        """Replaces the unit `number`, which the files have; sync() makes it durable. OSError: no room."""
         assert self._first_unit() <= number < self.max_offset
         position = number * UNIT_BYTES
         file = self._files[(position - self._files[0].start_offset) // self.file_bytes]
         file.reserve(position - file.start_offset, UNIT_BYTES)
         _PACK(file.map, position - file.start_offset, log_offset, size, tags_code)
         self._synced_end = min(self._synced_end, position)
+
+    def begin_with(self, number: int) -> None:
+        """The unit `number`, in front of min_offset, has a record now, which was not known before: the queue
+        begins there. Consumers pass fillers behind it. OSError: no room."""
+        for each in range(number + 1, self.min_offset):
+            self.rewrite(each, *UNIT.unpack(GAP_FILLER))
+        self.min_offset = number
 
     def _make_room(self, position: int) -> None:
         """Reserves the blocks of the next units. Files are sparse, since most queues never fill one."""
@@ -324,8 +333,15 @@ class ConsumeQueue:
 
     def go_on_from(self, end: int) -> None:
         """At a new master: if the queue has no record, dispatched or not, its next queue offset is `end`."""
-        if self.min_offset == self.max_offset == self.next_offset < end:
+        has_record = self.min_offset < self.max_offset or (
+            self.seen_to and self.max_offset < self.next_offset
+        )
+        if not has_record and self.next_offset < end:
             self.next_offset = end
+
+    def has_filler(self, number: int) -> bool:
+        """Whether the files have a filler there, or a unit that was never written."""
+        return self._first_unit() <= number < self.max_offset and self.unit(number)[1] in (0, FILLER_SIZE)
 
     # -- cutting -----------------------------------------------------------------------------------------
 
@@ -342,7 +358,7 @@ class ConsumeQueue:
             jobs = self._cut_files(keep * UNIT_BYTES)
             self.max_offset = keep
             self.min_offset = min(self.min_offset, keep)
-        self.next_offset = self.max_offset
+        self.next_offset, self.seen_to = self.max_offset, 0
         return jobs
 
     def needs_cut(self, log_offset: int) -> bool:
@@ -453,7 +469,7 @@ class ConsumeQueue:
         jobs: list[Job] = [partial(self._delete, file) for file in reversed(self._files)]
         self._files = []
         self._use_last_file()
-        self.min_offset = self.max_offset = self.next_offset = 0
+        self.min_offset = self.max_offset = self.next_offset = self.seen_to = 0
         forget = partial(shutil.rmtree, self.directory, ignore_errors=True)
         return [*jobs, partial(self._synced_at_most, 0), forget]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from broker.message.delay_levels import SCHEDULED_TOPICS
-from broker.message.inner_batch import INNER_BATCH
+from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX
 from broker.message.record import Parsed
 from broker.message.record_scan import Places, new_place
 from broker.store.log.disk_jobs import Job
@@ -85,6 +85,10 @@ class QueueTable:
         """By topic: the large messages that this broker has stored as master."""
         self.has_batch_type: Callable[[str], bool] = topics.is_batch
         topics.on_batch_topic = self.become_batch
+        self.moved_on: dict[tuple[str, int], int] = {}
+        """The next queue offsets of queues that have left some out; see UnreadNumbers.skip()."""
+        self.first_offset = 0
+        """Queue offset of the first message of a queue that is made now, of a BatchQueue's a multiple."""
         self.woken: list[ConsumeQueue] = []
         """Queues with waiters that got a unit since the last wake()."""
         self.waiter_count = 0
@@ -124,8 +128,12 @@ class QueueTable:
         if queue is not None:
             return queue
         if sys_flag & INNER_BATCH or self.is_batch(topic):
-            return self._new_batch(topic, queue_id)
-        return self._new(topic, queue_id)
+            queue = self._new_batch(topic, queue_id)
+            queue.go_on_from(self.first_offset * MESSAGES_MAX)
+        else:
+            queue = self._new(topic, queue_id)
+            queue.go_on_from(self.first_offset)
+        return queue
 
     def of_record(
         self, parsed: Parsed, sys_flag: int, on_new: Callable[[str, int], None] | None = None
@@ -186,8 +194,10 @@ class QueueTable:
         self.get(topic, queue_id).go_on_from(end)
 
     def emptied(self, begin: int) -> Iterator[dict[tuple[str, int], int]]:
-        """Yields the next queue offsets by (topic, queueId) of queues whose messages are all deleted, after
-        each EMPTIED_AT_ONCE queues. begin: where the CommitLog begins."""
+        """Yields the next queue offsets by (topic, queueId) of queues whose messages are all deleted, and of
+        moved_on, after each EMPTIED_AT_ONCE queues. begin: where the CommitLog begins."""
+        if self.moved_on:
+            yield self.moved_on
         queues = self.each() if begin else []
         for at in range(0, len(queues), EMPTIED_AT_ONCE):
             few = queues[at : at + EMPTIED_AT_ONCE]

@@ -1,5 +1,5 @@
 """A master whose log is damaged on its disk: a replica gets what is in front of the damage, and waits there
-until it is healed."""
+until it is healed. A replica whose newest records are damaged keeps them, and goes on behind them."""
 
 from pathlib import Path
 
@@ -100,3 +100,28 @@ async def test_a_replica_whose_log_ends_in_a_record_goes_on(tmp_path: Path) -> N
         assert not master.store.damage
         await slave.follow(master, 1)
         await until(lambda: same(master, slave), "the whole log")
+
+
+@pytest.mark.parametrize("at", [2, 4, 28])
+async def test_a_replica_with_a_damaged_end_does_not_cut_it(tmp_path: Path, at: int) -> None:
+    """It counts in the SyncStateSet: elected between the cut and the copy, it would lack what was
+    acknowledged."""
+    async with group(tmp_path, 2, BY_LOOP) as (master, slave):
+        await master.lead(1)
+        await slave.follow(master, 1)
+        master.put(count=30)
+        end = master.store.commit_log.max_offset
+        await until(lambda: slave.store.confirm_offset == end, "all is confirmed")
+        await slave.service.leave_role("a test")
+        offset, size = starts(slave)[-2]
+        slave.store.dispatch_offset = slave.store._scanned_to = slave.store._looked_at = offset
+        slave.store.commit_log.view(offset, size)[at] ^= 0x40
+        await slave.follow(master, 1)
+        master.put(count=3)
+        await until(lambda: slave.store.commit_log.max_offset > end, "copied")
+        assert slave.store.cut_count == 0
+        assert [(each.start, each.end) for each in slave.store.damage.ranges] == [(offset, offset + size)]
+        slave.store.commit_log.view(offset, size)[at] ^= 0x40
+        slave.store.damage.healed(0, end)
+        await until(lambda: same(master, slave), "the same log")
+        assert slave.store.cut_count == 0

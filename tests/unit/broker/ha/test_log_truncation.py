@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from broker.ha.log_truncation import truncate_partial_record
 from broker.store.message_store import MessageStore
 from tests.support.store_parts import bodies, crash, open_store, put_many
+from tests.unit.broker.store.test_scan import pair
 
 
 def replica(root: Path, count: int = 5) -> MessageStore:
@@ -58,4 +61,33 @@ async def test_in_the_middle_of_a_record_the_whole_one_before_it_is_the_end(tmp_
     store.begin_cut(3 * size + 50)
     assert await truncate_partial_record(store) == 3 * size == store.commit_log.max_offset
     assert len(bodies(store)) == 3
+    crash(store)
+
+
+@pytest.mark.parametrize("first", [0, 3, 9])
+@pytest.mark.parametrize("at", [2, 4])
+async def test_confirmed_records_with_a_damaged_one_in_front_are_not_cut(
+    tmp_path: Path, first: int, at: int
+) -> None:
+    """A size that points behind the log's end, so more might be on its way; or another magic code. A replica
+    of the SyncStateSet must not become shorter than what is confirmed, not even for a moment."""
+    master, store = pair(tmp_path, 10)
+    end, size = master.commit_log.max_offset, master.commit_log.max_offset // 10
+    store.commit_log.view(first * size, size)[at] ^= 4
+    store.set_confirm_offset(end)
+    assert await truncate_partial_record(store) == end == store.commit_log.max_offset
+    damaged = first * size, (first + 1) * size
+    assert [(each.start, each.end) for each in store.damage.ranges] == [damaged] and store.cut_count == 0
+    put_many(master, 2)
+    data = bytes(master.commit_log.view(end, 2 * size))
+    store.commit_log.receive_view()[: len(data)] = data
+    store.commit_log.received(len(data))
+    store.set_confirm_offset(store.commit_log.max_offset)
+    store.commit_log.view(first * size, size)[at] ^= 4  # what a healing does
+    store.damage.healed(*damaged)
+    while store.dispatch(3):
+        pass
+    assert await truncate_partial_record(store) == end + 2 * size == store.scanned_offset
+    assert len(bodies(store)) == 6 and not store.tail_fault() and store.cut_count == 0
+    crash(master)
     crash(store)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from broker.message.record import (
     decode,
     encode,
     host_bytes,
+    is_incomplete,
     java_hash,
     offset_message_id,
     parse,
@@ -151,6 +153,17 @@ def test_a_flipped_body_bit_and_a_foreign_offset_are_refused() -> None:
     assert parse(flipped, 0, len(raw), offset=record.offset, check_crc=True) is None
     assert parse(flipped, 0, len(raw), offset=record.offset) is not None
     assert parse(raw, 0, len(raw), offset=record.offset + 1) is None
+
+
+def test_a_part_of_a_record_is_incomplete_unless_its_lengths_contradict_its_size() -> None:
+    for raw, record in peer_records():
+        for end in range(len(raw)):
+            assert is_incomplete(raw[:end], record.offset), end
+        assert not is_incomplete(raw, record.offset)
+        for bit in range(len(raw).bit_length(), 31):
+            (size,) = struct.unpack_from(">i", raw)
+            larger = struct.pack(">i", size | 1 << bit) + raw[4:]
+            assert not is_incomplete(larger, record.offset), "it is all there, and its size is wrong"
 
 
 def test_java_hash() -> None:

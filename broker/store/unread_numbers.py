@@ -1,0 +1,95 @@
+"""UnreadNumbers: parts of the log whose records may have had queue offsets that this store does not know.
+
+A record with a damaged header is passed over by dispatch and scan, so the queue that it belongs to ends in
+front of it here, while consumers may have had its message from another broker. A new master must not give its
+queue offset to another message (design S4). So it leaves out as many as the damaged bytes can have held, in
+each queue whose last known record lies in front of them; consumers pass the gap. What is healed by then is
+known.
+
+Owned by the event loop's thread. Invariant: other replicas take the offsets that follow the gap, because they
+count the same way (dispatching.may_have()).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from broker.message.inner_batch import MESSAGES_MAX
+from broker.message.record import HEADER_BYTES, Parsed, parse
+from broker.store.damage import DamagedRange, DamagedRanges
+from broker.store.log.commit_log import CommitLog
+from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.consume_queue import ConsumeQueue
+from broker.store.queue.queue_table import QueueTable
+
+logger = logging.getLogger(__name__)
+
+PARSED_BYTES_MAX: Final = 4 << 20
+"""A longer range counts as unread as a whole."""
+MayHave = Callable[[ConsumeQueue, int, int], bool]
+"""Whether a record of the queue can have this queue offset at this CommitLog offset."""
+
+
+class UnreadNumbers:
+    """Of one store."""
+
+    def __init__(self, log: CommitLog, damage: DamagedRanges, queues: QueueTable, may_have: MayHave) -> None:
+        self._log, self._damage, self._queues, self._may_have = log, damage, queues, may_have
+        self._passed: dict[int, int] = {}  # start -> end
+
+    def passed(self, start: int, end: int) -> None:
+        """Dispatch or scan has passed over these bytes without a header."""
+        self._passed[start] = max(end, self._passed.get(start, end))
+
+    def loaded(self) -> None:
+        """Called at the end of a start: an earlier process may have passed over what is still damaged."""
+        for each in self._damage.ranges:
+            self.passed(each.start, each.end)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Returns the ranges that are not healed, and have bytes of no header that can be read; ascending."""
+        self._passed = {
+            start: end for start, end in self._passed.items() if self._damage.overlaps(start, end) is not None
+        }
+        found = [each for each in self._damage.ranges if self._is_passed(each) and not self._is_read(each)]
+        return [(each.start, each.end) for each in found]
+
+    def _is_passed(self, damaged: DamagedRange) -> bool:
+        return any(start < damaged.end and damaged.start < end for start, end in self._passed.items())
+
+    def _is_read(self, damaged: DamagedRange) -> bool:
+        """Whether headers say what each byte of the range belongs to, and can be right: the bodies alone are
+        damaged. Their queue offsets are taken, as those of sound records are."""
+        view = self._log.view(damaged.start, min(damaged.end - damaged.start, PARSED_BYTES_MAX))
+        pos = 0
+        while pos < len(view):
+            parsed = parse(view, pos, len(view), offset=damaged.start + pos)
+            if parsed is None or not self._is_known(parsed, damaged.start + pos):
+                return False
+            pos += parsed[0]
+        return damaged.start + pos >= damaged.end
+
+    def _is_known(self, parsed: Parsed, offset: int) -> bool:
+        queue = self._queues.find(parsed[1].decode("utf-8", "replace"), parsed[2]) if parsed[1] else None
+        return queue is not None and self._may_have(queue, parsed[3], offset)
+
+    def skip(self) -> None:
+        """Lets each queue leave out the queue offsets that it may have given; at a new master, whose log was
+        scanned to its end."""
+        ranges, moved = self.ranges(), dict[tuple[str, int], int]()
+        self._queues.moved_on, self._queues.first_offset = moved, 0
+        if not ranges:
+            return
+        for queue in self._queues.each():
+            known = max(queue.seen_to, queue.log_end_offset())
+            lost_bytes = sum(end - max(start, known) for start, end in ranges if end > known)
+            if records := lost_bytes // HEADER_BYTES:
+                queue.next_offset += records * (MESSAGES_MAX if isinstance(queue, BatchQueue) else 1)
+                moved[queue.topic, queue.queue_id] = queue.next_offset
+        most = sum(end - start for start, end in ranges) // HEADER_BYTES
+        self._queues.first_offset = most
+        logger.error(
+            "no header can be read in %d damaged ranges of the log, from %d on: %d queues, and new ones,"
+            " leave out up to %d queue offsets, which messages there may have had",
+            len(ranges), ranges[0][0], len(moved), most,
+        )  # fmt: skip
