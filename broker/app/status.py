@@ -233,6 +233,6 @@ class BrokerStatus:
             ha_fault=(replication.ha.fault or "") if replication is not None else "",
             refusal=self._refusal(),
             permits_write=bool(self._config.broker_permission & PERM_WRITE),
-            log_damage=store.damage.describe(),
+            log_damage="; ".join(filter(None, (store.damage.describe(), self._metadata.lost))),
             no_room=self._no_room(),
         )

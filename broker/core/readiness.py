@@ -23,8 +23,8 @@ class BrokerReadiness(msgspec.Struct, frozen=True):
     started and not stopping. `disk_fault`: why the store cannot write. `ha_fault`: why this
     replica copies nothing. `role_fault`: why it cannot take the role that the controllers gave it. `refusal`:
     why sends are refused. `permits_write`: of brokerPermission; without it, name servers send no producer
-    here. `no_room`: why the disk takes no messages. `log_damage`: which confirmed records are damaged; the
-    others are served, so it is ready.
+    here. `no_room`: why the disk takes no messages. `log_damage`: which confirmed records are damaged, and
+    which journals of offsets a start has found lost; the other records are served, so it is ready.
     """
 
     serving: bool

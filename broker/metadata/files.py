@@ -5,6 +5,7 @@ newer one. Checksums are beside the files (file_sums.py). A journal holds the ch
 written, one line of JSON with its checksum each; a crash may leave a partial last line.
 """
 
+import contextlib
 import heapq
 import json
 import logging
@@ -223,13 +224,22 @@ def parse_json(raw: bytes) -> Mapping[str, Any]:
     return found
 
 
+GO_BACK: Final = (
+    "offsets go back by some seconds, and messages are delivered again. If another replica of the group runs,"
+    " it has them: let it become the master before this one (mqadmin electMaster)"
+)
+
+
 class Journal:
     """The changes since the file. Each is appended in one write: it survives a killed process, but not a
-    power failure."""
+    power failure. From the first one to a clean stop the file exists, empty or not, and so does a second one,
+    `mark`, which tells a start that the journal was lost."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.mark = path, path.with_name(path.name + ".used")
         self.size = 0
+        self.is_lost = False
+        """load() has found the mark alone."""
         self._fd = -1
 
     def load(self) -> list[Any]:
@@ -237,6 +247,9 @@ class Journal:
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
+            self.is_lost = self.mark.exists()
+            if self.is_lost:
+                logger.error("%s is lost: %s", self.path, GO_BACK)
             return []
         values, end = [], 0
         for line in raw.split(b"\n")[:-1]:
@@ -255,8 +268,8 @@ class Journal:
         lost = len(raw) - end
         if b"\n" in raw[end:]:
             logger.error(
-                "%s is damaged at byte %d: the changes from there on are lost, %d bytes; offsets go back "
-                "by some seconds, and messages are delivered again", self.path, end, lost,
+                "%s is damaged at byte %d: the changes from there on are lost, %d bytes; %s",
+                self.path, end, lost, GO_BACK,
             )  # fmt: skip
         else:
             logger.warning("%s: dropped %d bytes of a partial line at byte %d", self.path, lost, end)
@@ -267,6 +280,7 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.ftruncate(self._fd, self.size)
+            self.mark.touch()
         data = b"".join(b"%b #%08x\n" % (line, zlib.crc32(line)) for line in lines.split(b"\n"))
         try:
             written = os.write(self._fd, data)
@@ -281,7 +295,8 @@ class Journal:
         """Drops the first `size` bytes, whose changes the file has."""
         self.close()
         if size >= self.size:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(self.path, 0)
             self.size = 0
             return
         with self.path.open("rb") as file:
@@ -289,6 +304,13 @@ class Journal:
             rest = file.read(self.size - size)
         replace_file(self.path, rest, keep_backup=False, durable=False)
         self.size = len(rest)
+
+    def end(self) -> None:
+        """Called at a clean stop: removes a journal whose changes the file has."""
+        self.close()
+        if not self.size:
+            self.mark.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Closes the file; the next append opens it again."""

@@ -120,4 +120,7 @@ class Persistence:
                 store.flush()
             except OSError as error:
                 logger.error("cannot write %s: %s", store.path, error)
-            store.journal.close()
+            try:
+                store.journal.end()
+            except OSError as error:
+                logger.error("cannot remove %s: %s", store.journal.path, error)

@@ -18,6 +18,7 @@ from broker.metadata.core.resets import PendingResets
 from broker.metadata.core.table import Update, Version
 from broker.metadata.core.term import Term
 from broker.metadata.file_store import FileStore
+from broker.metadata.files import GO_BACK
 from broker.metadata.groups import Group, GroupTable, illegal_group, refuse_position
 from broker.metadata.notifier import Notifier
 from broker.metadata.offset_checks import OffsetChecks
@@ -394,6 +395,12 @@ class Metadata:
     def fault(self) -> str:
         """Why a table or staged offsets cannot be written; empty: they can."""
         return self._persistence.fault
+
+    @property
+    def lost(self) -> str:
+        """Journals of offsets that a start has found lost, until a master has sent the table; empty: none."""
+        found = [store.journal.path.name for store in self.journaled if store.journal.is_lost]
+        return f"lost at the start: {', '.join(found)}: {GO_BACK}" if found else ""
 
     def commit_staged(self) -> None:
         """Commits all staged offsets as one version. On a full disk they stay staged."""

@@ -385,6 +385,17 @@ class JournaledStore(MetadataStore[Row]):
             self._forget_staged()
         super()._apply(update)
 
+    def accept(self, received: MetadataUpdate) -> str | None:
+        return self._accepted(super().accept(received))
+
+    async def accept_large(self, received: MetadataUpdate) -> str | None:
+        return self._accepted(await super().accept_large(received))
+
+    def _accepted(self, refusal: str | None) -> str | None:
+        if refusal is None:  # the table is the master's, whatever was lost here
+            self.journal.is_lost = False
+        return refusal
+
     # -- writing the file --------------------------------------------------------------------------------
 
     @property

@@ -333,10 +333,7 @@ class ConsumeQueue:
 
     def go_on_from(self, end: int) -> None:
         """At a new master: if the queue has no record, dispatched or not, its next queue offset is `end`."""
-        has_record = self.min_offset < self.max_offset or (
-            self.seen_to and self.max_offset < self.next_offset
-        )
-        if not has_record and self.next_offset < end:
+        if self.min_offset == self.max_offset == self.next_offset < end:
             self.next_offset = end
 
     def has_filler(self, number: int) -> bool:

@@ -128,11 +128,11 @@ class QueueTable:
         if queue is not None:
             return queue
         if sys_flag & INNER_BATCH or self.is_batch(topic):
-            queue = self._new_batch(topic, queue_id)
-            queue.go_on_from(self.first_offset * MESSAGES_MAX)
+            queue, first_offset = self._new_batch(topic, queue_id), self.first_offset * MESSAGES_MAX
         else:
-            queue = self._new(topic, queue_id)
-            queue.go_on_from(self.first_offset)
+            queue, first_offset = self._new(topic, queue_id), self.first_offset
+        if first_offset:
+            queue.next_offset = self.moved_on[topic, queue_id] = first_offset
         return queue
 
     def of_record(
@@ -191,7 +191,11 @@ class QueueTable:
     def go_on_from(self, topic: str, queue_id: int, end: int) -> None:
         """At a new master: all messages of this queue in front of `end` were deleted, here or at another
         broker. See ConsumeQueue.go_on_from()."""
-        self.get(topic, queue_id).go_on_from(end)
+        queue = self.get(topic, queue_id)
+        if queue.seen_to or queue.max_offset or self.moved_on.get((topic, queue_id)) != queue.next_offset:
+            queue.go_on_from(end)
+        else:  # it has left out some, and has no record
+            queue.next_offset = max(queue.next_offset, end)
 
     def emptied(self, begin: int) -> Iterator[dict[tuple[str, int], int]]:
         """Yields the next queue offsets by (topic, queueId) of queues whose messages are all deleted, and of

@@ -49,7 +49,9 @@ class BrokerHealth(Health):
     not_writable: str = Field(description="why not; empty: they may")
     registered_with: list[str] = Field(description="name servers that list this broker")
     log_damage: str = Field(
-        default="", description="records that failed their checksum and are not served; empty: there are none"
+        default="",
+        description="records that failed their checksum and are not served, and lost journals of offsets; "
+        "empty: there are none",
     )
 
 

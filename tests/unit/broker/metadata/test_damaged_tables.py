@@ -213,6 +213,49 @@ def test_a_damaged_journal_ends_in_front_of_the_damage(
         put_back(tmp_path, files, times)
 
 
+@pytest.mark.parametrize("name", JOURNALED)
+def test_a_lost_journal_is_named_until_a_master_has_sent_the_table(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, versions = journaled(tmp_path, name)
+    master = open_metadata(tmp_path / "master")
+    for number in range(1, 6):
+        store = master.stores[name]
+        store.change(ROWS[name](number))
+    DAMAGE["lose"](path, random.Random(1))
+    metadata = open_metadata(tmp_path)
+    assert f"{path} is lost: offsets go back" in caplog.text and "electMaster" in caplog.text
+    assert path.name in metadata.lost and "electMaster" in metadata.lost
+    assert dict(metadata.stores[name].table.rows) == versions[0]
+    update = master.stores[name].updates_since(None)
+    assert update is not None
+    assert metadata.stores[name].accept(update) is None
+    assert not metadata.lost
+    close(metadata)
+    close(master)
+
+
+@pytest.mark.parametrize("name", JOURNALED)
+def test_a_journal_that_nobody_lost_is_not_missed(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a clean stop, a kill with an empty journal, one without any change, and in an empty directory."""
+    path, versions = journaled(tmp_path, name)
+    for end in ("kill", "written, kill", "stop", "kill"):
+        metadata = open_metadata(tmp_path)
+        assert not metadata.lost and dict(metadata.stores[name].table.rows) == versions[-1]
+        store = metadata.stores[name]
+        if end == "written, kill":
+            store.flush()
+            assert not path.stat().st_size
+        if end == "stop":
+            metadata.close()
+            assert not list(path.parent.glob("*.journal*")), "as earlier releases leave it"
+        else:
+            close(metadata)
+    assert "is lost" not in caplog.text
+
+
 def test_a_journal_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     path, versions = journaled(tmp_path, "consumerOffsets")
     lines = path.read_bytes().splitlines()
