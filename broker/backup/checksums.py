@@ -80,7 +80,11 @@ class StoreChecksums:
                 "pieces"
             )
         self._check_confirmed(start, end)
-        return LogChecksums(crcs=await self._read(start, end, lambda files: _piece_crcs(files, size)))
+        return LogChecksums(crcs=await self.crcs(start, end, size))
+
+    async def crcs(self, start: int, end: int, size: int) -> list[int]:
+        """Returns the CRC-32 of each `size` bytes of a range, confirmed or not. Raises ChecksumError."""
+        return await self._read(start, end, lambda files: _piece_crcs(files, size))
 
     async def of_records(self, request: CheckLogRecordsRequest) -> LogRecordCheck:
         """Returns which records of a range of confirmed bytes are damaged; the store remembers them. Raises

@@ -36,6 +36,7 @@ from broker.core.role import Role
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.report import status_of
 from broker.ha.service import HaService
+from broker.healing.lost_epochs import EpochFinder
 from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire, build_validators
 from keelmq.remoting.operations.broker import SendMessageRequestV2
 from keelmq.remoting.operations.broker_metadata import MetadataUpdates
@@ -116,6 +117,9 @@ class ControllerMode:
             check_master=self.slave_sync.unverified_peer,
             security=ha_security(config, parts.audit),
             watch=MasterWatch(now_ms(), lambda: self._heartbeats.beat_now()),
+            find_epochs=EpochFinder(
+                parts.store, parts.client, broker_name=config.broker_name, peers=self.replicas
+            ),
         )
         self._lease = IsolationLease(
             self.ha,

@@ -45,6 +45,7 @@ class LogEpochs:
         self._ended = 0  # of the newest version that is in force, or could not be written
         self._lock = threading.Lock()
         self._cannot_finish = False
+        self._file_fault = self._not_found = ""
 
     def load(self) -> None:
         """Reads the file and prepares its write-ahead file. Waits for the disk: call it in a thread, and once
@@ -54,7 +55,7 @@ class LogEpochs:
             self.now = self._file.load()
             self._prepare()
         except EpochFileError as error:
-            self.fault = str(error)
+            self.fault = self._file_fault = str(error)
             logger.error("replication is stopped: %s", error)
 
     def _prepare(self) -> None:
@@ -69,6 +70,27 @@ class LogEpochs:
             logger.warning("%s: %s. Role changes take longer without this file", wal_of(self.path), error)
         else:
             self._finish()
+
+    def not_found(self, why: str) -> None:
+        """Adds to `fault` why the epochs could not be found again."""
+        if why != self._not_found:
+            self._not_found = why
+            self.fault = f"{self._file_fault} Not found by the master: {why}"
+            logger.error("replication is stopped: %s", self.fault)
+
+    async def replace_lost(self, epochs: Epochs) -> None:
+        """Writes the epochs durably instead of a file that cannot be trusted, and uses them. Raises
+        OSError."""
+        assert self.fault is not None
+        await finished_in_thread(lambda: self._replace_lost(epochs))
+        self.now, self.fault = epochs, None
+        self._on_change(epochs)
+        logger.warning("%s was written again from the master's epochs: %s", self.path, epochs.pairs)
+
+    def _replace_lost(self, epochs: Epochs) -> None:
+        with self._lock:
+            self._file.save(epochs)
+        self._prepare()
 
     def begin_save(self, epochs: Epochs) -> EpochSave:
         """Returns the two steps of a change. From now on no version that was asked for earlier is written or

@@ -42,3 +42,10 @@ async def truncate_partial_record(store: ReplicatedStore) -> int:
         plan = await in_slices(store.plan_cut(end))
         if not store.is_cutting and (end, log_end) == (store.scanned_offset, store.commit_log.max_offset):
             store.begin_cut(end, plan)
+
+
+async def cut_at(store: ReplicatedStore, offset: int) -> None:
+    """Cuts the log at a record boundary; durable when it returns. Raises OSError."""
+    if offset < store.commit_log.max_offset:
+        store.begin_cut(offset, await in_slices(store.plan_cut(offset)))
+    await truncate_partial_record(store)

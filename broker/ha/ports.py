@@ -1,11 +1,12 @@
 """The settings of replication, and the protocols that it depends on: a log, a store, the broker's
 callbacks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.ha.core.epochs import Epochs
 from broker.store.cut_store import CutPlan
 from broker.store.damage import DamagedRanges
 from broker.store.log.sync_fault import SyncFault
@@ -100,6 +101,17 @@ class ReplicatedLog(Protocol):
     def sync(self) -> object:
         """Syncs the log to disk. Raises SyncError."""
         ...
+
+
+class FoundEpochs(msgspec.Struct, frozen=True):
+    """The epochs of a log whose epoch file is damaged or lost. end: the log is to be cut there."""
+
+    epochs: Epochs
+    end: int
+
+
+FindEpochs = Callable[[int], Awaitable["FoundEpochs | str"]]
+"""Finds the epochs of the log by its master, of this masterEpoch. A text: why they are not known yet."""
 
 
 class SendCheck(Protocol):

@@ -21,10 +21,18 @@ from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
 from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
-from broker.ha.log_truncation import scan_to_end, truncate_partial_record
+from broker.ha.log_truncation import cut_at, scan_to_end, truncate_partial_record
 from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership, from_body
-from broker.ha.ports import Clock, EpochPassed, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.ports import (
+    Clock,
+    EpochPassed,
+    FindEpochs,
+    FoundEpochs,
+    HaEvents,
+    HaSettings,
+    ReplicatedStore,
+)
 from broker.ha.producer_load import ProducerLoad
 from broker.ha.security import HaSecurity
 from broker.ha.slave_client import MasterCheck, SlaveClient
@@ -38,6 +46,8 @@ from keelmq.runtime.tasks import TaskSet
 logger = logging.getLogger(__name__)
 
 TICK_MS = 100
+FIND_EPOCHS_MS = 1_000
+"""Between two attempts to find the epochs of the log again."""
 
 
 class HaService:
@@ -59,6 +69,7 @@ class HaService:
         check_master: MasterCheck,
         security: HaSecurity,
         watch: MasterWatch,
+        find_epochs: FindEpochs,
         clock: Clock = now_ms,
     ) -> None:
         """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None: never sync_flush.
@@ -66,13 +77,13 @@ class HaService:
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
         slave's log was truncated from `before` to `end`. check_master(): asked before each reconnect.
-        watch: of each master that this broker follows.
+        watch: of each master that this broker follows. find_epochs: asked while the epoch file is damaged.
         """
         self.store = store
         self._commit = commit
         self._metadata_lag_ms = metadata_lag_ms
         self._on_truncated = on_truncated
-        self.check_master = check_master
+        self.check_master, self._find_epochs = check_master, find_epochs
         self.mastership: Mastership | None = None
         self.client: SlaveClient | None = None
         self.truncated_bytes = 0
@@ -267,15 +278,44 @@ class HaService:
             return
         await self.leave_role("this broker is a slave now")
         self.store.become_slave()
-        if self.log_epochs.fault is not None:
-            return
+        if self.log_epochs.fault is None:
+            self._follow(address, broker_id, master_file_bytes)
+        elif same_file_size:
+            self._role_tasks.start(
+                "epochs of the log", lambda: self._recover_epochs(epoch, address, broker_id)
+            )
+
+    async def _recover_epochs(self, epoch: int, address: tuple[str, int], broker_id: int) -> None:
+        """Repeats until the epochs of the log are known by comparison with the master's; then follows it."""
+        while self.log_epochs.fault is not None:
+            found = await self._find_epochs(epoch)
+            if isinstance(found, FoundEpochs):
+                try:
+                    await self._use_found(found)
+                except OSError as error:
+                    found = f"cannot write here: {error}"
+            if isinstance(found, str):
+                self.log_epochs.not_found(found)
+                await asyncio.sleep(FIND_EPOCHS_MS / 1000)
+        self._follow(address, broker_id, None)
+
+    async def _use_found(self, found: FoundEpochs) -> None:
+        before = self.store.commit_log.max_offset
+        await cut_at(self.store, found.end)
+        if found.end < before:
+            logger.warning("log truncated from %d to %d: the master's differs", before, found.end)
+            self.log_truncated(before, found.end)
+        await self.log_epochs.replace_lost(found.epochs)
+
+    def _follow(self, address: tuple[str, int], broker_id: int, master_file_bytes: int | None) -> None:
         self.client = client = self._new_client(address, broker_id)
-        if same_file_size:
-            self._role_tasks.start(f"HA link to {master_ha_address}", client.run)
+        host, port = address
+        if master_file_bytes in (None, self.store.commit_log.file_bytes):
+            self._role_tasks.start(f"HA link to {host}:{port}", client.run)
         else:
             client.give_up(
                 f"mappedFileSizeCommitLog is {self.store.commit_log.file_bytes} here and {master_file_bytes}"
-                f" at the master {master_ha_address}; files are copied with their ends. {STOPPED}"
+                f" at the master {host}:{port}; files are copied with their ends. {STOPPED}"
             )
 
     def _new_client(self, address: tuple[str, int], broker_id: int) -> SlaveClient:

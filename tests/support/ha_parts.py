@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import SlaveSettings
-from broker.ha.ports import HaEvents, HaSettings, ReplicatedStore
+from broker.ha.ports import FindEpochs, FoundEpochs, HaEvents, HaSettings, ReplicatedStore
 from broker.ha.security import HaSecurity
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
@@ -69,6 +69,11 @@ def slave_settings(
     )
 
 
+async def no_epochs(epoch: int) -> FoundEpochs | str:
+    """A FindEpochs that finds none."""
+    return "no master is known"
+
+
 async def any_master() -> str | None:
     """A MasterCheck that refuses no master."""
     return None
@@ -88,6 +93,7 @@ def ha_service(
     commit: GroupCommit | None = None,
     security: HaSecurity | None = None,
     watch: MasterWatch | None = None,
+    find_epochs: FindEpochs = no_epochs,
     clock: Callable[[], int] = now_ms,
 ) -> HaService:
     """A service on 127.0.0.1 whose replicas have all metadata; not started. 0: a port of the OS."""
@@ -105,5 +111,6 @@ def ha_service(
         check_master=check_master,
         security=security or HaSecurity(),
         watch=watch or MasterWatch(clock(), lambda: None),
+        find_epochs=find_epochs,
         clock=clock,
     )

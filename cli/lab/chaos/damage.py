@@ -10,7 +10,8 @@ logs of programs are never touched.
 import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,18 @@ class Ledger:
     """All damage of a run."""
 
     wounds: list[Wound] = field(default_factory=list)
+
+    def add(self, wound: Wound) -> None:
+        """Takes new damage. Where the file was damaged already, its former bytes are those before that."""
+        before = bytearray(wound.before)
+        for older in reversed(self.wounds):
+            low = max(wound.start, older.start)
+            high = min(wound.start + len(before), older.start + len(older.before))
+            if older.path == wound.path and low < high and older.is_open:
+                before[low - wound.start : high - wound.start] = older.before[
+                    low - older.start : high - older.start
+                ]
+        self.wounds.append(replace(wound, before=bytes(before)))
 
     def open_of(self, program: str) -> list[Wound]:
         """Returns the damage of a replica's log that is still there."""
@@ -119,8 +132,9 @@ class Surgeon:
         start = self._dice.randrange(size)
         if path.parent.name == LOG:
             before = _bytes_at(path, start, max(0, min(size, self._end - int(path.name)) - start))
-            self._ledger.wounds.append(Wound(self._program, path, start, before, "truncate"))
-        os.truncate(path, start)
+            self._ledger.add(Wound(self._program, path, start, before, "truncate"))
+        with same_time(path):
+            os.truncate(path, start)
         return self._damage("truncate", path, start, size - start)
 
     def _lose(self) -> Damage | None:
@@ -166,8 +180,8 @@ class Surgeon:
 
     def _write(self, kind: str, path: Path, start: int, after: bytes) -> Damage:
         before = _bytes_at(path, start, len(after))
-        self._ledger.wounds.append(Wound(self._program, path, start, before, kind))
-        with path.open("r+b") as file:
+        self._ledger.add(Wound(self._program, path, start, before, kind))
+        with same_time(path), path.open("r+b") as file:
             file.seek(start)
             file.write(after)
         return self._damage(kind, path, start, len(after))
@@ -175,6 +189,14 @@ class Surgeon:
     def _damage(self, kind: str, path: Path, start: int, length: int) -> Damage:
         name = str(path.relative_to(self._store))
         return Damage(t=0, program=self._program, kind=kind, file=name, start=start, length=length)
+
+
+@contextmanager
+def same_time(path: Path) -> Iterator[None]:
+    """Inside, the file may be changed: a bad disk does not change the time of the last modification."""
+    before = path.stat()
+    yield
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _bytes_at(path: Path, start: int, length: int) -> bytes:

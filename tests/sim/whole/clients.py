@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from keelmq.client.message import decode_messages
+from keelmq.client.message import MessageExt, decode_messages, decode_pull
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Ok, Operation, Outcome, Unknown, Wire
@@ -107,6 +107,7 @@ class Producer(Client):
         header = SendMessageRequestV2(
             a="P", b=topic, d=QUEUES, e=dice.randrange(QUEUES), g=1, i=f"UNIQ_KEY\x01{self.sent:016X}\x02"
         )
+        self.world.judge.sent.add(body)
         begun, asked = self.world.loop.time(), address or self.target
         if address is not None:
             outcome = await self.client.call(
@@ -127,10 +128,10 @@ class Producer(Client):
 
 class Consumer(Client):
     """Reads every queue, at masters and slaves, and commits what it has read. A commit whose fate is unknown
-    may still arrive, late: the group is not used any more."""
+    may still arrive, late: the group is not used any more. `damaged_records`: how many it has received."""
 
     def __init__(self, world: "WholeGroup", name: str, host: str) -> None:
-        self.generation = 0
+        self.generation = self.damaged_records = 0
         self.read: dict[tuple[str, int], int] = {}
         super().__init__(world, name, host)
 
@@ -154,9 +155,18 @@ class Consumer(Client):
         )
         outcome = await self.client.call(self.target, PULL_MESSAGE, header, timeout_ms=500)
         if isinstance(outcome, Ok) and outcome.body:
-            for message in decode_messages(bytes(outcome.body)):
+            for message in self.decoded(bytes(outcome.body), begin, outcome.header.next_begin_offset):
                 self.world.judge.consumed(topic, queue_id, message.queue_offset, message.body)
                 self.read[key] = max(self.read.get(key, 0), message.queue_offset + 1)
+
+    def decoded(self, body: bytes, begin: int, end: int) -> list[MessageExt]:
+        """Returns the messages of a pull body that a client takes for whole. Where no disk is damaged, that
+        is all of them."""
+        if not self.world.bad_disk.struck:
+            return decode_messages(body)
+        messages, damaged = decode_pull(body, begin=begin, end=end)
+        self.damaged_records += len(damaged)
+        return messages
 
     async def commit(self, topic: str, queue_id: int) -> None:
         offset, group = self.read.get((topic, queue_id), 0), f"readers-{self.generation}"

@@ -33,11 +33,13 @@ class LogView:
 
 @dataclass
 class Judge:
-    """`log`: the one history of bytes that were confirmed anywhere. `late`: acknowledgements that came after
-    another election; only settings that may lose older ones ask for them. `deleted`: the end of what
-    retention has deleted anywhere; no log may begin behind it, and what it has from there on is judged."""
+    """`sent`: the bodies of all messages; empty: not known. `log`: the one history of bytes that were
+    confirmed anywhere. `late`: acknowledgements that came after another election; only settings that may lose
+    older ones ask for them. `deleted`: the end of what retention has deleted anywhere; no log may begin
+    behind it, and what it has from there on is judged."""
 
     acked: list[Acked] = field(default_factory=list)
+    sent: set[bytes] = field(default_factory=set)
     masters: dict[int, str] = field(default_factory=dict)
     log: bytearray = field(default_factory=bytearray)
     deleted: int = 0
@@ -49,6 +51,8 @@ class Judge:
     # -- what clients were told --------------------------------------------------------------------------
 
     def consumed(self, topic: str, queue_id: int, queue_offset: int, body: bytes) -> None:
+        if self.sent and body not in self.sent:
+            raise Violation(f"offset {queue_offset} of queue {topic}/{queue_id} is {body!r}: nobody sent it")
         before = self.seen.setdefault((topic, queue_id, queue_offset), body)
         if before != body:
             raise Violation(

@@ -179,6 +179,8 @@ class BrokerRun:
         self._config = BrokerConfig.model_validate(self.settings)
         self.process.disk = disk
         self.process.run(self._live)
+        assert self.process.main is not None
+        self.process.main.add_done_callback(lambda task: task.cancelled() or task.exception())  # `failure`
 
     async def _live(self) -> None:
         try:
