@@ -23,13 +23,14 @@ from tests.sim.whole.judge import LogView
 from tests.support.file_damage import DAMAGE
 
 if TYPE_CHECKING:
-    from tests.sim.whole.group import BrokerRun, WholeGroup
+    from tests.sim.whole.group import WholeGroup
+    from tests.sim.whole.programs import BrokerRun
 
 ROUND_MS: Final = 1_000
 """From one round of the scrub to the next; an hour in earnest, and a world lasts some seconds."""
 PAUSE_S: Final = (0.1, 1.5)
 DOWN_S: Final = (0.02, 1.5)
-REFUSED_LOOK_S: Final = 0.02
+REFUSED_LOOK_S, STEP_S = 0.02, 0.001
 EPOCHS = "epochFileCheckpoint"
 BESIDE: Final = (EPOCHS, EPOCHS, f"{EPOCHS}.wal", f"{EPOCHS}.bak", "checkpoint", "damagedRanges", META_NAME)
 """Files of a replica that is down. All are to be mended without an operator but .broker.meta, with which the
@@ -101,7 +102,7 @@ class BadDisk:
         world, dice = self._world, self._dice
         self._until = until = world.loop.time() + seconds
         while world.loop.time() < until:
-            await asyncio.sleep(min(dice.uniform(*PAUSE_S), until - world.loop.time()))
+            await asyncio.sleep(max(min(dice.uniform(*PAUSE_S), until - world.loop.time()), STEP_S))
             name = self._victim()
             run = world.brokers[name]
             if run.process.is_paused or run.is_stopping or not run.process.alive:
@@ -110,7 +111,7 @@ class BadDisk:
                 self.strike_running(name)
             elif name not in self.refused:
                 self._stopping = world.loop.create_task(self.strike_stopped(name))
-                await asyncio.wait((self._stopping,), timeout=max(until - world.loop.time(), 0.001))
+                await asyncio.wait((self._stopping,), timeout=max(until - world.loop.time(), STEP_S))
 
     def _victim(self) -> str:
         """One replica at a time; often the master."""
