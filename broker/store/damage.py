@@ -44,6 +44,7 @@ class DamagedRange(msgspec.Struct, frozen=True):
 
 class _Content(msgspec.Struct, frozen=True):
     ranges: tuple[DamagedRange, ...] = ()
+    lost_end: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -53,17 +54,19 @@ _decode = msgspec.json.Decoder(_Content).decode
 class DamagedRanges:
     """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread.
     path: of the file. is_file_lost: the file could not be read, so the ranges that it had must be searched
-    for again."""
+    for again. lost_end: a start found that the log ends in front of this offset, up to which it was confirmed
+    and on disk; 0: it does not, or was copied up to there again."""
 
     def __init__(self, root: Path, *, clock: Callable[[], int] = wall_ms) -> None:
         """root: storePathRootDir. clock: wall clock in ms."""
         self.ranges: tuple[DamagedRange, ...] = ()
         self.on_change: list[Callable[[], None]] = []
         self.is_file_lost = False
+        self.lost_end = 0
         self.healing = ""
         """Why the last attempt to heal the ranges has left some, and what to do; empty: there was none."""
         self.path, self._clock = root / FILE_NAME, clock
-        self._saved: tuple[DamagedRange, ...] = ()
+        self._saved = _Content()
         self._lock = threading.Lock()  # of save()
 
     def __bool__(self) -> bool:
@@ -71,15 +74,16 @@ class DamagedRanges:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file has ranges, as of the last load() or save()."""
-        return bool(self._saved)
+        """Whether the file has ranges or a lost end, as of the last load() or save()."""
+        return self._saved != _Content()
 
     # -- the file ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Reads the file; changes nothing on disk."""
         try:
-            self.ranges = self._saved = decode_ranges(self.path.read_bytes())
+            self._saved = _decode_content(self.path.read_bytes())
+            self.ranges, self.lost_end = self._saved.ranges, self._saved.lost_end
         except FileNotFoundError:
             return
         except ValueError as error:
@@ -90,14 +94,24 @@ class DamagedRanges:
         """Writes the ranges durably if they have changed. OSError: the file has the ranges of the last
         save."""
         with self._lock:
-            if (ranges := self.ranges) is not self._saved or (self.is_file_lost and self.path.exists()):
-                if ranges:
-                    replace_file(self.path, encode_ranges(ranges), keep_backup=False)
+            content = _Content(self.ranges, self.lost_end)
+            if content != self._saved or (self.is_file_lost and self.path.exists()):
+                if content != _Content():
+                    replace_file(self.path, _encode_content(content), keep_backup=False)
                 else:
                     self.path.unlink(missing_ok=True)
-                self._saved = ranges
+                self._saved = content
 
     # -- changes -----------------------------------------------------------------------------------------
+
+    def end_is_lost(self, offset: int) -> None:
+        """Notes that the log was confirmed up to `offset`, and ends earlier."""
+        self.lost_end = max(self.lost_end, offset)
+
+    def confirmed(self, offset: int) -> None:
+        """The log is confirmed up to `offset`: what was lost at its end may be there again."""
+        if offset >= self.lost_end:
+            self.lost_end = 0
 
     def add(self, start: int, end: int, reason: str) -> bool:
         """Adds a range that was found to be damaged. Returns False if it was known already."""
@@ -170,11 +184,23 @@ class DamagedRanges:
         """Returns the ranges, for people; empty: there are none."""
         found = self.ranges
         if not found:
-            return ""
+            return self.end_fault
         shown = "; ".join(f"{item.start}..{item.end}: {item.reason}" for item in found[:TOLD_MAX])
         more = f"; {len(found) - TOLD_MAX} more" if len(found) > TOLD_MAX else ""
         healing = f"; not healed: {self.healing}" if self.healing else ""
-        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}{healing}"
+        return f"{self.unhealed_bytes} bytes of the log are damaged: {shown}{more}{healing}" + (
+            f"; {self.end_fault}" if self.lost_end else ""
+        )
+
+    @property
+    def end_fault(self) -> str:
+        """Why the end of the log is not what was confirmed; empty: it is."""
+        if not self.lost_end:
+            return ""
+        return (
+            f"the end of the log is lost: it was confirmed up to {self.lost_end}, and another replica may"
+            f" have it. If no replica has it, stop this broker and remove {self.path}"
+        )
 
     def first_unhealed(self, below: int) -> DamagedRange | None:
         """Returns the first range if it begins in front of `below`, or None."""
@@ -193,18 +219,26 @@ def _joined(left: DamagedRange, right: DamagedRange) -> DamagedRange:
     return DamagedRange(left.start, right.end, left.reason, left.found_ms)
 
 
-def encode_ranges(ranges: tuple[DamagedRange, ...]) -> bytes:
-    """Returns the content of the file."""
-    body = _encode(_Content(ranges))
+def _encode_content(content: _Content) -> bytes:
+    body = _encode(content)
     return b"%08x " % zlib.crc32(body) + body + b"\n"
 
 
-def decode_ranges(content: bytes) -> tuple[DamagedRange, ...]:
-    """Parses the content of the file. ValueError: it is damaged."""
+def encode_ranges(ranges: tuple[DamagedRange, ...]) -> bytes:
+    """Returns the content of the file."""
+    return _encode_content(_Content(ranges))
+
+
+def _decode_content(content: bytes) -> _Content:
     crc, _, body = content.rstrip(b"\n").partition(b" ")
     if crc != b"%08x" % zlib.crc32(body):
         raise ValueError("its checksum is wrong")
     try:
-        return _decode(body).ranges
+        return _decode(body)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
+
+
+def decode_ranges(content: bytes) -> tuple[DamagedRange, ...]:
+    """Parses the content of the file. ValueError: it is damaged."""
+    return _decode_content(content).ranges

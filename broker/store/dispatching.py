@@ -81,6 +81,8 @@ class DispatchingStore(CuttableStore):
         if offset <= self.confirm_offset:
             return
         self.confirm_offset = offset
+        if self.damage.lost_end:
+            self.damage.confirmed(offset)
         if offset >= self.confirm_times.next_end:
             self.confirm_times.confirmed(now_us(), offset)
         self._dispatch_queued()
@@ -332,6 +334,8 @@ class DispatchingStore(CuttableStore):
         """Returns why the log must not be cut at scanned_offset; "": there is at most a record behind it that
         did not arrive whole, which nobody has acknowledged. Confirmed bytes that are anything else were whole
         once."""
+        if self.damage.lost_end:
+            return self.damage.end_fault
         found = self._tail_damage()
         if found is None:
             return ""

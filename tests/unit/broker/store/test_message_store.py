@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -238,6 +239,40 @@ def test_a_log_that_lacks_confirmed_records_is_reported(
     store.set_confirm_offset(store.commit_log.max_offset)
     assert bodies(store, 1)[-1] == b"next"
     crash(store)
+
+
+def test_a_replica_whose_confirmed_end_is_lost_refuses_to_be_master_until_it_is_copied(
+    tmp_path: Path,
+) -> None:
+    """Over any number of starts. The file is how an operator gives the end up."""
+    store = open_store(tmp_path)
+    put_many(store, 10)
+    end = store.commit_log.max_offset
+    store.close()
+    log = tmp_path / "commitlog" / file_name(0)
+    whole = log.read_bytes()
+    os.truncate(log, end - 40)
+    for _ in range(2):
+        store = open_store(tmp_path, master=False)
+        cut = store.commit_log.max_offset
+        assert cut < end and str(end) in store.tail_fault() and store.tail_fault() in store.damage.describe()
+        crash(store)
+    given_up = tmp_path.with_name("given-up")
+    shutil.copytree(tmp_path, given_up)
+    (given_up / "damagedRanges").unlink()
+    store = open_store(given_up, master=False)
+    assert not store.tail_fault()
+    crash(store)
+
+    store = open_store(tmp_path, master=False)
+    store.commit_log.receive_view()[: end - cut] = whole[cut:end]
+    store.commit_log.received(end - cut)
+    store.set_confirm_offset(end)
+    while store.scan(100):
+        pass
+    assert not store.tail_fault() and not store.damage.describe()
+    store.close()
+    assert not (tmp_path / "damagedRanges").exists()
 
 
 def test_a_checkpoint_behind_a_lost_file_of_the_log_is_not_believed(tmp_path: Path) -> None:
