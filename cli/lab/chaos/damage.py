@@ -123,8 +123,10 @@ class Surgeon:
         return self._write("zero", path, self._dice.choice(used) * PAGE_BYTES, bytes(PAGE_BYTES))
 
     def _truncate(self) -> Damage | None:
-        """A file loses its end."""
-        logs = [] if (log := self._log_file()) is None else [log]
+        """A file loses its end. With another file of the log than its last one, the start would be refused,
+        and an operator asked."""
+        names = [path for path in (self._store / LOG).glob("*") if path.name.isdecimal()]
+        logs = [path for path in names if path == max(names) and int(path.name) < self._end]
         path = self._one_of([*self._derived(), *logs])
         if path is None:
             return None

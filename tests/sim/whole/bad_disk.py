@@ -15,8 +15,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
-from broker.controller_mode.broker_meta_file import META_NAME, BrokerMetaError
+from broker.controller_mode.broker_meta_file import META_NAME, BrokerMetaError, MetaFiles
+from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.store import scrub
+from broker.store.log.checkpoint import read_checkpoint
 from cli.lab.chaos.damage import LOG, Ledger, Surgeon, Wound, same_time
 from tests.sim.checkers import Violation
 from tests.sim.whole.judge import LogView
@@ -31,8 +33,9 @@ ROUND_MS: Final = 1_000
 PAUSE_S: Final = (0.1, 1.5)
 DOWN_S: Final = (0.02, 1.5)
 REFUSED_LOOK_S, STEP_S = 0.02, 0.001
-EPOCHS = "epochFileCheckpoint"
-BESIDE: Final = (EPOCHS, EPOCHS, f"{EPOCHS}.wal", f"{EPOCHS}.bak", "checkpoint", "damagedRanges", META_NAME)
+EPOCHS, CHECKPOINT = "epochFileCheckpoint", "checkpoint"
+CLUSTER, GROUP = "C", "broker-a"
+BESIDE: Final = (EPOCHS, EPOCHS, f"{EPOCHS}.wal", f"{EPOCHS}.bak", CHECKPOINT, "damagedRanges", META_NAME)
 """Files of a replica that is down. All are to be mended without an operator but .broker.meta, with which the
 start is refused: it is restored then."""
 NOT_READ: Final = (EPOCHS, META_NAME)
@@ -116,15 +119,26 @@ class BadDisk:
     def _victim(self) -> str:
         """One replica at a time; often the master."""
         names = sorted(self._world.disks)
-        wounded = next((name for name in names if self._wounds.get(name) and self.open_of(name)), None)
+        wounded = next((name for name in names if self.is_wounded(name)), None)
         master = self._world.master
         if wounded is not None:
             return wounded
         return master.name if master is not None and self._dice.random() < 0.4 else self._dice.choice(names)
 
+    def is_wounded(self, name: str) -> bool:
+        """Whether its log, its epochs or its identity are damaged."""
+        if name in self.refused or (self._wounds.get(name) and self.open_of(name)):
+            return True
+        try:
+            EpochFile(self._world.disks[name].root / EPOCHS).load()
+        except EpochFileError:
+            return True
+        return False
+
     def sound_end(self, name: str, *, of_all: bool) -> int:
-        """Returns up to where this replica's log may be damaged: both it and another member of the
-        SyncStateSet that is up have confirmed it; or all replicas have (of_all)."""
+        """Returns up to where this replica's log may be damaged: it is durable by its checkpoint, because
+        damage behind that is for a start what a power cut leaves, and another member of the SyncStateSet that
+        is up has confirmed it; or all replicas have (of_all)."""
         world = self._world
         own = world.brokers[name].serving
         names = world.others(name) if of_all else [each for each in world.members if each != name]
@@ -132,7 +146,13 @@ class BadDisk:
         ends = [0 if each is None else each.store.confirm_offset for each in others]
         if own is None or not ends or name not in world.members:
             return 0
-        return min(own.store.confirm_offset, min(ends) if of_all else max(ends))
+        durable = read_checkpoint(world.disks[name].root / CHECKPOINT).confirm_offset
+        return min(own.store.confirm_offset, durable, min(ends) if of_all else max(ends))
+
+    def _has_others(self, name: str) -> bool:
+        """Whether another member of the SyncStateSet is up: the last one cannot learn its epochs again."""
+        members = [each for each in self._world.members if each != name]
+        return any(self._world.brokers[each].serving is not None for each in members)
 
     def strike_running(self, name: str) -> None:
         """Damages the log, or a file that is not read, while the broker runs. A broker does not check again
@@ -140,13 +160,13 @@ class BadDisk:
         copy it any more."""
         if self._dice.random() < 0.7:
             self.damage_log(name, self._dice.choice(("flip", "zero")), self.sound_end(name, of_all=True))
-        else:
+        elif self._has_others(name):
             self.damage_beside(name, self._dice.choice(NOT_READ))
 
     async def strike_stopped(self, name: str) -> None:
         """Stops it, damages its disk, and starts it again some time later."""
         world, dice = self._world, self._dice
-        end = self.sound_end(name, of_all=False)
+        end, has_others = self.sound_end(name, of_all=False), self._has_others(name)
         if dice.random() < 0.5:
             world.kill(name)
         else:
@@ -156,16 +176,19 @@ class BadDisk:
             return
         if dice.random() < 0.5:
             self.damage_log(name, dice.choice(("flip", "zero", "truncate")), end)
-        else:
+        elif has_others:
             self.damage_beside(name, dice.choice(BESIDE))
         world.loop.call_later(dice.uniform(*DOWN_S), world.revive, name)
 
     def damage_log(self, name: str, kind: str, end: int) -> None:
-        """Damages the log in front of `end`. Only the last file of a log is truncated: with another one that
-        is too short a start is refused."""
+        """Damages the log in front of `end`. Only the last file of a log is truncated, because with another
+        one that is too short a start is refused, and only after a clean stop: after a crash nothing on disk
+        says that this is no end that was not written yet."""
         disk = self._world.disks[name].root
         earlier = self.open_of(name)
         ledger = Ledger(list(earlier))
+        if kind == "truncate" and (disk / "abort").exists():
+            return
         if kind == "truncate":
             self._truncate_log(ledger, name, end)
         else:
@@ -191,6 +214,8 @@ class BadDisk:
         path = self._world.disks[name].root / file
         if not path.is_file() or not path.stat().st_size:
             return
+        if file == CHECKPOINT and self.open_of(name):
+            return  # without it, a start after a crash does not know what was durable
         before = path.read_bytes()
         kinds = KINDS_OF_META if file == META_NAME else tuple(DAMAGE)
         kind = kind or self._dice.choice(kinds)
@@ -200,9 +225,16 @@ class BadDisk:
             with same_time(path):
                 DAMAGE[kind](path, self._dice)
         self._tell(f"{kind} {name} {file}")
-        if file == META_NAME and path.read_bytes() != before:
+        if file == META_NAME and not self._has_identity(name):
             self.refused.add(name)
             self._world.loop.create_task(self._restore(name, before))
+
+    def _has_identity(self, name: str) -> bool:
+        try:
+            MetaFiles(self._world.disks[name].root, cluster_name=CLUSTER, broker_name=GROUP).load()
+        except BrokerMetaError:
+            return False
+        return True
 
     async def _restore(self, name: str, content: bytes) -> None:
         """An operator: the identity is restored after the first start that was refused because of it."""

@@ -1,0 +1,102 @@
+"""The bad disk of the whole groups, and what the simulator says without a protection against it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from broker.ha.service import HaService
+from broker.healing.service import Healer
+from cli.lab.chaos.damage import Ledger, Wound
+from tests.sim.checkers import Violation
+from tests.sim.whole.bad_disk import EPOCHS, Healed, quick_scrub
+from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
+from tests.sim.whole.judge import Judge
+from tests.sim.whole.test_whole import Bytes
+
+QUIET = Conditions()
+
+
+async def damaged_slave(world: WholeGroup) -> str:
+    """Everything runs; the log of a slave is damaged while it runs."""
+    world.start()
+    world.start_clients()
+    await world.whole()
+    await seconds(1.5)
+    assert world.master is not None
+    slave = world.others(world.master.name)[0]
+    world.bad_disk.damage_log(slave, "zero", world.bad_disk.sound_end(slave, of_all=True))
+    assert world.bad_disk.unhealed()
+    return slave
+
+
+async def heals(world: WholeGroup) -> None:
+    await damaged_slave(world)
+    await world.conclude()
+
+
+async def loses_its_epochs(world: WholeGroup) -> None:
+    world.start()
+    world.start_clients()
+    await world.whole()
+    await seconds(1.0)
+    assert world.master is not None
+    slave = world.others(world.master.name)[0]
+    world.kill(slave)
+    world.bad_disk.damage_beside(slave, EPOCHS, "lose")
+    world.revive(slave)
+    await world.conclude()
+
+
+def no_healing() -> AbstractContextManager[object]:
+    return mock.patch.object(Healer, "due", lambda healer: [])
+
+
+def no_epochs() -> AbstractContextManager[object]:
+    async def nothing(service: HaService, *arguments: object) -> None: ...
+
+    return mock.patch.object(HaService, "_recover_epochs", nothing)
+
+
+@pytest.mark.parametrize("story", [heals, loses_its_epochs])
+def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -> None:
+    with quick_scrub():
+        play(1, story, QUIET)
+
+
+@pytest.mark.parametrize(
+    ("story", "off", "what"),
+    [
+        (heals, no_healing, "is not healed"),
+        (loses_its_epochs, no_epochs, "SyncStateSet"),
+    ],
+)
+def test_a_protection_that_is_off_is_found(
+    story: Callable[[WholeGroup], object], off: Callable[[], AbstractContextManager[object]], what: str
+) -> None:
+    with off(), quick_scrub(), pytest.raises(Violation, match=what):
+        play(1, story, QUIET)
+
+
+def test_a_body_that_nobody_sent_is_a_violation() -> None:
+    judge = Judge(sent={b"one"})
+    judge.consumed("T", 0, 5, b"one")
+    with pytest.raises(Violation, match="nobody sent it"):
+        judge.consumed("T", 0, 6, b"onf")
+
+
+def test_judges_read_what_was_there_before_all_damage(tmp_path: Path) -> None:
+    """Damage over damage, and no damage elsewhere."""
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(b"abcXefgh")
+    ledger = Ledger()
+    ledger.add(Wound("b1", path, 3, b"d", "flip"))
+    path.write_bytes(b"ab\0\0\0\0gh")
+    ledger.add(Wound("b1", path, 2, b"cXef", "zero"))
+    assert ledger.wounds[-1].before == b"cdef"
+    view = Healed(Bytes(path.read_bytes()), ledger.open_of("b1")).view(1, 5)
+    assert bytes(view) == b"bcdef"
+    path.write_bytes(b"abcdefgh")
+    assert not ledger.open_of("b1")
