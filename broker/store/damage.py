@@ -105,8 +105,9 @@ class DamagedRanges:
     # -- changes -----------------------------------------------------------------------------------------
 
     def end_is_lost(self, offset: int) -> None:
-        """Notes that the log was confirmed up to `offset`, and ends earlier."""
+        """Notes durably, before the checkpoint forgets it, that the log was confirmed up to `offset`."""
         self.lost_end = max(self.lost_end, offset)
+        self.save()
 
     def confirmed(self, offset: int) -> None:
         """The log is confirmed up to `offset`: what was lost at its end may be there again."""

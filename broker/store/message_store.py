@@ -174,7 +174,6 @@ class MessageStore(DispatchingStore):
             text = "the log ends at %d, and was confirmed up to %d: %s"
             log.error(text, end, confirmed, self.commit_log.why_shorter(end, confirmed))
             self.damage.end_is_lost(confirmed)
-            self.damage.save()  # before the checkpoint forgets it
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
