@@ -164,9 +164,9 @@ class Consumer(Client):
         is all of them."""
         if not self.world.bad_disk.struck:
             return decode_messages(body)
-        messages, damaged = decode_pull(body, begin=begin, end=end)
-        self.damaged_records += len(damaged)
-        return messages
+        pull = decode_pull(body, begin=begin, end=end)
+        self.damaged_records += len(pull.damaged)
+        return pull.messages
 
     async def commit(self, topic: str, queue_id: int) -> None:
         offset, group = self.read.get((topic, queue_id), 0), f"readers-{self.generation}"
