@@ -1,22 +1,21 @@
 """Checksums of the log and of the queues, with which replicas are compared while they serve, and the check of
 single records, which tells which one of two replicas that differ is damaged.
 
-The log is read in a thread, from its files and not from their maps: a map of a file that is truncated
-meanwhile cannot be read. Queues are small, and are read on the event loop in short slices.
+The log is read in a thread (store/log_checksums.py). Queues are small, and are read on the event loop in
+short slices.
 """
 
 import asyncio
-import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
 import msgspec
 
 from broker.healing.evidence import records_of
 from broker.message.record_check import last_good, next_good
 from broker.store.log_check import Piece, why_bad
+from broker.store.log_checksums import ChecksumError, log_crcs, pieces, read_log
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -35,7 +34,6 @@ from keelmq.remoting.operations.store_copies import (
     QueueChecksums,
     QueueChecksumsRequest,
 )
-from keelmq.runtime.tasks import finished_in_thread
 
 UNITS_AT_ONCE: Final = 16_384
 """About a third of a millisecond."""
@@ -44,14 +42,6 @@ QUEUES_AT_ONCE: Final = 64
 REACHES: Final = (256 << 10, 17 << 20)
 """Bytes in front of a range and behind it in which its first and last record are looked for: first a few,
 then as many as the longest record has."""
-
-T = TypeVar("T")
-Files: TypeAlias = Sequence[tuple[int, int, int]]
-"""Of each file of the log: descriptor, position, count of bytes."""
-
-
-class ChecksumError(Exception):
-    """The range cannot be read. The text says why."""
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -80,11 +70,7 @@ class StoreChecksums:
                 "pieces"
             )
         self._check_confirmed(start, end)
-        return LogChecksums(crcs=await self.crcs(start, end, size))
-
-    async def crcs(self, start: int, end: int, size: int) -> list[int]:
-        """Returns the CRC-32 of each `size` bytes of a range, confirmed or not. Raises ChecksumError."""
-        return await self._read(start, end, lambda files: _piece_crcs(files, size))
+        return LogChecksums(crcs=await log_crcs(self._store, start, end, size))
 
     async def of_records(self, request: CheckLogRecordsRequest) -> LogRecordCheck:
         """Returns which records of a range of confirmed bytes are damaged; the store remembers them. Raises
@@ -115,11 +101,12 @@ class StoreChecksums:
         last = min(first - first % log.file_bytes + log.file_bytes, self._store.confirm_offset)
         for reach in REACHES:
             low, high = max(first, start - reach), min(last, end + reach)
-            found = await self._read(
+            found = await read_log(
+                self._store,
                 low,
                 high,
                 lambda files, low=low: search_damage(  # type: ignore[misc]
-                    b"".join(_pieces(files)),
+                    b"".join(pieces(files)),
                     low,
                     start,
                     end,
@@ -136,25 +123,6 @@ class StoreChecksums:
         low, high = self._store.commit_log.min_offset, self._store.confirm_offset
         if start < end and (start < low or end > high):
             raise ChecksumError(f"[{start}, {end}) is not in the confirmed log, [{low}, {high})")
-
-    async def _read(self, start: int, end: int, work: Callable[[Files], T]) -> T:
-        """Runs `work` in a thread, with the files of a range. Raises ChecksumError."""
-        log, cut_count, files = self._store.commit_log, self._store.cut_count, list[tuple[int, int, int]]()
-        try:
-            while start < end:  # opened now: retention may delete a file meanwhile
-                base = start - start % log.file_bytes
-                stop = min(end, base + log.file_bytes)
-                files.append((log.open_file(start), start - base, stop - start))
-                start = stop
-            result = await finished_in_thread(lambda: work(files))
-        except OSError as error:
-            raise ChecksumError(f"the log cannot be read: {error.strerror or error}") from None
-        finally:
-            for file, _, _ in files:
-                os.close(file)
-        if self._store.cut_count != cut_count:
-            raise ChecksumError("the log was truncated meanwhile: repeat it")
-        return result
 
     async def of_queues(self, request: QueueChecksumsRequest) -> QueueChecksums:
         """Returns the checksums of some queues, and where the next request goes on."""
@@ -248,29 +216,3 @@ def search_damage(
             at = len(view) if found < 0 else found
             damaged.append(Piece(bad, base + at, why_bad(view[bad - base :], bad)))
     return Search(tuple(damaged), records, is_anchored=True)
-
-
-def _piece_crcs(files: Iterable[tuple[int, int, int]], size: int) -> list[int]:
-    """Returns the CRC-32 of each `size` bytes of the ranges (descriptor, position, count) together."""
-    crcs, crc, left = list[int](), 0, size
-    for piece in _pieces(files):
-        view = memoryview(piece)
-        while view:
-            part = view[:left]
-            crc, left, view = zlib.crc32(part, crc), left - len(part), view[left:]
-            if not left:
-                crcs.append(crc)
-                crc, left = 0, size
-    if left < size:
-        crcs.append(crc)
-    return crcs
-
-
-def _pieces(files: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
-    for file, position, count in files:
-        while count:
-            piece = os.pread(file, min(count, 1 << 20), position)
-            if not piece:
-                raise OSError(0, "a file of the log is shorter than it was")
-            position, count = position + len(piece), count - len(piece)
-            yield piece

@@ -6,13 +6,14 @@ from typing import TypeVar
 
 from msgspec.structs import asdict
 
-from broker.backup.checksums import ChecksumError, StoreChecksums
+from broker.backup.checksums import StoreChecksums
 from broker.backup.manifest import BackupError
 from broker.backup.service import Progress, StoreBackups
 from broker.config.broker_config import BrokerConfig
 from broker.ha.core.epochs import Epochs
 from broker.metadata.service import Metadata
 from broker.metadata.store import data_version
+from broker.store.log_checksums import ChecksumError
 from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Empty, OperationTable, Reply

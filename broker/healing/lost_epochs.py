@@ -9,10 +9,10 @@ service cuts the log and writes the file. Owned by the event loop's thread.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from broker.backup.checksums import ChecksumError, StoreChecksums
 from broker.ha.ports import FoundEpochs
 from broker.healing.epoch_evidence import LogHere, MasterLog, compared_range, found_epochs
 from broker.healing.evidence import records_of
+from broker.store.log_checksums import ChecksumError, log_crcs
 from broker.store.message_store import MessageStore
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode
@@ -46,7 +46,6 @@ class EpochFinder:
         self, store: MessageStore, client: RemotingClient, *, broker_name: str, peers: Peers
     ) -> None:
         self._store, self._client, self._broker_name, self._peers = store, client, broker_name, peers
-        self._checksums = StoreChecksums(store)
 
     async def __call__(self, epoch: int) -> FoundEpochs | str:
         """Returns the epochs of the log, or why they are not known yet. epoch: of the master, as the
@@ -94,7 +93,7 @@ class EpochFinder:
             high = min(low + CHECKSUM_BYTES_MAX, end)
             request = LogChecksumsRequest(start_offset=low, end_offset=high, piece_bytes=PIECE_BYTES)
             theirs = (await self._ask(peer, GET_LOG_CHECKSUMS, request)).body.crcs
-            ours = await self._checksums.crcs(low, high, PIECE_BYTES)
+            ours = await log_crcs(self._store, low, high, PIECE_BYTES)
             if len(theirs) != len(ours):
                 raise NotComparedError(f"{len(theirs)} checksums were sent, {len(ours)} are due")
             for at, mine, other in zip(range(low, high, PIECE_BYTES), ours, theirs, strict=True):

@@ -25,6 +25,7 @@ from tests.sim.whole.judge import LogView
 from tests.support.file_damage import DAMAGE
 
 if TYPE_CHECKING:
+    from broker.app.broker import Broker
     from tests.sim.whole.group import WholeGroup
     from tests.sim.whole.programs import BrokerRun
 
@@ -77,6 +78,7 @@ class BadDisk:
     def __init__(self, world: "WholeGroup", seed: int) -> None:
         self._world, self._dice = world, Random(f"bad disk {seed}")
         self._wounds: dict[str, list[tuple[str, Wound]]] = {}  # by replica: (path in its disk, wound)
+        self._epochs: dict[str, bytes] = {}  # by replica: its epoch file before the damage
         self.struck: list[str] = []
         self.refused: set[str] = set()
         self._until = 0.0
@@ -129,11 +131,14 @@ class BadDisk:
         """Whether its log, its epochs or its identity are damaged."""
         if name in self.refused or (self._wounds.get(name) and self.open_of(name)):
             return True
+        return not self._has_epochs(name)
+
+    def _has_epochs(self, name: str) -> bool:
         try:
             EpochFile(self._world.disks[name].root / EPOCHS).load()
         except EpochFileError:
-            return True
-        return False
+            return False
+        return True
 
     def sound_end(self, name: str, *, of_all: bool) -> int:
         """Returns up to where this replica's log may be damaged: it is durable by its checkpoint, because
@@ -217,6 +222,8 @@ class BadDisk:
         if file == CHECKPOINT and self.open_of(name):
             return  # without it, a start after a crash does not know what was durable
         before = path.read_bytes()
+        if file == EPOCHS and self._has_epochs(name):
+            self._epochs[name] = before
         kinds = KINDS_OF_META if file == META_NAME else tuple(DAMAGE)
         kind = kind or self._dice.choice(kinds)
         if kind == "lose":
@@ -261,6 +268,19 @@ class BadDisk:
         self.refused.discard(name)
         world.revive(name)
 
+    def restore_epochs(self) -> None:
+        """An operator: the epoch file of the only member of the SyncStateSet is restored after the faults.
+        There is no master that it could be compared with: docs/damage.md."""
+        world = self._world
+        for name in world.members if len(world.members) == 1 else ():
+            run = world.brokers[name]
+            if self._has_epochs(name) or (run.serving is not None and not _stands_still(run.serving)):
+                continue
+            world.kill(name)
+            (world.disks[name].root / EPOCHS).write_bytes(self._epochs[name])
+            world.note("", f"{name} gets its {EPOCHS} back")
+            world.revive(name)
+
     @staticmethod
     def _check_refusal(run: "BrokerRun") -> None:
         failure = run.failure
@@ -270,3 +290,8 @@ class BadDisk:
     def _tell(self, text: str) -> None:
         self.struck.append(text)
         self._world.note("damage", text)
+
+
+def _stands_still(broker: "Broker") -> bool:
+    """Whether replication is stopped because the broker could not read its epochs."""
+    return broker.controlled is not None and broker.controlled.ha.log_epochs.fault is not None

@@ -351,8 +351,8 @@ class WholeGroup:
                 found.append(f"{run.name} does not serve")
             elif broker.store.confirm_offset != end or broker.store.dispatch_offset != end:
                 found.append(f"{run.name} has confirmed {broker.store.confirm_offset} of {end}")
-            elif broker.store.damage:
-                found.append(f"{run.name}: {broker.store.damage.describe()}")
+            elif fault := broker.store.damage.describe():
+                found.append(f"{run.name}: {fault}")
         return found + self.bad_disk.unhealed()
 
     async def settled(self, within_s: float = HEALING_S) -> None:
@@ -370,6 +370,7 @@ class WholeGroup:
             self.revive(name)
         self.note("", "healed")
         await asyncio.sleep(1.0)
+        self.bad_disk.restore_epochs()
         for client in self.clients:
             client.stopping = True
         await self.settled()
