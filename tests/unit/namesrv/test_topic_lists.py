@@ -1,4 +1,4 @@
-"""Lists of topics that are made in slices, and what is left of a broker with many topics, by a name server."""
+"""Lists of topics that are made in slices, and what a broker with many topics leaves at a name server."""
 
 import asyncio
 import json
