@@ -170,16 +170,7 @@ class MessageStore(DispatchingStore):
             self.commit_log, self.dispatch_offset if abnormal else start, parser, between,
             damage=self.damage, durable_end=confirmed,
         )  # fmt: skip
-        if end < confirmed:
-            text = "the log ends at %d, and was confirmed up to %d: %s"
-            log.error(text, end, confirmed, self.commit_log.why_shorter(end, confirmed))
-            self.damage.end_is_lost(confirmed)
-        if end < self.commit_log.max_offset:
-            self.commit_log.truncate(end)
-        self.queues.truncate(end)
-        self.damage.remove_above(end)
-        self.damage.remove_below(self.commit_log.min_offset)
-        self.queues.log_lost_files()
+        self._end_at(end, confirmed)
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
         self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
         if self.index is not None:
@@ -200,6 +191,20 @@ class MessageStore(DispatchingStore):
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
         )  # fmt: skip
+
+    def _end_at(self, end: int, confirmed: int) -> None:
+        """Removes what is behind the last whole record of the log, at a start. confirmed: up to where the log
+        is durable and confirmed, by the checkpoint."""
+        if end < confirmed:
+            text = "the log ends at %d, and was confirmed up to %d: %s"
+            log.error(text, end, confirmed, self.commit_log.why_shorter(end, confirmed))
+            self.damage.end_is_lost(confirmed)
+        if end < self.commit_log.max_offset:
+            self.commit_log.truncate(end)
+        self.queues.truncate(end)
+        self.damage.remove_above(end)
+        self.damage.remove_below(self.commit_log.min_offset)
+        self.queues.log_lost_files()
 
     # -- writing -----------------------------------------------------------------------------------------
 
