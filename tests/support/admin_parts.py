@@ -4,14 +4,16 @@ command owns the main thread's event loop)."""
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from typer.testing import CliRunner, Result
 
 from cli.mqadmin.main import app
+
+T = TypeVar("T")
 
 DEAD = "127.0.0.1:1"
 START_TIMEOUT_S = 20.0
@@ -54,6 +56,10 @@ class InThread:
             if ready.is_set():
                 self._loop.call_soon_threadsafe(self._over.set)
             thread.join(START_TIMEOUT_S)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs it in the servers' thread, and returns its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()

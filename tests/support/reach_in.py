@@ -15,6 +15,7 @@ from broker.container.app import ContainerServer
 from broker.container.local_host import LocalHost
 from broker.ha.service import HaService
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.client.blocking import BlockingPushConsumer
 from keelmq.client.cluster.heartbeats import Membership
 from keelmq.client.cluster.queue_reader import QueueReader
@@ -127,3 +128,8 @@ def inner_broker(server: ContainerServer, name: str) -> Broker:
 def hang_in_stop(broker: Broker, wait: Callable[[], Awaitable[Any]]) -> None:
     """Its stop waits for this, in one of its first steps."""
     broker._drain = wait  # type: ignore[method-assign,assignment]
+
+
+def read_from(store: MessageStore, offset: int) -> None:
+    """A start has neither scanned nor dispatched the log from this record on."""
+    store.dispatch_offset = store._scanned_to = store._looked_at = offset

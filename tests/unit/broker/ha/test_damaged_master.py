@@ -10,6 +10,7 @@ from broker.ha import catch_up
 from broker.ha.catch_up import CheckBatch
 from broker.ha.core import master_link
 from broker.message.record import parse
+from tests.support.reach_in import read_from
 from tests.unit.broker.ha.test_ha_catch_up import SETTINGS
 from tests.unit.broker.ha.test_ha_service import FILE_BYTES, Broker, Controller, group, same, until
 
@@ -114,7 +115,7 @@ async def test_a_replica_with_a_damaged_end_does_not_cut_it(tmp_path: Path, at: 
         await until(lambda: slave.store.confirm_offset == end, "all is confirmed")
         await slave.service.leave_role("a test")
         offset, size = starts(slave)[-2]
-        slave.store.dispatch_offset = slave.store._scanned_to = slave.store._looked_at = offset
+        read_from(slave.store, offset)
         slave.store.commit_log.view(offset, size)[at] ^= 0x40
         await slave.follow(master, 1)
         master.put(count=3)

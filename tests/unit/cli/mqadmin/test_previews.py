@@ -1,7 +1,6 @@
 """Every --dry-run is compared with the deed: it says yes exactly where the command is accepted, and changes
 nothing. The servers decide both; RocketMQ's, which do not know the request, are said to be unable to tell."""
 
-import asyncio
 import inspect
 import pathlib
 from collections.abc import Iterator
@@ -91,7 +90,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWorld]:
         here, both = ("-b", world.address), ("-n", world.namesrv, "-c", "DefaultCluster")
         ran("updateTopic", *both, "-t", "spare")
         ran("updateSubGroup", *here, "-g", "spare-group")
-        asyncio.run_coroutine_threadsafe(world.commit("offsets-only", 1), world._loop).result(10)
+        world.do(world.commit("offsets-only", 1))
         ran("deleteSubGroup", *here, "-g", "offsets-only", "-r", "false")
         ran("updateKvConfig", "-n", world.namesrv, "-s", "SPACE", "-k", "key", "-v", "value")
         ran("createUser", *here, "-u", "bob", "-p", "a-long-passphrase-1")
