@@ -9,9 +9,10 @@ import difflib
 import errno
 import functools
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -233,7 +234,7 @@ def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
     try:
         return model.model_validate({**config.model_dump(by_alias=True), **settings})
     except ValidationError as error:
-        problems = [_problem(model, detail, changes) for detail in error.errors()]
+        problems = [_problem(model, detail, changes, config) for detail in error.errors()]
         raise ConfigError("\n".join(dict.fromkeys(problems))) from error
 
 
@@ -337,6 +338,9 @@ def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Itera
         yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
 
 
+_WORD: Final = re.compile(r"[A-Za-z][\w.]*\w")
+
+
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Returns which line of a file is not UTF-8, and what to do about it."""
     number = error.object.count(b"\n", 0, error.start) + 1
@@ -369,11 +373,14 @@ def _build(models: tuple[type[Config], ...], settings: Mapping[str, _Setting]) -
     return tuple(configs)
 
 
-def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting]) -> str:
-    """Returns one line: key, value, source, and what is wrong."""
+def _problem(
+    model: type[Config], detail: Any, settings: Mapping[str, _Setting], config: Config | None = None
+) -> str:
+    """Returns one line: key, value, source, and what is wrong; of a relation between keys, of all of them.
+    config: as in _stated()."""
     wrong = str(detail["msg"]).removeprefix("Value error, ")
     if not detail["loc"]:
-        return wrong
+        return wrong + _stated(model, wrong, settings, config)
     key = str(detail["loc"][0])
     setting = settings.get(key)
     if detail["type"] == "missing":
@@ -381,6 +388,30 @@ def _problem(model: type[Config], detail: Any, settings: Mapping[str, _Setting])
     if setting is None:
         return f"{key} (default): {wrong}"
     return f"{key} = {_shown(model, key, setting.value)!r} in {setting.source}: {wrong}"
+
+
+def _stated(model: type[Config], wrong: str, settings: Mapping[str, _Setting], config: Config | None) -> str:
+    """Returns where the keys of a relation that does not hold have their values, and which one to change.
+    config: the one that `settings` change; None: they are all that is set."""
+    fields = {field.alias or name: (name, field) for name, field in model.model_fields.items()}
+    keys = [key for key in dict.fromkeys(_WORD.findall(wrong)) if key in fields]
+    stated, others, left = list[str](), list[str](), list[str]()
+    for key in keys:
+        name, field = fields[key]
+        if (setting := settings.get(key)) is not None:
+            stated.append(f"{key} = {_shown(model, key, setting.value)!r} in {setting.source}")
+            continue
+        held = field.default if config is None else getattr(config, name)
+        value = "" if held is None else _text(held)
+        when = "by default" if config is None else "now"
+        others.append(f"{key} is {_shown(model, key, value)} {when}" if value else f"{key} is not set")
+        left.append(key)
+    if not stated:
+        return ""
+    advice = "change one of them" if len(stated) > 1 else "change it"
+    if len(stated) == 1 and left:
+        advice += f", or set {left[0]}"
+    return f" ({'; '.join([*stated, *others])}: {advice})"
 
 
 def _shown(model: type[Config], key: str, value: str) -> str:
