@@ -25,6 +25,7 @@ from cli.status.command import status
 from cli.status.top import top
 from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
 from cli.verify.command import verify
+from keelmq.runtime.compiled import built_report
 from keelmq.runtime.program import version_line
 
 BENCH_SUITES = (
@@ -328,8 +329,9 @@ def _from_source(folder: str) -> ModuleType:
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version, and whether the modules of the data path are compiled."""
     print(version_line("keelmq"))
+    print(built_report())
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.metrics import Scrape, SlicedCollector
 from keelmq.runtime.clock import now_ms
-from keelmq.runtime.compiled import report
+from keelmq.runtime.compiled import tell_report
 from keelmq.runtime.stop_steps import StopSteps, stop_after
 from keelmq.runtime.tasks import finished_in_thread
 from keelmq.security.http_access import program_policy
@@ -71,8 +71,9 @@ class Broker(BrokerParts):
         await check_ports(self.config, self.host)
         # Long after a crash: other brokers of the process go on.
         await finished_in_thread(self._open_disk, on_cancel=self._opening.give_up)
-        for line in (*guarantees(self.config.durability), f"data path: {report()}"):
+        for line in guarantees(self.config.durability):
             logger.info("%s", line)
+        tell_report()
         for line in self.config.warnings():
             logger.warning("%s", line)
         replication = self._controlled or self._plain

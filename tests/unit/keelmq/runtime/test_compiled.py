@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.keelmq import app as keelmq
 from hatch_build import CannotCompile, check_tools
 from keelmq.runtime import compiled
 from keelmq.runtime.compiled import Leaf, prefer_twin, report, twin_path
@@ -102,6 +104,31 @@ def test_what_is_built_is_counted_without_importing_it() -> None:
     count, total = compiled.built()
     assert total == len(LEAVES)
     assert count == sum(twin_path(ROOT / f"{name.replace('.', '/')}.py").exists() for name in LEAVES)
+
+
+def test_a_fall_back_to_the_interpreter_is_a_warning_once(
+    known_leaves: dict[str, Leaf], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(compiled, "_is_told", False)
+    module: Any = SimpleNamespace()
+    known_leaves.update({"a.one": Leaf({}, module, ""), "a.two": Leaf({}, None, compiled.NOT_WANTED)})
+    compiled.tell_report()
+    known_leaves["a.two"] = Leaf({}, None, "not built")
+    compiled.tell_report()
+    compiled.tell_report()  # another broker of the process
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+    assert "3 to 6 times the CPU. Install a C compiler" in caplog.records[1].getMessage()
+
+
+def test_the_version_says_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "built", lambda: (14, 14))
+    assert compiled.built_report() == "data path: 14 modules compiled"
+    monkeypatch.setattr(compiled, "built", lambda: (0, 14))
+    assert "0 of 14 modules compiled; interpreted ones need" in compiled.built_report()
+    assert "0 of 14 modules" in CliRunner().invoke(keelmq, ["version"]).output
+    monkeypatch.setenv("PURE_PYTHON", "1")
+    assert "because PURE_PYTHON is set" in compiled.built_report()
 
 
 def test_pure_python() -> None:
