@@ -24,13 +24,13 @@ from keelmq.client.core.checks import check_callable, check_one_of
 from keelmq.client.core.queues import MessageQueue
 from keelmq.client.core.send_result import SendResult
 from keelmq.client.core.subscription import ALL
-from keelmq.client.daemon_threads import DaemonThreads
 from keelmq.client.hooks import ClientHook
 from keelmq.client.message import Message, MessageExt
 from keelmq.client.producer.producer import CLOSE_TIMEOUT_MS, SEND_TIMEOUT_MS, Producer
 from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ReplyMessage
 from keelmq.client.producer.sender import Choice
 from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
+from keelmq.runtime.daemon_threads import DaemonThreads
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials
 

@@ -14,10 +14,10 @@ from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.core.send_result import SendResult
-from keelmq.client.daemon_threads import DaemonThreads
 from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.loop_thread import clients_thread
 from keelmq.client.producer.producer import Producer
+from keelmq.runtime.daemon_threads import DaemonThreads
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.client import LOST, RemotingClient, split_address
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import wall_ms
-from keelmq.runtime.daemon_thread import in_daemon_thread
+from keelmq.runtime.daemon_threads import in_daemon_thread
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, optional_signer
 

@@ -37,7 +37,8 @@ SLOWER: Final = "interpreted ones need 3 to 6 times the CPU"
 HOW_TO_COMPILE: Final = "Install a C compiler and Python's headers, and install keelmq again"
 leaves: Final[dict[str, Leaf]] = {}
 """By module name, in the order of their import."""
-_is_told = False
+is_warned = False
+"""Whether tell_report() has warned in this process."""
 
 
 def is_compiled(file: str) -> bool:
@@ -93,10 +94,10 @@ def report() -> str:
 
 def tell_report() -> None:
     """Logs report(); once in a process as a warning if modules that should be compiled are not."""
-    global _is_told
+    global is_warned
     is_slow = any(leaf.twin is None and leaf.problem != NOT_WANTED for leaf in leaves.values())
-    if is_slow and not _is_told:
-        _is_told = True
+    if is_slow and not is_warned:
+        is_warned = True
         logger.warning("data path: %s; %s. %s", report(), SLOWER, HOW_TO_COMPILE)
     else:
         logger.info("data path: %s", report())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelmq.remoting.servers.http_port import listening_socket
 from keelmq.remoting.servers.http_settings import HttpPolicy
-from keelmq.runtime.daemon_thread import in_daemon_thread
+from keelmq.runtime.daemon_threads import in_daemon_thread
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tls.contexts import PortTls
 

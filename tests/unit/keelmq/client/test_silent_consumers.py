@@ -22,7 +22,6 @@ from keelmq.blocking import BlockingConsumer, BlockingProducer, BlockingPushCons
 from keelmq.client.admin import AdminClient
 from keelmq.client.consumer.offset_store import LocalOffsets
 from keelmq.client.core.names import check_group
-from keelmq.client.daemon_threads import DaemonThreads
 from pytest_keelmq.cluster import TestBroker
 from tests.support.client_parts import Seen, broker, numbers, send, until
 from tests.support.reach_in import member_of, pulls_everywhere, tasks_that_wait
@@ -205,34 +204,6 @@ def test_a_hung_listener_does_not_keep_the_process(broker: TestBroker) -> None:
     gate.set()
     threads[0].join(20)
     assert not threads[0].is_alive()
-
-
-def test_daemon_threads() -> None:
-    pool = DaemonThreads(2, "pool")
-    gate, seen = threading.Event(), threading.Barrier(3)
-    held = [pool.submit(lambda: (seen.wait(20), gate.wait(20))) for _ in range(2)]
-    seen.wait(20)  # two run at once
-    third, fourth = pool.submit(lambda a, b=0: a + b, 1, b=2), pool.submit(int, "x")
-    assert not third.done() and third.cancel()
-    gate.set()
-    with pytest.raises(ValueError, match="invalid literal"):
-        fourth.result(20)
-    assert [each.result(20)[1] for each in held] == [True, True]
-    assert pool.submit(threading.current_thread).result(20).name in ("pool_0", "pool_1")
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="shut down"):
-        pool.submit(int)
-
-
-def test_what_has_not_begun_is_cancelled_at_the_end() -> None:
-    pool, gate, begun = DaemonThreads(1, "pool"), threading.Event(), threading.Event()
-    pool.submit(lambda: (begun.set(), gate.wait(20)))
-    begun.wait(20)
-    waits = pool.submit(int)
-    pool.shutdown(wait=False, cancel_futures=True)
-    assert waits.cancelled()
-    gate.set()
-    pool.shutdown()
 
 
 # -- closing -----------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_fall_back_to_the_interpreter_is_a_warning_once(
     known_leaves: dict[str, Leaf], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(compiled, "_is_told", False)
+    monkeypatch.setattr(compiled, "is_warned", False)
     module: Any = SimpleNamespace()
     known_leaves.update({"a.one": Leaf({}, module, ""), "a.two": Leaf({}, None, compiled.NOT_WANTED)})
     compiled.tell_report()
@@ -142,7 +142,7 @@ def test_pure_python() -> None:
     assert done.stdout == "no module compiled (PURE_PYTHON is set)\n"
 
 
-def test_a_machine_without_a_compiler_is_told_so_in_one_line(tmp_path: Path) -> None:
+def test_a_machine_without_a_compileris_warned_so_in_one_line(tmp_path: Path) -> None:
     for package in ("keelmq", "broker"):
         shutil.copytree(
             ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("compiled", "*.pyc")
