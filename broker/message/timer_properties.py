@@ -17,6 +17,10 @@ DELAY_SEC: Final = b"TIMER_DELAY_SEC"
 ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
 """How often the timer was written again, so that retention does not delete it before it is due."""
 TIMER_PROPERTIES: Final = (DELIVER_MS, DELAY_MS, DELAY_SEC)
+LONG_MAX: Final = 2**63 - 1
+LONG_DIGITS_MAX: Final = 40
+"""More digits, zeros in front included, are not read."""
+TEXT_BYTES_SHOWN: Final = 32
 TAG_HASH_MAX: Final = 1 << 32
 """A tags code below it is a hash in a unit that RocketMQ wrote: no delivery time is so small."""
 
@@ -28,10 +32,20 @@ def deliver_at(properties: bytes, now_ms: int) -> int | None:
         text = property_value(properties, name)
         if text is None:
             continue
-        if len(text) > 18 or not text.lstrip(b"-").isdigit():
-            raise ValueError(f"property {name.decode()} is not a number: {text[:20]!r}")
-        return base + int(text) * factor
+        return base + _long(name, text) * factor
     return None
+
+
+def _long(name: bytes, text: bytes) -> int:
+    """Returns the number of a property. ValueError, with the property's name: it is none, or none of 64
+    bits. A negative delay is one that is over, as for RocketMQ."""
+    shown = text[:TEXT_BYTES_SHOWN].decode("utf-8", "replace")
+    shown = repr(f"{shown}..." if len(text) > TEXT_BYTES_SHOWN else shown)
+    if not text.removeprefix(b"-").isdigit():
+        raise ValueError(f"property {name.decode()} is {shown}, which is not a whole number")
+    if len(text) > LONG_DIGITS_MAX or not -LONG_MAX <= int(text) <= LONG_MAX:
+        raise ValueError(f"property {name.decode()} is {shown}, which is above {LONG_MAX} (64 bits)")
+    return int(text)
 
 
 def out_ms(deliver_ms: int, precision_ms: int) -> int:

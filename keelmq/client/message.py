@@ -14,6 +14,7 @@ from typing import Final
 
 from keelmq.client.core.checks import (
     INT32_MAX,
+    INT64_MAX,
     check_body,
     check_int,
     check_one_of,
@@ -30,6 +31,7 @@ NAME_END, PROPERTY_END = "\x01", "\x02"
 UNIQ_KEY, KEYS, TAGS, WAIT, DELAY = "UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID, TRAN_MSG = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG"
 INNER_NUM = "INNER_NUM"
+TIMER_PROPERTIES: Final = ("TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS")
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -170,9 +172,20 @@ def _check(message: Message) -> None:
     check_text("tags", message.tags, optional=True)
     check_texts("keys", message.keys)
     check_pairs("properties", message.properties)
+    for name in TIMER_PROPERTIES:
+        if name in message.properties:
+            _check_timer(name, message.properties[name])
     check_int("flag", message.flag, least=-INT32_MAX - 1, most=INT32_MAX)
     check_one_of("wait", message.wait, bool)
     check_int("delay_level", message.delay_level, most=INT32_MAX)
+
+
+def _check_timer(name: str, text: str) -> None:
+    """ValueError: a delay or a time that no broker can keep."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"property {name} is {text[:32]!r}: write a whole number from 0 on, in digits")
+    if len(text) > 19 or int(text) > INT64_MAX:
+        raise ValueError(f"property {name} is {text[:32]!r}: {INT64_MAX} is the limit")
 
 
 def encode_pairs(pairs: Mapping[str, str]) -> str:

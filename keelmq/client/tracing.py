@@ -31,7 +31,16 @@ from keelmq.client.core.traces import (
     sub_before,
 )
 from keelmq.client.hooks import ClientHook, ConsumeTrace, SendTrace, TransactionTrace
-from keelmq.client.message import DELAY, KEYS, TAGS, TRAN_MSG, Message, MessageExt, index_keys
+from keelmq.client.message import (
+    DELAY,
+    KEYS,
+    TAGS,
+    TIMER_PROPERTIES,
+    TRAN_MSG,
+    Message,
+    MessageExt,
+    index_keys,
+)
 from keelmq.client.producer.producer import Producer
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import now_ms, wall_ms
@@ -54,7 +63,7 @@ CALLS_MAX: Final = 4_096
 """Listener calls whose end the hook has not seen. Only cancelled calls can exceed the number of concurrent
 ones."""
 TOLD_EVERY_MS: Final = 60_000
-DELAYS: Final = (DELAY, "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+DELAYS: Final = (DELAY, "__STARTDELIVERTIME", *TIMER_PROPERTIES)
 
 
 class TraceHook(ClientHook):

@@ -214,6 +214,28 @@ def test_refused(tmp_path: Path, properties: dict[str, Any], settings: dict[str,
     assert scene.broker.store.commit_log.max_offset == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("soon", "property TIMER_DELAY_MS is 'soon', which is not a whole number"),
+        ("--5", "is '--5', which is not a whole number"),
+        ("-", "which is not a whole number"),
+        ("1.5", "which is not a whole number"),
+        (str(2**63), f"is '{2**63}', which is above {2**63 - 1} (64 bits)"),
+        ("9" * 5_000, f"is '{'9' * 32}...', which is above"),
+        (str(2**63 - 1), "is above timerMaxDelaySec 259200"),
+    ],
+)
+def test_a_delay_that_cannot_be_is_refused_with_its_value(scene: Scene, text: str, says: str) -> None:
+    reply = scene.send(TIMER_DELAY_MS=text)
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL and says in (reply.remark or "")
+
+
+def test_a_negative_delay_is_over_as_for_rocketmq(scene: Scene) -> None:
+    assert scene.send(b"late", TIMER_DELAY_MS=-5).code == 0
+    assert scene.bodies() == [b"late"]
+
+
 def test_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.timers.core.wheel.TIMERS_MAX", 1)
     assert scene.send(TIMER_DELAY_SEC=3).code == 0

@@ -20,6 +20,7 @@ from keelmq.client import (
     TransactionProducer,
 )
 from keelmq.client.core.window import Limits
+from keelmq.client.message import encode_properties
 from tests.support.fake_cluster import FakeBroker, FakeNameServer
 
 NAMESRV = "127.0.0.1:9876"
@@ -208,3 +209,12 @@ async def test_arguments_of_consumers(
 
 def test_the_table_is_long_enough() -> None:
     assert sum(map(len, (MESSAGES, SENDS, SETTINGS, CLIENTS, CONSUMERS))) >= 60
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("text", ["-1", "soon", "1.5", "", " 5", "٥", str(2**63), "9" * 5_000])
+def test_a_timer_that_no_broker_can_keep(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"property {name} is ") as refused:
+        encode_properties(Message("T", b"", properties={name: text}), "key")
+    assert len(str(refused.value)) < 120
+    assert str(2**63 - 1) in encode_properties(Message("T", b"", properties={name: str(2**63 - 1)}), "key")
