@@ -324,6 +324,11 @@ def _pipe_text(path: Path) -> str:
     return read_named(path).decode()
 
 
+_ESCAPED: Final = re.compile(r"(?<!\\)\\([:=#!])")
+"""What Java's Properties.store writes for these characters. A backslash in front of another one stays: paths
+and secrets have some."""
+
+
 def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Iterator[tuple[str, _Setting]]:
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         stripped = line.strip()
@@ -335,7 +340,7 @@ def _text_settings(text: str, source: str, *, shows_lines: bool = True) -> Itera
             raise ConfigError(f"{source} line {number}{shown} is not key=value")
         if "\0" in stripped:
             raise ConfigError(f"{source} line {number}{shown} has a NUL character")
-        yield key.strip(), _Setting(value.strip(), f"{source} line {number}")
+        yield key.strip(), _Setting(_ESCAPED.sub(r"\1", value.strip()), f"{source} line {number}")
 
 
 _WORD: Final = re.compile(r"[A-Za-z][\w.]*\w")

@@ -11,7 +11,15 @@ from typing import Self
 import pytest
 from pydantic import Field, SecretStr, TypeAdapter, model_validator
 
-from keelmq.runtime.config import Config, ConfigError, is_true, load_config, to_properties, with_settings
+from keelmq.runtime.config import (
+    Config,
+    ConfigError,
+    is_true,
+    load_config,
+    parse_settings,
+    to_properties,
+    with_settings,
+)
 
 
 class ServerConfig(Config):
@@ -210,3 +218,17 @@ def test_a_conflict_with_a_value_in_force() -> None:
     assert str(refused.value).endswith(
         "(beatMs = '3000' in the request; silenceMs is 2000 now: change it, or set silenceMs)"
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"127.0.0.1\:9876;127.0.0.2\:9876", "127.0.0.1:9876;127.0.0.2:9876"),
+        (r"a\=b\#c\!", "a=b#c!"),
+        (r"a\b\\c", r"a\b\\c"),
+        (r"a\\:b", r"a\\:b"),
+        ("a:b=c#d!", "a:b=c#d!"),
+    ],
+)
+def test_values_that_java_has_escaped(written: str, read: str) -> None:
+    assert parse_settings(f"namesrvAddr={written}", "the file") == {"namesrvAddr": read}
