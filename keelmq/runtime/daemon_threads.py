@@ -59,12 +59,12 @@ class DaemonThreads(Executor):
         self._shut = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Runs the function in a thread. RuntimeError: after shutdown()."""
+        """Runs the function in a thread, in the present context. RuntimeError: after shutdown()."""
         future: Future[T] = Future()
         with self._lock:
             if self._shut:
                 raise RuntimeError(f"the threads of {self._name} were shut down")
-            self._jobs.put((future, partial(function, *args, **kwargs)))
+            self._jobs.put((future, in_context(partial(function, *args, **kwargs))))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._threads_max:
                 name = f"{self._name}_{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))

@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 import uvloop
 
+from keelmq.runtime.daemon_threads import DaemonThreads
 from keelmq.runtime.log_context import (
     ContextFormatter,
     ContextThreadPool,
@@ -276,6 +277,9 @@ def test_a_pool_of_the_library_does_not_hence_ours() -> None:
             assert ours.submit(name).result(5) == "b"
         assert ours.submit(partial(name)).result(5) == "a"
         assert list(ours.map(lambda _: name(), range(3))) == ["a"] * 3
+        daemons = DaemonThreads(1, "daemons")
+        assert daemons.submit(name).result(5) == "a"
+        daemons.shutdown()
 
 
 NO_CONTEXT = re.compile(
@@ -284,6 +288,7 @@ NO_CONTEXT = re.compile(
 OF_THE_PROCESS = {
     "keelmq/remoting/servers/http_hosts.py": "the name of this machine, logs nothing",
     "keelmq/runtime/bounded_exit.py": "ends the process",
+    "keelmq/runtime/daemon_threads.py": "each call of a pool has its own context",
     "keelmq/runtime/isolated_log.py": "writes the logs of all brokers",
     "keelmq/runtime/log_context.py": "is how to do it",
     "keelmq/runtime/loop_watch.py": "looks at the loop of the process",
