@@ -69,6 +69,6 @@ def passwords_of(data: bytes) -> dict[str, str]:
         users = [parse_stored_user(each) for each in (rows.values() if isinstance(rows, dict) else rows)]
     except InvalidUser as error:
         raise MetadataFileError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise MetadataFileError('it has no {"users": ...}: is it the users.json of a broker?') from None
     return {each.username: each.password for each in users}

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.health.answers import Groups, Health, fault_of, groups_of
 from keelmq.health.group_settings import addresses
 from keelmq.health.memory import Memory
 from keelmq.health.numbers import whole
@@ -70,6 +71,7 @@ class ClusterSnapshot(msgspec.Struct):
     controllers: dict[str, ControllerMetadata | Silent] = msgspec.field(default_factory=dict)
     brokers: dict[str, RunningBroker | Silent] = msgspec.field(default_factory=dict)
     health: dict[str, HttpAnswer | Silent] = msgspec.field(default_factory=dict)  # by HTTP address
+    malformed: dict[str, str] = msgspec.field(default_factory=dict)  # HTTP address -> which answer, and where
     http_servers: Mapping[str, str] = msgspec.field(default_factory=dict)  # HTTP -> TCP address
     sets: Mapping[str, ReplicasInfo] | Silent | None = None  # None: there is no leader to ask
     groups: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)  # the leader's /v1/groups
@@ -129,7 +131,8 @@ class ClusterSnapshot(msgspec.Struct):
         found: list[tuple[str, Mapping[str, Any]]] = []
         for http_address, answer in self.health.items():
             value = answer.json() if isinstance(answer, HttpAnswer) else None
-            plugin = value.get("plugins", {}).get("controller") if isinstance(value, dict) else None
+            plugins = value.get("plugins") if isinstance(value, dict) else None
+            plugin = plugins.get("controller") if isinstance(plugins, dict) else None
             if isinstance(plugin, dict):
                 found.append((http_address, plugin))
         return found
@@ -237,8 +240,14 @@ async def _health(reach: Reach, http_address: str, *, as_user: bool = True) -> H
     """Returns the answer of /v1/health. Of a program that refuses it, or has none, that of /readyz: an older
     KeelMQ tells everything there, a newer one whether it is ready. as_user: see Reach.get(); False for an
     address that no server and no file has named."""
-    answer = await reach.get(http_address, "/v1/health", as_user=as_user)
-    return answer if answer.status == HTTPStatus.OK else await reach.get(http_address, "/readyz")
+    path = "/v1/health"
+    answer = await reach.get(http_address, path, as_user=as_user)
+    if answer.status != HTTPStatus.OK:
+        path = "/readyz"
+        answer = await reach.get(http_address, path)
+    if isinstance(value := answer.json(), dict) and (fault := fault_of(value, Health)):
+        raise Silent(f"{path} answers in another form: {fault}")
+    return answer
 
 
 def _ask_metadata(reach: Reach) -> Callable[[str], Awaitable[ControllerMetadata]]:
@@ -303,8 +312,12 @@ async def _ask_groups(seen: ClusterSnapshot, reach: Reach, http_address: str) ->
         value = (await reach.get(http_address, "/v1/groups", as_user=True)).json()
     except Silent:
         return
-    groups = value.get("groups", ()) if isinstance(value, dict) else ()
-    seen.groups = {str(each["brokerName"]): each for each in groups}
+    if not isinstance(value, dict):
+        return
+    if fault := fault_of(value, Groups):
+        seen.malformed[http_address] = f"/v1/groups answers in another form: {fault}"
+    else:
+        seen.groups = groups_of(value)
 
 
 async def _resolve(seen: ClusterSnapshot, reach: Reach) -> None:

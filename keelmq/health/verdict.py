@@ -253,6 +253,9 @@ def _raft(seen: ClusterSnapshot) -> Iterator[Finding]:
                 yield failed("controller.raft", http_address, text, step, commands.watch(seen))
             if value.get("ready") is not None and "plugins" not in value:
                 yield ok("controller.raft", http_address, NOT_SHOWN)
+    for http_address, fault in seen.malformed.items():
+        step = "check that this is the HTTP port of a controller, of the release of this tool"
+        yield warning("controller.raft", http_address, f"HTTP: {fault}", step)
     plugins = [(str(plugin.get("address", http_address)), plugin) for http_address, plugin in seen.plugins]
     committed = max((_raft_number(plugin, "commitIndex") for _, plugin in plugins), default=0)
     for address, plugin in plugins:

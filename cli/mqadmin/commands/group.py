@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.confirmation import asks_first, cannot_say
+from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, command, dump, per_server
 from cli.mqadmin.targets import (
@@ -110,7 +110,7 @@ def update_group(
 def _policy(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {"type": "CUSTOMIZED"}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"-p/--groupRetryPolicy is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise typer.BadParameter("-p/--groupRetryPolicy is not a JSON object")
@@ -131,12 +131,7 @@ def update_group_list(
 ) -> Action:
     """Create or change many consumer groups in one go, from a file."""
     check_target(broker_addr, cluster_name, namesrv_addr)
-    try:
-        configs = [SubscriptionGroupConfig.model_validate(each) for each in json.loads(filename.read_text())]
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
-    except (ValidationError, ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{filename} is not a JSON array of group configurations: {error}") from None
+    configs = read_rows(filename, SubscriptionGroupConfig, "group configurations")
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
 from cli.mqadmin.commands.namesrv import delete_existing
 from cli.mqadmin.commands.topic import Topic
+from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import Action, Output, command, per_server
 from cli.mqadmin.targets import (
@@ -112,12 +112,7 @@ def update_topic_list(
 ) -> Action:
     """Create or change many topics at once, from a file."""
     check_target(broker_addr, cluster_name, namesrv_addr)
-    try:
-        configs = [TopicConfig.model_validate(each) for each in json.loads(filename.read_text())]
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {filename}: {error.strerror}") from None
-    except (ValidationError, ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{filename} is not a JSON array of topic configurations: {error}") from None
+    configs = read_rows(filename, TopicConfig, "topic configurations")
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> bool:

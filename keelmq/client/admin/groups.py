@@ -125,11 +125,15 @@ class GroupAdmin(AdminTransport):
         """Returns {clientId, language, remoteIP, version} of each connected producer, by group
         (GET_ALL_PRODUCER_INFO, 328). remoteIP: host:port; brokers write /host:port."""
         answer = await self.ask(broker_addr, GET_ALL_PRODUCER_INFO, Empty())
-        table = dict((answer.body or {}).get("data") or {})
-        for each in (each for members in table.values() for each in members):
+        table = (answer.body.get("data") if isinstance(answer.body, dict) else answer.body) or {}
+        members = [each for rows in _lists_of(table) for each in rows]
+        if not all(isinstance(each, dict) for each in members):
+            remark = "unreadable: it is not {data: {group: [{clientId, ...}]}}"
+            raise AdminError(GET_ALL_PRODUCER_INFO.name, broker_addr, remark, 0)
+        for each in members:
             if isinstance(each.get("remoteIP"), str):
                 each["remoteIP"] = each["remoteIP"].removeprefix("/")
-        return table
+        return dict(table)
 
     async def running_info(
         self, broker_addr: str, group: str, client_id: str, *, jstack: bool = False
@@ -155,9 +159,12 @@ class GroupAdmin(AdminTransport):
         answer = await self.ask(broker_addr, CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CALL_TIMEOUT_MS)
         try:
             value = json.loads(bytes(answer.body or b"{}"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AdminError(CONSUME_MESSAGE_DIRECTLY.name, broker_addr, f"unreadable: {error}", 0) from error
-        return dict(value)
+        if not isinstance(value, dict):
+            remark = "the answer of the consumer is not a JSON object"
+            raise AdminError(CONSUME_MESSAGE_DIRECTLY.name, broker_addr, remark, 0)
+        return value
 
     # -- changes -----------------------------------------------------------------------------------------
 
@@ -269,3 +276,10 @@ def _queue(row: dict[str, Any]) -> QueueProgress:
         int(row.get("lastTimestamp") or 0),
         int(row.get("pullOffset") or 0),
     )
+
+
+def _lists_of(table: object) -> list[list[Any]]:
+    """Returns the values of a JSON object, all lists; [[None]]: it is none."""
+    if not isinstance(table, dict) or not all(isinstance(rows, list) for rows in table.values()):
+        return [[None]]
+    return list(table.values())

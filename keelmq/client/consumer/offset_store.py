@@ -161,7 +161,7 @@ class LocalOffsets:
             }
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             aside = self._path.with_suffix(".damaged")
             logger.error("%s is not an offset file (%s): it was renamed to %s", self._path, error, aside)
             if self._path.is_file():

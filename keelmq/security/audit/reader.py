@@ -96,7 +96,7 @@ class AuditReader(msgspec.Struct):
                 continue  # torn, at the end of a file
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 entry = None
             if isinstance(entry, dict):
                 yield entry

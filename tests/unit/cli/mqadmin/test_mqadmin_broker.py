@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import Result
 
 from broker.app.broker import Broker
+from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts.group import version_text
 from cli.mqadmin.targets import Target, changed
 from keelmq.client import Message, MessageQueue, Producer
@@ -23,6 +25,7 @@ from keelmq.remoting.config_store import Given
 from keelmq.remoting.operation import Call, Ok, OperationTable, Reply
 from keelmq.remoting.operations import clients
 from keelmq.remoting.operations.broker_metadata import UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequest
+from keelmq.remoting.operations.route import TopicConfig
 from keelmq.remoting.queue_map import QueueKey, dump_queue_map
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig
@@ -260,8 +263,18 @@ def test_lists_from_files(world: World, tmp_path: Path) -> None:
     path.write_text('[{"groupName": "lg"}]')
     ran("updateSubGroupList", "-b", world.address, "-f", str(path))
     assert "lg" in world.broker.metadata.groups.table.rows
-    path.write_text("{")
-    assert "not a JSON array" in usage("updateTopicList", "-b", world.address, "-f", str(path))
+    for text, says in (
+        ("{", "list.json is not JSON"),
+        ('{"topicName": "l1"}', "list.json is not a JSON array of topic configurations"),
+        ("[" * 100_000, "list.json is not JSON"),
+        ('[{"topicName": "l1"}, 7]', "list.json: [1]: "),
+        ('[{"topicName": "l1", "perm": "x"}]', "list.json: [0].perm: "),
+    ):
+        path.write_text(text)
+        with pytest.raises(typer.BadParameter) as refused:
+            read_rows(path, TopicConfig, "topic configurations")
+        assert says in str(refused.value) and "\n" not in str(refused.value)
+    assert "list.json" in usage("updateTopicList", "-b", world.address, "-f", str(path))
     assert "cannot read" in usage("updateTopicList", "-b", world.address, "-f", "/nowhere")
 
 
