@@ -163,6 +163,12 @@ def users_differ(seen: ClusterSnapshot) -> None:
     seen.name_servers[NS[1]] = replace(other, rights={})
 
 
+def a_new_group_has_no_users(seen: ClusterSnapshot) -> None:
+    for at, server in seen.answering.items():
+        seen.name_servers[at] = replace(server, rights={"User:orders": "Normal enable"})
+    seen.master_rights = {BROKERS[0]: {}}
+
+
 def no_controller(seen: ClusterSnapshot) -> None:
     seen.controllers[CONTROLLERS[2]] = Silent("no answer in 1200 ms")
 
@@ -339,8 +345,13 @@ F, W = Level.FAILED, Level.WARNING
         (settings_differ, [("namesrv.agree", W)], "supportActingMaster"),
         (
             users_differ,
-            [("namesrv.agree", W)],
+            [("users.agree", F)],
             "User:orders: differs: Normal enable at 10.0.0.1:9876; not there at",
+        ),
+        (
+            a_new_group_has_no_users,
+            [("users.agree", F)],
+            f"not there at {BROKERS[0]}; next: masters exchange users with name servers",
         ),
         (no_controller, [("controller.reachable", F)], "10.0.0.3:9878"),
         (
