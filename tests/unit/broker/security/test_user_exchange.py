@@ -57,10 +57,11 @@ class Secured:
         self.credentials, self.tls = found.credentials, ClientTls.of(found.tls)
         self.name_servers: list[str] = []
 
-    async def name_server(self, name: str, *, port: int = 0) -> Namesrv:
+    async def name_server(self, name: str, *, port: int = 0, stack: AsyncExitStack | None = None) -> Namesrv:
+        """stack: closes it instead of the end of the test."""
         given = {"listenPort": str(port), "kvConfigPath": str(self.directory / f"{name}.json")}
-        (config,) = load_config(NamesrvConfig, path=None, environ={}, overrides={**self._common(), **given})
-        server = await self.stack.enter_async_context(Namesrv(config))
+        (config,) = load_config(NamesrvConfig, path=None, environ={}, overrides={**self.common(), **given})
+        server = await (stack or self.stack).enter_async_context(Namesrv(config))
         if not port:
             self.name_servers.append("{}:{}".format(*server.address))
         return server
@@ -75,10 +76,10 @@ class Secured:
             "brokerIP1": "127.0.0.1",
             **keys,
         }
-        (config,) = load_config(BrokerConfig, path=None, environ={}, overrides={**self._common(), **given})
+        (config,) = load_config(BrokerConfig, path=None, environ={}, overrides={**self.common(), **given})
         return await self.stack.enter_async_context(Broker(config))
 
-    def _common(self) -> dict[str, str]:
+    def common(self) -> dict[str, str]:
         return {"securityPath": str(self.security), "bindAddress": "127.0.0.1", "httpPort": "-1"}
 
     def admin(self) -> AdminClient:
@@ -141,12 +142,10 @@ async def test_a_change_at_a_name_server_reaches_brokers(cluster: Secured) -> No
 
 
 async def test_a_server_that_was_down_brings_no_deleted_user_and_no_old_password_back(
-    cluster: Secured, tmp_path: Path
+    cluster: Secured,
 ) -> None:
     async with AsyncExitStack() as first_run:
-        early = Secured.__new__(Secured)
-        early.__dict__ = {**cluster.__dict__, "stack": first_run}
-        server = await early.name_server("n1")
+        server = await cluster.name_server("n1", stack=first_run)
         await cluster.broker("broker-a", namesrvAddr=cluster.name_servers[0])
         admin = cluster.admin()
         await admin.create_user(cluster.name_servers[0], ALICE)
@@ -164,7 +163,7 @@ async def test_a_server_that_was_down_brings_no_deleted_user_and_no_old_password
 
 
 async def test_more_rows_than_one_request_takes(cluster: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_sync, "ROWS_BYTES_MAX", 500)
+    monkeypatch.setattr(user_sync, "ROWS_BYTES_MAX", 50)  # less than one row
     server = await cluster.name_server("n1")
     broker = await cluster.broker("broker-a")
     admin = cluster.admin()
@@ -188,7 +187,7 @@ async def test_only_members_get_rows_and_only_with_tls(cluster: Secured) -> None
         path=None,
         environ={},
         overrides={
-            **cluster._common(),
+            **cluster.common(),
             "listenPort": "0",
             "tls.server.mode": "permissive",
             "kvConfigPath": str(cluster.directory / "plain.json"),

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import CommandError
+from keelmq.remoting.operation import Call, CommandError, Peer
+from keelmq.remoting.operations.auth import SyncUsersRequest, UserRows
 from keelmq.runtime import durable_file
 from keelmq.security.core.user_changes import TOMBSTONE_MS
 from keelmq.security.core.users import User, UserStatus, UserType
 from keelmq.security.file_users import FileUsersConfig, load_users, users_directory
 from keelmq.security.user_store import FileUserStore
+from keelmq.security.user_sync import SyncUsers
 from keelmq.security.users_file import BadUsersFile, UsersFile
 from tests.unit.keelmq.security.parts import acl_of
 
@@ -271,5 +274,21 @@ def test_users_are_beside_the_state_of_the_program_and_taken_over_once(tmp_path:
     store = load_users(config, state)
     assert store is not None and store.user("alice") == ALICE
     store.files.delete_user("alice")
+    UsersFile(security).put_user(User("bob", "bobs-password"))
     again = load_users(config, state)
-    assert again is not None and again.user("alice") is None
+    assert again is not None and not again.users()
+
+
+class Stranger:
+    """The other end of a TLS connection."""
+
+    is_tls = True
+
+
+async def test_rows_are_for_members_whatever_is_checked_before(tmp_path: Path) -> None:
+    """With memberAuthenticationRequired=false everybody may send what members send."""
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    call = Call(cast(Peer, Stranger()), body=UserRows(wanted_users=["alice"]))
+    with pytest.raises(CommandError, match="only members of the cluster exchange users"):
+        await SyncUsers(FileUserStore(users)).sync_users(SyncUsersRequest(), call)
