@@ -112,7 +112,7 @@ MQADMIN: Mapping[str, Row] = {
     "exportControllerState": Row("-a {a} -o {out}/state.json"),
     "importControllerState": Row("-a {a} -f {saved}/state.json"),
     "addController": Row("-a {a} -id n0 -p {a}", 0, "already a member"),
-    "removeController": Row("-a {a} -id n9 --dry-run", 1),
+    "removeController": Row("-a {a} -id n9 --dry-run", 0, "not a member"),
     "transferLeader": Row("-a {a} -id n0"),
     "createUser": Row("-n {n} -u bob -p its-own-secret"),
     "updateUser": Row("-n {n} -c {cluster} -u bob -s disable"),
