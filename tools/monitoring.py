@@ -1,12 +1,17 @@
 """Rewrites what is made from rules.yaml and dashboards.yaml of deploy: python tools/monitoring.py
 
+--runbooks URL: first sets the beginning of each alert's runbook_url in rules.yaml, before /docs/runbooks/,
+such as https://git.example.com/team/keelmq/blob/main.
+
 That is the PrometheusRule for Kubernetes, the dashboards in deploy/grafana, and the table of alerts in
 docs/metrics.md.
 """
 
+import argparse
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,24 @@ RULE_OBJECT = ROOT / "deploy" / "k8s" / "components" / "monitoring" / "prometheu
 DOCUMENT = ROOT / "docs" / "metrics.md"
 BEGIN, END = "<!-- alerts -->", "<!-- end of the alerts -->"
 NOTE = "# Made from deploy/prometheus/rules.yaml by tools/monitoring.py. For the Prometheus operator.\n"
+
+
+PLACEHOLDER = "https://keelmq.example"
+RUNBOOK_URL = re.compile(r"(?<=runbook_url: )\S+?(?=/docs/runbooks/)")
+
+
+def default_base() -> str:
+    """Returns the beginning of each runbook_url: the public repository, if pyproject.toml names one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    repository = project.get("urls", {}).get("Repository", "")
+    return f"{repository.rstrip('/')}/blob/main" if repository else PLACEHOLDER
+
+
+def with_base(text: str, base: str) -> str:
+    """Returns the rules with another beginning of each runbook_url. Raises ValueError: it is no URL."""
+    if not re.fullmatch(r"https?://[^\s/'\"]+(/[^\s'\"]*)?", base):
+        raise ValueError(f"{base!r} is no URL such as https://git.example.com/team/keelmq/blob/main")
+    return RUNBOOK_URL.sub(lambda _: base.rstrip("/"), text)
 
 
 def rules() -> list[dict[str, Any]]:
@@ -70,6 +93,13 @@ def files() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runbooks", metavar="URL", help="beginning of each runbook_url")
+    if base := parser.parse_args().runbooks:
+        try:
+            RULES.write_text(with_base(RULES.read_text(), base))
+        except ValueError as error:
+            parser.error(str(error))
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -171,8 +171,40 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
         page = pages[rule["alert"]]
         assert all(section in page for section in SECTIONS), rule["alert"]
         assert f"\n    {rule['expr']}\n" in page, rule["alert"]
-        assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
+        page_url = f"{MONITORING.default_base()}/docs/runbooks/{rule['alert']}.md"
+        assert rule["annotations"]["runbook_url"] == page_url
         assert f"({rule['alert']}.md)" in index
+
+
+def test_every_runbook_url_leads_to_a_page_and_its_anchor() -> None:
+    """Alertmanager's templates and Grafana show runbook_url, and want a whole URL."""
+    base = MONITORING.default_base()
+    for rule in RULES:
+        url = rule["annotations"]["runbook_url"]
+        assert url.startswith(f"{base}/") and base.startswith("https://"), url
+        path, _, anchor = url.removeprefix(f"{base}/").partition("#")
+        page = (ROOT / path).read_text()
+        headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        assert not anchor or anchor in {each.lower().replace(" ", "-") for each in headings}, url
+
+
+def test_the_beginning_of_the_urls_is_a_setting() -> None:
+    moved = MONITORING.with_base(
+        MONITORING.RULES.read_text(), "https://git.example.com/team/keelmq/-/blob/main/"
+    )
+    urls = [
+        rule["annotations"]["runbook_url"]
+        for group in yaml.safe_load(moved)["groups"]
+        for rule in group["rules"]
+    ]
+    assert len(urls) == len(RULES)
+    assert all(
+        each.startswith("https://git.example.com/team/keelmq/-/blob/main/docs/runbooks/K") for each in urls
+    )
+    assert MONITORING.with_base(moved, MONITORING.default_base()) == MONITORING.RULES.read_text()
+    for wrong in ("", "docs", "ftp://x", "https://a b", "https://a'b"):
+        with pytest.raises(ValueError, match="is no URL"):
+            MONITORING.with_base(moved, wrong)
 
 
 @needs_promtool
