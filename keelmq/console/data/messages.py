@@ -31,6 +31,7 @@ from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.broker import QueryMessageRequest
 from keelmq.remoting.queue_map import QueueKey
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.printable import printable_line
 
 INFLATED_MAX: Final = 8 << 20
 """Of a body, and of all bodies of an answer; one that exceeds it stays compressed."""
@@ -43,11 +44,18 @@ HEX_BYTES_MAX: Final = 16_384
 UNIQUE_KEY_NUMS: Final = 32
 TRACKS_MAX: Final = 32
 TEXT_CONTROLS: Final = frozenset("\t\n\r")
+FIELD_CHARS_MAX: Final = 255
+"""Of an id, a tag or the keys of a message, as a producer has set them."""
+PROPERTY_CHARS_MAX: Final = 2_048
+PROPERTIES_MAX: Final = 128
+_DIRECTIONS: Final = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that show the text behind them in another order."""
 
 
 class MessageRow(Wire):
-    """A message in a list. preview: the beginning of its body, "" if that is no text. originalTopic: of a
-    retry or a dead letter."""
+    """A message in a list. Texts that a producer has set are cut, with their length, and on one line:
+    characters that do not print are escapes. body_bytes: of the whole body. preview: the beginning of its
+    body, "" if that is no text. original_topic: of a retry or a dead letter."""
 
     topic: str
     broker_name: str
@@ -99,7 +107,8 @@ class TrackRow(Wire):
 
 
 class MessageView(Wire):
-    """One message. tracks: of at most 32 groups; moreGroups: of how many others there are none."""
+    """One message. properties: at most 128; more_properties: how many there are besides. tracks: of at most
+    32 groups; more_groups: of how many others there are none."""
 
     taken_ms: int
     message: MessageRow
@@ -109,6 +118,7 @@ class MessageView(Wire):
     sys_flag: int
     flag: int
     properties: dict[str, str]
+    more_properties: int = 0
     body: BodyView
     tracks: list[TrackRow]
     more_groups: int = 0
@@ -122,25 +132,41 @@ def row_of(message: MessageExt, broker_name: str = "") -> MessageRow:
         broker_name=broker_name or message.broker_name,
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
-        msg_id=message.msg_id,
+        msg_id=field_text(message.msg_id),
         offset_msg_id=message.offset_msg_id,
-        tags=message.tags or "",
-        keys=message.keys or "",
+        tags=field_text(message.tags or ""),
+        keys=field_text(message.keys or ""),
         store_ms=message.store_timestamp,
         born_ms=message.born_timestamp,
         born_host=message.born_host,
         body_bytes=len(message.body),
         preview=_preview(message),
         reconsume_times=message.reconsume_times,
-        original_topic=original_topic(message) if message.topic.startswith("%") else "",
+        original_topic=field_text(original_topic(message)) if message.topic.startswith("%") else "",
     )
+
+
+def field_text(text: str, limit: int = FIELD_CHARS_MAX) -> str:
+    """Returns a text that a producer has set as one line of at most `limit` characters before escapes. A
+    longer one ends with its length."""
+    shown = printable_line(text[:limit])
+    return shown if len(text) <= limit else f"{shown}... ({len(text)} characters)"
+
+
+def properties_of(message: MessageExt) -> tuple[dict[str, str], int]:
+    """Returns the properties as they are shown, by name, and how many others there are."""
+    every = sorted(message.properties.items())
+    shown = {
+        field_text(name): field_text(value, PROPERTY_CHARS_MAX) for name, value in every[:PROPERTIES_MAX]
+    }
+    return shown, len(every) - len(shown)
 
 
 def _preview(message: MessageExt) -> str:
     if message.body_error:
         return ""
     text = _text(message.body[: PREVIEW_CHARS * 4], is_cut=len(message.body) > PREVIEW_CHARS * 4)
-    return "" if text is None else text[:PREVIEW_CHARS]
+    return "" if text is None else text[:PREVIEW_CHARS].translate(_DIRECTIONS)
 
 
 def _text(data: bytes, *, is_cut: bool) -> str | None:
@@ -171,7 +197,9 @@ def body_of(message: MessageExt, limit: int = BODY_BYTES) -> BodyView:
             kind = "json"
         except (ValueError, RecursionError):
             kind = "text"
-    return BodyView(bytes=len(body), shown_bytes=len(text.encode()), kind=kind, text=text)
+    return BodyView(
+        bytes=len(body), shown_bytes=len(text.encode()), kind=kind, text=text.translate(_DIRECTIONS)
+    )
 
 
 def _dump(body: bytes, limit: int, kind: str) -> BodyView:
@@ -282,6 +310,7 @@ async def message(
     address, found = await find(place, topic, broker_name, queue_id, queue_offset)
     asked = Asked()
     tracks, more = await _tracks(place, asked, address, found, broker_name)
+    properties, more_properties = properties_of(found)
     return MessageView(
         taken_ms=wall_ms(),
         message=row_of(found, broker_name),
@@ -290,7 +319,8 @@ async def message(
         stored_bytes=found.stored_bytes,
         sys_flag=found.sys_flag,
         flag=found.flag,
-        properties=dict(found.properties),
+        properties=properties,
+        more_properties=more_properties,
         body=body_of(found, body_limit),
         tracks=tracks,
         more_groups=more,

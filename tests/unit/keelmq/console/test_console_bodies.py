@@ -11,7 +11,7 @@ import pytest
 from keelmq.client.copies import copy_of_dlq_message
 from keelmq.client.message import COMPRESSED_FLAG, MessageExt, decode_messages
 from keelmq.console.data import audit
-from keelmq.console.data.messages import body_of, row_of
+from keelmq.console.data.messages import body_of, properties_of, row_of
 from keelmq.console.data.topics import TopicKind, kind_of
 from keelmq.remoting.operations.route import TopicConfig
 from keelmq.security.audit.reader import Wanted
@@ -64,6 +64,31 @@ def test_a_cut_splits_no_character() -> None:
     view = body_of(message("ääää".encode()), 5)
     assert (view.text, view.shown_bytes, view.bytes) == ("ää", 4, 8)
     assert len(body_of(message(bytes(1 << 20)), 1 << 20).text) < 100_000
+
+
+def test_what_a_producer_has_set_is_bounded_and_on_one_line() -> None:
+    """Keys, tags and properties may be 32 KiB of any characters, and a page shows 200 messages."""
+    hostile = "k\x1b[2J\n\u202eadmin\x9b" + "x" * 30_000
+    properties = {"KEYS": hostile, "TAGS": hostile, "UNIQ_KEY": hostile, "mine\x07": hostile, "short": "a b"}
+    row = row_of(message(b"x" * 3_000_000, properties=properties))
+    for text in (row.keys, row.tags, row.msg_id):
+        assert text.startswith("k\\x1b[2J\\n\\u202eadmin\\x9bxxx") and text.isprintable()
+        assert text.endswith(f"... ({len(hostile)} characters)") and len(text) < 350
+    assert (row.body_bytes, len(row.preview)) == (3_000_000, 160)
+    shown, more = properties_of(message(b"", properties=properties))
+    assert shown["short"] == "a b" and more == 0 and "mine\\x07" in shown
+    assert all(each.isprintable() and len(each) < 2_200 for each in (*shown, *shown.values()))
+    many = {f"p{number:04d}": "v" for number in range(1_000)}
+    shown, more = properties_of(message(b"", properties=many))
+    assert (len(shown), more) == (128, 872)
+    exact = row_of(message(b"", properties={"KEYS": "k" * 255}))
+    assert exact.keys == "k" * 255, "nothing is added to what fits"
+
+
+def test_a_body_cannot_turn_the_text_behind_it_around() -> None:
+    view = body_of(message("a\u202eb\u2066c".encode()))
+    assert (view.text, view.kind, view.shown_bytes) == ("a\\u202eb\\u2066c", "text", 9)
+    assert row_of(message("a\u202eb".encode())).preview == "a\\u202eb"
 
 
 def test_kinds_of_topics() -> None:
