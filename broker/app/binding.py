@@ -22,6 +22,7 @@ from broker.app.plain_replication import PlainReplication
 from broker.backup.handlers import StoreCopyHandlers
 from broker.backup.service import StoreBackups
 from broker.clients.admin import ClientAdmin
+from broker.clients.agreement_report import agreement_report
 from broker.clients.calls import ConsumerCalls
 from broker.clients.consume_stats import ConsumeStats
 from broker.clients.service import Clients
@@ -147,7 +148,11 @@ def _handler_context(
         message_bytes_max=config.max_message_size,
         replication_timeout_ms=config.slave_timeout,
         flush_timeout_ms=config.sync_flush_timeout,
-        runtime_info=lambda: {**parts.scrub.runtime_info(), **_runtime_info(metadata, replication)},
+        runtime_info=lambda: {
+            **parts.scrub.runtime_info(),
+            **_runtime_info(metadata, replication),
+            **agreement_report(parts.clients.registry, metadata, parts.store),
+        },
         readable=bool(config.broker_permission & PERM_READ),
         commit_offset=metadata.commit_by_pull,
         find_group=metadata.find_group,

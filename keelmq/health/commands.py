@@ -125,6 +125,16 @@ def watch_replication(master: str) -> str:
     return f"mqadmin haStatus -b {master} --watch {WATCH_S}"
 
 
+def consumer_status(seen: ClusterSnapshot, group: str) -> str:
+    """Returns the command that shows subscriptions and queues of each member of a consumer group."""
+    return f"mqadmin consumerStatus {name_servers(seen) or '-n HOST:9876'} -g {shlex.quote(group)}"
+
+
+def consumer_progress(seen: ClusterSnapshot, group: str) -> str:
+    """Returns the command that shows how far a consumer group is."""
+    return f"mqadmin consumerProgress {name_servers(seen) or '-n HOST:9876'} -g {shlex.quote(group)}"
+
+
 def delete_expired(address: str) -> str:
     """Returns the command that deletes a broker's expired log files now."""
     return f"mqadmin deleteExpiredCommitLog -b {address}"

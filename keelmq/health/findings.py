@@ -36,6 +36,7 @@ CHECKS = {
     "group.master": "each group has a live master",
     "group.in-sync": "enough replicas are in the SyncStateSet, all are alive",
     "broker.writable": "each master accepts messages, and name servers give its topics write permission",
+    "consumers.agree": "members of a consumer group have the same subscriptions, and all topics are consumed",
     "broker.container": "containers run all their brokers and processes",
     "controller.settings": "the controllers elect no replica that lacks acknowledged messages",
     "group.epochs": "replicas agree on where each masterEpoch begins in their logs",

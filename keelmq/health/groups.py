@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from keelmq.health import commands
+from keelmq.health.consumer_rules import consumer_rules
 from keelmq.health.container_rules import container_rules
 from keelmq.health.disk_rules import sync_fault
 from keelmq.health.findings import Finding, failed, ok, warning
@@ -40,6 +41,7 @@ def groups(seen: ClusterSnapshot, statuses: Mapping[str, GroupStatus]) -> list[F
         *found,
         *replication_rules(seen, statuses, brokers),
         *permission_rules(seen, statuses),
+        *consumer_rules(seen, statuses),
         *container_rules(seen),
     ]
 

@@ -83,6 +83,8 @@ def broker(
         "notWritable": "",
         "putTps": "5.0 5.0 5.0",
         "syncFault": "",
+        "subscriptionsDiffer": "",
+        "topicsNotConsumed": "",
     }
     settings = {
         "brokerName": NAME,

@@ -235,6 +235,30 @@ def down_and_stopped(seen: ClusterSnapshot) -> None:
 
 
 @fault(
+    "members of a consumer group subscribe differently, as after an unsubscribe in one of them",
+    "warning",
+    "consumers.agree",
+    "consumer group billing",
+    "its members subscribe differently",
+    f"mqadmin consumerStatus -n '{';'.join(NS)}' -g billing",
+)
+def subscriptions_differ(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, subscriptionsDiffer="billing")
+
+
+@fault(
+    "every member of a consumer group has unsubscribed from a topic that has messages for it",
+    "warning",
+    "consumers.agree",
+    "consumer group billing",
+    "topic orders has messages for it, but every member has unsubscribed",
+    f"mqadmin consumerProgress -n '{';'.join(NS)}' -g billing",
+)
+def nobody_consumes(seen: ClusterSnapshot) -> None:
+    seen.brokers[BROKERS[0]] = broker(0, topicsNotConsumed="billing@orders")
+
+
+@fault(
     "the disk of a store is full",
     "failed",
     "broker.disk",

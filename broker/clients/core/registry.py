@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from broker.clients.core.agreement import Agreement
 from broker.filter.core.subscription import MessageFilter, weight_of
 from keelmq.remoting.operation import ANYBODY, Caller
 
@@ -127,6 +128,7 @@ class ClientRegistry:
         self._max = registrations_max
         self._chars = 0
         self._chars_max = subscription_chars_max
+        self.agreement = Agreement()
         self.forgotten = 0
         """Groups whose subscriptions were forgotten, because there are too many."""
 
@@ -159,7 +161,10 @@ class ClientRegistry:
         group.consume_from_where = consumer.consume_from_where
         subscribed = False
         if consumer.subscriptions is not None:
+            before = set(group.subscriptions)
             subscribed = _subscribe(group, consumer.subscriptions)
+            gone = before - group.subscriptions.keys()
+            self.agreement.heard(consumer.group, client.connection_id, consumer.subscriptions, gone)
             self._count_chars(group)
         return (joined or subscribed) and group.message_model != BROADCASTING
 
@@ -268,6 +273,7 @@ class ClientRegistry:
         del group.members[connection_id]
         known = self._known[connection_id]
         self._count_down(known, known.consumers, name)
+        self.agreement.left(name, connection_id)
         if not group.members:
             self._chars -= group.chars
             del self.consumers[name]

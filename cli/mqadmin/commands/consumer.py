@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +17,15 @@ from keelmq.client.admin import AdminClient, AdminError, gather_some
 from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.progress import NOBODY, RETRY_PREFIX, members_of, owners_of, progress_of
-from keelmq.remoting.codes import ResponseCode
+from keelmq.health.findings import plural
+from keelmq.remoting.codes import MASTER_ID, PERM_READ, ResponseCode
 from keelmq.remoting.operations.clients import ConnectionBody, ConsumerConnectionBody
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.remoting.queue_map import QueueKey, queue_json
 
+BROADCASTING = "BROADCASTING"
+REBALANCED = "Rebalance OK"
+QUEUES_SHOWN = 10
 ConsumerGroup = Annotated[str, typer.Option("-g", "--consumerGroup", help="Consumer group")]
 Broker = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", help="Send the request to this broker, host:port")
@@ -178,14 +183,52 @@ def consumer_status(
         if client_id is not None:
             info = await admin.running_info(address, group, client_id, jstack=jstack)
             return Output(_plain(info), layouts_group.running_info(info))
-        return await _write_all(admin, address, group, body.connection_set, jstack=jstack)
+        output, infos = await _write_all(admin, address, group, body.connection_set, jstack=jstack)
+        if namesrv_addr is None or output.problems or body.message_model == BROADCASTING:
+            return output
+        left = await unassigned(admin, namesrv_addr, infos)
+        text = output.text.removesuffix(f"\n{REBALANCED}") if left else output.text
+        return replace(output, text="\n".join([text, *map(_unassigned_line, sorted(left.items()))]))
 
     return action
 
 
+async def unassigned(
+    admin: AdminClient, namesrv_addr: str, infos: Sequence[Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Returns topic -> "broker:queue" that no member has, of the topics that a member subscribes to. Members
+    that pop have no queues, so a group with one is left out."""
+    if any(info.get("mqPopTable") for info in infos):
+        return {}
+    topics = {str(each.get("topic")) for info in infos for each in info.get("subscriptionSet") or []}
+    owned = {key for info in infos for key in info["mqTable"]}
+    found: dict[str, list[str]] = {}
+    for topic in sorted(each for each in topics if not each.startswith(RETRY_PREFIX)):
+        try:
+            route = await admin.topic_route(namesrv_addr, topic)
+        except AdminError:
+            continue  # it was deleted, or is not there yet
+        masters = {each.broker_name for each in route.broker_datas if MASTER_ID in each.broker_addrs}
+        found[topic] = [
+            f"{each.broker_name}:{queue_id}"
+            for each in route.queue_datas
+            if each.perm & PERM_READ and each.broker_name in masters
+            for queue_id in range(each.read_queue_nums)
+            if QueueKey(topic, each.broker_name, queue_id) not in owned
+        ]
+    return {topic: queues for topic, queues in found.items() if queues}
+
+
+def _unassigned_line(row: tuple[str, list[str]]) -> str:
+    topic, queues = row
+    more = f" and {len(queues) - QUEUES_SHOWN} more" if len(queues) > QUEUES_SHOWN else ""
+    shown = ", ".join(queues[:QUEUES_SHOWN]) + more
+    return f"WARN: no consumer of {plural(len(queues), 'queue')} of {topic}: {shown}"
+
+
 async def _write_all(
     admin: AdminClient, address: str, group: str, members: Sequence[ConnectionBody], *, jstack: bool
-) -> Output:
+) -> tuple[Output, list[Mapping[str, Any]]]:
     directory = Path(str(int(time.time() * 1000)))
     rows, value, problems = [], [], []
     infos: list[Mapping[str, Any]] = []
@@ -206,7 +249,7 @@ async def _write_all(
         value.append({"clientId": member.client_id, "version": member.version, "runningInfo": _plain(info)})
         infos.append(info)
     text = layouts_group.consumer_status(rows, verdicts(infos))
-    return Output(value, text, tuple(problems))
+    return Output(value, text, tuple(problems)), infos
 
 
 def verdicts(infos: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -219,7 +262,7 @@ def verdicts(infos: Sequence[Mapping[str, Any]]) -> list[str]:
     different = "WARN: Different subscription in the same group of consumer!!!"
     owned = [key for info in infos for key in info["mqTable"]]
     doubled = len(owned) - len(set(owned))
-    rebalance = "Rebalance OK" if not doubled else f"WARN: {doubled} queues have more than one consumer"
+    rebalance = REBALANCED if not doubled else f"WARN: {doubled} queues have more than one consumer"
     return [same if len(subscriptions) <= 1 else different, "", rebalance]
 
 

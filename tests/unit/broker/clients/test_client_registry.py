@@ -55,6 +55,56 @@ def test_a_change_of_topics_alone_is_news() -> None:
     assert registry.consumers["g"].subscriptions["U"].version == 4
 
 
+def sub(topic: str, expression: str = "*", kind: str = "TAG") -> Subscription:
+    return Subscription(topic, expression, kind, 1, MATCH_ALL)
+
+
+def test_members_that_subscribe_differently() -> None:
+    """Queues of T are shared out to the member without it as well: nobody consumes those."""
+    registry = ClientRegistry()
+    agreement = registry.agreement
+    beat(registry, client(1), consumer(subscriptions=(sub("T", "a || b"), sub("%RETRY%g"))))
+    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "b||a"),)))
+    assert not agreement.differing, "the order of tags, and the retry topic, do not count"
+    beat(registry, client(3, "c3"), consumer(subscriptions=None))
+    assert not agreement.differing, "a heartbeat without subscriptions tells nothing"
+    for other in (
+        (sub("T", "a"),), (sub("T", "a || b"), sub("U")), (sub("U", "a || b"),), (),
+        (sub("T", "a || b", "SQL92"),),
+    ):  # fmt: skip
+        beat(registry, client(2, "c2"), consumer(subscriptions=other))
+        assert agreement.differing == {"g"} and agreement.dropped("g") == []
+    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T", "a || b"),)))
+    assert not agreement.differing, "it has been mended"
+    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"),)))
+    registry.closed(1)
+    assert not agreement.differing, "the one that differed has left"
+    registry.closed(2)
+    registry.closed(3)
+    assert not agreement._groups, "a group that is offline takes no memory"
+
+
+def test_a_topic_that_every_member_has_unsubscribed_from() -> None:
+    registry = ClientRegistry()
+    agreement = registry.agreement
+    for number in (1, 2):
+        beat(registry, client(number, f"c{number}"), consumer(subscriptions=(sub("T"), sub("U"))))
+    beat(registry, client(1), consumer(subscriptions=(sub("U"),)))
+    assert agreement.dropped("g") == [] and agreement.differing == {"g"}
+    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("U"),)))
+    assert agreement.dropped("g") == ["T"] and agreement.dropping == {"g"} and not agreement.differing
+    beat(registry, client(1), consumer(subscriptions=(sub("T"), sub("U"))))
+    beat(registry, client(2, "c2"), consumer(subscriptions=(sub("T"), sub("U"))))
+    assert not agreement.dropping
+    many = tuple(sub(f"t{number}") for number in range(200))
+    beat(registry, client(1), consumer(subscriptions=many))
+    registry.closed(2)
+    beat(registry, client(1), consumer(subscriptions=()))
+    assert len(agreement.dropped("g")) == 64
+    registry.closed(1)
+    assert not agreement.dropping and not agreement._groups
+
+
 def test_an_older_subscription_replaces_none() -> None:
     registry = ClientRegistry()
     beat(registry, client(1), consumer(subscriptions=subscribed(5, "T")))
