@@ -26,13 +26,12 @@ from keelmq.runtime.slices import Slices
 
 class CutPlan(NamedTuple):
     """The queues that a cut of the log at log_offset changes. newest: of the others, the one with the newest
-    record. changed: those that have changed since the plan began. queued: what was queued then."""
+    record. changed: those that have changed since the plan began."""
 
     log_offset: int
     queues: Sequence[ConsumeQueue]
     newest: ConsumeQueue | None
     changed: Set[ConsumeQueue]
-    queued: int
 
 
 class CuttableStore(ABC):
@@ -58,10 +57,6 @@ class CuttableStore(ABC):
     @abstractmethod
     def _forget_queued(self) -> None: ...
 
-    @property
-    @abstractmethod
-    def _queued_count(self) -> int: ...
-
     @abstractmethod
     def _scan_again(self) -> None: ...
 
@@ -83,25 +78,20 @@ class CuttableStore(ABC):
         """Looks at every queue, in slices, for begin_cut(). It changes nothing, so it may be given up, and
         records may be dispatched and scanned meanwhile: the store notes whose queues they change."""
         changed, end = set[ConsumeQueue](), min(offset, self.commit_log.max_offset)
-        self._changed, queued = changed, self._queued_count
+        self._changed = changed
         try:
             queues, newest = yield from self.queues.to_cut(end)
         except GeneratorExit:
             if self._changed is changed:
                 self._changed = None
             raise
-        return CutPlan(end, queues, newest, changed, queued)
+        return CutPlan(end, queues, newest, changed)
 
     def _planned(self, plan: CutPlan | None) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
         """Returns the queues to cut, and those of which one has the newest record then. All of them, if the
-        plan is for another cut, or another one began after it."""
+        plan is for another cut, or another cut or a promotion came after it."""
         changed, self._changed = self._changed, None
-        if (
-            plan is None
-            or plan.changed is not changed
-            or plan.log_offset != self.commit_log.max_offset
-            or plan.queued != self._queued_count
-        ):
+        if plan is None or plan.changed is not changed or plan.log_offset != self.commit_log.max_offset:
             return (every := self.queues.each()), every
         queues = [*{*plan.queues, *changed}]
         return queues, queues if plan.newest is None else [*queues, plan.newest]

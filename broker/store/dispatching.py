@@ -120,10 +120,6 @@ class DispatchingStore(CuttableStore):
             index.add(keys_found, self.dispatch_offset)
         self.queues.wake()
 
-    @property
-    def _queued_count(self) -> int:
-        return len(self._queued)
-
     def _unit_added(self, queue: ConsumeQueue) -> None:
         if self._changed is not None:
             self._changed.add(queue)

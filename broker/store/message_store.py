@@ -292,6 +292,7 @@ class MessageStore(DispatchingStore):
         damaged records may have had."""
         self.truncate_half_message()
         self.unread.skip()
+        self._changed = None  # a plan of a cut that was given up
         self.is_master = True
         self.confirm_times.clear()
         self._forget_queued()

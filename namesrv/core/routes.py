@@ -153,7 +153,8 @@ class RouteTable(msgspec.Struct):
                 lowest.setdefault(live.broker_name, min(group.addrs.items()))
                 self._remove(address, group)
                 removed.append(live)
-        self._topics.sweep()  # brokers with few topics leave nothing behind
+        if removed:
+            self._topics.sweep()  # brokers with few topics leave nothing behind
         changes = [
             self._groups[name].min_id_change(broker_id, offline_addr=addr)
             for name, (broker_id, addr) in lowest.items()

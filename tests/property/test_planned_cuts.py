@@ -69,7 +69,7 @@ def test_a_planned_cut_is_like_an_unplanned_one(
         plan, slices, work = None, store.plan_cut(offset), []
         for _ in range(QUEUES):
             work.append((dice.random() < 0.4, dice.random() < 0.3))
-        between = dice.randrange(-1, QUEUES)  # another cut, of nothing, in between: this plan is void
+        between = dice.randrange(-1, QUEUES)  # another cut, or a promotion, in between: this plan is void
         for number, (dispatches, scans) in enumerate(work):
             if name == "planned" and plan is None:
                 try:
@@ -82,6 +82,12 @@ def test_a_planned_cut_is_like_an_unplanned_one(
                 store.scan(1)
             if number == between and seed % 5 == 0:
                 store.truncate(store.commit_log.max_offset)
+            if number == between and seed % 5 == 1:
+                store.become_master()
+                for _ in range(5):
+                    store.put(TOPIC, dice.randrange(QUEUES), b"later", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
+                store.set_confirm_offset(store.commit_log.max_offset)
+                store.become_slave()
         while name == "planned" and plan is None:
             try:
                 next(slices)

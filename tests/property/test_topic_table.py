@@ -1,10 +1,12 @@
 """The topic table of a name server against a list of rows: routes, permissions and lists after every step,
 while what is left of removed brokers is swept, and lists between whose slices other changes come."""
 
+import random
 from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,10 +148,10 @@ def listed(body: bytes) -> list[str]:
     return found["topicList"]
 
 
-@settings(max_examples=share(40), deadline=None)
-@given(st.sets(st.integers(0, 1 << 30), max_size=40), st.sampled_from([1, 3, SLICE_NAMES]))
-def test_names_are_sorted_as_sorted_does(numbers: set[int], factor: int) -> None:
-    names = [f"topic{number * each}" for number in numbers for each in range(1, 1 + 12_000 // factor // 40)]
+@pytest.mark.parametrize("count", [0, 1, 4_000, 4_001, 12_000, 12_001, 20_000, 27_999])
+def test_names_are_sorted_as_sorted_does(count: int) -> None:
+    dice = random.Random(count)
+    names = [f"topic{dice.randrange(1 << 40)}" for _ in range(count)]
     assert ended(in_order(names)) == sorted(names)
 
 
@@ -158,13 +160,13 @@ def made(topics: Iterable[str]) -> dict[str, TopicConfig]:
     return dict.fromkeys(topics, one)
 
 
-@settings(max_examples=share(40), deadline=None)
-@given(st.integers(0, 12), st.integers(0, 12), st.booleans())
+@pytest.mark.parametrize(("after", "more"), [(0, 0), (0, 1), (1, 1), (2, 2), (4, 0), (7, 3)])
+@pytest.mark.parametrize("gone", [False, True])
 def test_a_list_has_all_or_none_of_a_broker_that_leaves_meanwhile(after: int, more: int, gone: bool) -> None:
     """A consumer of the list would take topics for deleted."""
     table, many = TopicTable(), [f"topic{number}" for number in range(3 * SLICE_NAMES)]
-    table.update("b-a", made(many), changed=True, keeps_write=True)
     table.update("b-b", made([*many[: SLICE_NAMES // 2], "own"]), changed=True, keeps_write=True)
+    table.update("b-a", made(many), changed=True, keeps_write=True)
     if gone:
         table.update("b-c", made(["c"]), changed=True, keeps_write=True)
         table.remove_broker("b-c")
