@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.cut_store import CutPlan
 from broker.store.message_store import MessageStore
 from broker.store.queue import queue_table
+from keelmq.runtime.slices import Slices
 from tests.support.slices import first
 from tests.support.store_parts import BORN_HOST, TOPIC, crash, open_store
 from tests.unit.broker.store.test_message_store import copy_log
@@ -95,6 +97,7 @@ def test_a_planned_cut_is_like_an_unplanned_one(
                 plan = end.value
         store.begin_cut(offset, plan)
         store.write_cut()
+        assert all(queue.seen_to <= store.commit_log.max_offset for queue in store.queues.each())
         store.end_cut()
         root = next(each for each in (tmp_path / name).iterdir() if each == store.root)
         states.append(state_of(store, root))
@@ -114,11 +117,42 @@ def test_only_the_queues_at_the_end_are_cut(tmp_path: Path) -> None:
     store.put(TOPIC, 9, b"not confirmed", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
     store.set_confirm_offset(store.commit_log.max_offset - 1)
     store.become_slave()
-    slices = store.plan_cut(end)
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            next(slices)
-    plan = ended.value.value
+    plan = ended(store.plan_cut(end))
     assert sorted(queue.queue_id for queue in plan.queues) == [3, 7, 9]
     assert plan.newest is store.queues.find("TopicA", QUEUES - 1)
     crash(store)
+
+
+def test_what_a_scan_has_seen_ends_in_front_of_the_cut(tmp_path: Path) -> None:
+    """Else a new master takes a damaged range behind it for one without records of the queue, and gives their
+    queue offsets again."""
+    master = open_store(tmp_path / "master", index_enable=False)
+    for queue_id in (0, 1, 0, 1):
+        end = master.commit_log.max_offset
+        master.put(TOPIC, queue_id, b"x", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
+    slave = open_store(tmp_path / "slave", master=False, index_enable=False)
+    slave.become_slave()
+    copy_log(master, slave)
+    crash(master)
+    slave.scan(2)
+    slave.scan(100)
+    slave.set_confirm_offset(end)
+    while slave.dispatch(1):
+        pass
+    queue = slave.queues.get("TopicA", 0)
+    assert queue.next_offset == queue.max_offset == 2 and queue.seen_to > end, "as a scan leaves it"
+    plan = ended(slave.plan_cut(end))
+    slave.begin_cut(end, plan)
+    assert queue.seen_to <= end and queue.max_offset == 2
+    slave.write_cut()
+    slave.end_cut()
+    crash(slave)
+
+
+def ended(slices: Slices[CutPlan]) -> CutPlan:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            plan: CutPlan = end.value
+            return plan

@@ -359,9 +359,9 @@ class ConsumeQueue:
         return jobs
 
     def needs_cut(self, log_offset: int) -> bool:
-        """Whether cut() would change the queue. Looks at the last unit only; if that does not tell, the
-        answer is True."""
-        if self.next_offset != self.max_offset:
+        """Whether cut() has to change the queue. Looks at the last unit only; if that does not tell, the
+        answer is True. What a scan has seen in front of the cut stays true."""
+        if self.next_offset != self.max_offset or self.seen_to > log_offset:
             return True
         last = self._end_position // self.unit_bytes - 1
         if last < self._first_unit():
