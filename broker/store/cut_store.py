@@ -16,6 +16,7 @@ from broker.store.index.message_index import MessageIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
+from broker.store.queue.batch_check import correct_ends
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.queue_ends import remove_ends
 from broker.store.queue.queue_table import QueueTable
@@ -118,6 +119,7 @@ class CuttableStore(ABC):
             self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
         self.confirm_offset = min(self.confirm_offset, log.max_offset)
         self._jobs.add(self.queues.cut(log.max_offset, queues))
+        correct_ends(log, queues)
         if self.dispatch_offset > log.max_offset:
             self.dispatch_offset = queued_end(log, newest)  # a record boundary
 

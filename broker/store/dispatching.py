@@ -38,6 +38,7 @@ from broker.message.record_scan import (
 from broker.store.cut_store import CuttableStore
 from broker.store.indexing import catch_up_index, keyed
 from broker.store.log_check import past_damage, why_bad
+from broker.store.queue.batch_check import has_two_bases
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
@@ -309,7 +310,7 @@ class DispatchingStore(CuttableStore):
 
     def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
         """Whether the record at `offset` has a QUEUEOFFSET that cannot be; then it is a damaged range."""
-        if may_have(queue, parsed[3], offset):
+        if has_its_number(queue, parsed, offset):
             return False
         text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
         self.damage.add(offset, offset + parsed[0], f"{text}, which has {queue.max_offset} messages")
@@ -382,6 +383,13 @@ def _slice_bytes(records_max: int) -> int:
 def _first_of(place: Place) -> int:
     """The CommitLog offset of the first record of a place."""
     return int.from_bytes(place[UNITS][:8], "big")
+
+
+def has_its_number(queue: ConsumeQueue, parsed: Parsed, offset: int) -> bool:
+    """Whether the QUEUEOFFSET of a record that begins at `offset` can be right."""
+    if isinstance(queue, BatchQueue) and has_two_bases(parsed):
+        return False
+    return may_have(queue, parsed[3], offset)
 
 
 def may_have(queue: ConsumeQueue, number: int, offset: int) -> bool:

@@ -22,6 +22,7 @@ from broker.message.record import Parsed, parse, property_value
 from broker.message.record_scan import FIRST, QUEUE, UNITS, Places, clear, new_place, scan_units
 from broker.store.log.mapped_file import is_file_name
 from broker.store.message_store import MessageStore
+from broker.store.queue.batch_check import has_two_bases
 from broker.store.queue.batch_queue import BatchQueue, BatchUnit
 from broker.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from keelmq.runtime.clock import now_ms, now_us
@@ -212,6 +213,10 @@ class EntryCheck:
         if parsed is None or not parsed[1]:
             return
         size, _, _, base, code, stored, properties = parsed
+        if has_two_bases(parsed):
+            text = f"its QUEUEOFFSET {base} is not that of INNER_BASE"
+            self._store.damage.add(offset, offset + size, text)
+            return
         wanted = BatchUnit(offset, size, code, stored, base, message_count(properties))
         if not queue.min_offset <= base < queue.max_offset:
             return

@@ -18,7 +18,7 @@ from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
 from broker.store.damage import DamagedRanges
-from broker.store.dispatching import DispatchingStore, Unit, may_have
+from broker.store.dispatching import DispatchingStore, Unit, has_its_number
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import Append, InnerMessage, put_single
 from broker.store.log.commit_log import CommitLog
@@ -26,6 +26,7 @@ from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log.mapped_file import lock_directory, write_mark
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import LogCheck
+from broker.store.queue.batch_check import correct_ends
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
@@ -109,7 +110,7 @@ class MessageStore(DispatchingStore):
             topics,
         )
         self._queues = self.queues.table
-        self.unread = UnreadNumbers(commit_log, self.damage, self.queues, may_have)
+        self.unread = UnreadNumbers(commit_log, self.damage, self.queues, has_its_number)
         self.wait_for, self.stop_waiting = self.queues.wait_for, self.queues.stop_waiting
         self.find_queue = self.queues.find
         self.max_queue_offset, self.min_queue_offset = self.queues.max_offset, self.queues.min_offset
@@ -162,6 +163,7 @@ class MessageStore(DispatchingStore):
             self.commit_log.sync_from(start)
             self.commit_log.drop_cached(start)
             self.queues.truncate(start, crashed=True)
+            correct_ends(self.commit_log, queues)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
             self.dispatch_offset = start
             while self.dispatch(RECORDS_AT_ONCE, parser=parser):
@@ -202,6 +204,7 @@ class MessageStore(DispatchingStore):
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)
+        correct_ends(self.commit_log, self.queues.each())
         self.damage.remove_above(end)
         self.damage.remove_below(self.commit_log.min_offset)
         self.queues.log_lost_files()

@@ -26,15 +26,17 @@ logger = logging.getLogger(__name__)
 
 PARSED_BYTES_MAX: Final = 4 << 20
 """A longer range counts as unread as a whole."""
-MayHave = Callable[[ConsumeQueue, int, int], bool]
-"""Whether a record of the queue can have this queue offset at this CommitLog offset."""
+HasItsNumber = Callable[[ConsumeQueue, Parsed, int], bool]
+"""Whether the queue offset of a record at this CommitLog offset can be right."""
 
 
 class UnreadNumbers:
     """Of one store."""
 
-    def __init__(self, log: CommitLog, damage: DamagedRanges, queues: QueueTable, may_have: MayHave) -> None:
-        self._log, self._damage, self._queues, self._may_have = log, damage, queues, may_have
+    def __init__(
+        self, log: CommitLog, damage: DamagedRanges, queues: QueueTable, has_its_number: HasItsNumber
+    ) -> None:
+        self._log, self._damage, self._queues, self._has_its_number = log, damage, queues, has_its_number
         self._passed: dict[int, int] = {}  # start -> end
 
     def passed(self, start: int, end: int) -> None:
@@ -71,7 +73,7 @@ class UnreadNumbers:
 
     def _is_known(self, parsed: Parsed, offset: int) -> bool:
         queue = self._queues.find(parsed[1].decode("utf-8", "replace"), parsed[2]) if parsed[1] else None
-        return queue is not None and self._may_have(queue, parsed[3], offset)
+        return queue is not None and self._has_its_number(queue, parsed, offset)
 
     def skip(self) -> None:
         """Lets each queue leave out the queue offsets that it may have given; at a new master, whose log was

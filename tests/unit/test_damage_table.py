@@ -16,6 +16,7 @@ LOG = f"{STORE}test_damaged_log.py::"
 ENTRY = f"{FILES}test_a_damaged_entry_is_an_error_and_never_another_message"
 BATCH = f"{FILES}test_a_damaged_entry_of_a_batch_queue"
 SCRUBBED = f"{STORE}test_entry_check.py::"
+BASES = f"{STORE}test_batch_bases.py::"
 ENDS = f"{FILES}test_lost_entries_at_the_end_are_made_again"
 SINCE = f"{FILES}test_entries_since_the_ends_were_written_are_made_again"
 SIGBUS = f"{FILES}test_a_mapped_file_that_a_program_truncates_ends_the_broker"
@@ -58,6 +59,10 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{LOG}test_a_start_keeps_the_records_behind_damage",
             f"{STORE}test_scrub.py::test_it_names_exactly_what_is_damaged",
             f"{STORE}test_damaged_numbers.py::test_a_replica",
+            f"{BASES}test_a_wrong_number_in_a_record_is_damage_and_the_unit_stays",
+            f"{BASES}test_a_replica_dispatches_no_record_with_a_wrong_number",
+            f"{STORE}test_unread_numbers.py::test_a_promotion_with_a_damaged_header",
+            f"{HA}test_damaged_master.py::test_a_replica_with_a_damaged_end_does_not_cut_it",
             f"{STORE}test_damaged_numbers.py::test_a_start_after_a_crash",
             "tests/unit/broker/healing/test_healer.py::test_a_range_is_healed_and_counted",
         ),
@@ -87,7 +92,13 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS, SINCE),
     },
     "batchconsumequeue": {
-        "flipped bit": (BATCH, f"{SCRUBBED}test_a_flipped_bit_in_an_entry_of_batches"),
+        "flipped bit": (
+            BATCH,
+            f"{SCRUBBED}test_a_flipped_bit_in_an_entry_of_batches",
+            f"{BASES}test_a_wrong_last_unit_moves_no_number_at_a_start",
+            f"{BASES}test_a_wrong_unit_behind_a_cut_moves_no_number",
+            f"{BASES}test_a_consumer_passes_no_message",
+        ),
         "zeroed page": (BATCH, f"{SCRUBBED}test_a_lost_page_of_batches"),
         "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
         "lost": (f"{UNITS}test_a_lost_file_of_batches",),

@@ -206,19 +206,24 @@ class BatchQueue(ConsumeQueue):
             found = self._unit_at(number)
             if found.log_offset == wanted.log_offset:
                 code = wanted.tags_code if is_code_sure else found.tags_code
-                return None if found == wanted._replace(tags_code=code) else number
-        for number in near:
-            before = self._unit_at(number - 1) if number > low else None
-            after = self._unit_at(number + 1) if number + 1 < high else None
-            if after is not None and not _is_written(after):
-                after = None
-            if before is None and after is None:
-                continue
-            if before is not None and (not _is_written(before) or before.end_offset != wanted.base_offset):
-                continue
-            if after is None or after.base_offset == wanted.end_offset:
-                return number
-        return None
+                if found == wanted._replace(tags_code=code):
+                    return None
+                is_same = found[4:] == wanted[4:]
+                return number if is_same or self._fits(number, wanted) else None
+        return next((number for number in near if self._fits(number, wanted, is_proof=True)), None)
+
+    def _fits(self, number: int, wanted: BatchUnit, *, is_proof: bool = False) -> bool:
+        """Whether the units around do not contradict that the unit with this number in the files should be
+        `wanted`. is_proof: there is one at least."""
+        before = self._unit_at(number - 1) if number > self._first_unit() else None
+        after = self._unit_at(number + 1) if number + 1 < self._end_unit else None
+        if after is not None and not _is_written(after):
+            after = None
+        if before is None and after is None:
+            return not is_proof
+        if before is not None and (not _is_written(before) or before.end_offset != wanted.base_offset):
+            return False
+        return after is None or after.base_offset == wanted.end_offset
 
     def rewrite_batch(self, number: int, unit: BatchUnit) -> BatchUnit:
         """Replaces the unit with this number in the files, as rewrite(), and returns what was there."""
@@ -229,6 +234,21 @@ class BatchQueue(ConsumeQueue):
         file.map[at : at + BATCH_UNIT_BYTES] = unit.packed()
         self._synced_end = min(self._synced_end, position)
         return found
+
+    def last_units(self) -> list[BatchUnit]:
+        """Returns the last two units, or fewer if there are not as many."""
+        return [self._unit_at(each) for each in range(self._first_unit(), self._end_unit)[-2:]]
+
+    def unit_in_front(self, queue_offset: int) -> BatchUnit | None:
+        """Returns the unit in front of the first one of records(queue_offset); None: there is none."""
+        found = self._find(queue_offset)
+        return self._unit_at(found - 1) if found > self._first_unit() else None
+
+    def correct_end(self, unit: BatchUnit) -> None:
+        """Replaces the last unit, from which the next queue offset follows. OSError: no room."""
+        self.rewrite_batch(self._end_unit - 1, unit)
+        self.max_offset = self.next_offset = unit.end_offset
+        self.min_offset = min(self.min_offset, unit.base_offset)
 
     # -- cutting -----------------------------------------------------------------------------------------
 

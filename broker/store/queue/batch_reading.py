@@ -10,6 +10,7 @@ from itertools import islice
 from broker.message.inner_batch import NEED_UNWRAP, sys_flag_at
 from broker.message.record import HEADER_BYTES
 from broker.store.log.commit_log import CommitLog
+from broker.store.queue.batch_check import is_right, names_its_record
 from broker.store.queue.batch_queue import BatchQueue, BatchUnit
 from broker.store.queue.reading import SCAN_UNITS_MIN, GetResult, GetStatus, outside, whole_views
 
@@ -30,11 +31,20 @@ def read_batch_queue(
     found: list[BatchUnit] = []
     count = total = 0
     removed = False
-    next_offset = offset
-    for unit in islice(queue.records(offset), max(SCAN_UNITS_MIN, max_nums)):
+    next_offset, before = offset, queue.unit_in_front(offset)
+    for unit in islice(queue.records(offset), max(SCAN_UNITS_MIN, max_nums) + 1):
+        if (wrong := _wrong_unit(log, before, unit, next_offset)) is not None:
+            if wrong is before and next_offset == wrong.end_offset:  # it names other messages than it has
+                next_offset = max(offset, wrong.base_offset)
+                if found and found[-1] is wrong:
+                    found.pop()
+                    count, total = count - wrong.messages, total - wrong.size
+            if next_offset > offset:
+                break  # what is in front of the damage is good
+            raise ValueError(f"a unit does not say what its record does: {wrong}")
         if not next_offset < unit.end_offset <= high:
             if found:
-                break  # what is in front of the damage is good
+                break
             raise ValueError(f"a unit is not in the order of the queue: {unit}")
         if unit.log_offset < log.min_offset:
             removed = True  # also a filler
@@ -48,7 +58,7 @@ def read_batch_queue(
             found.append(unit)
             count += unit.messages
             total += unit.size
-        next_offset = unit.end_offset
+        next_offset, before = unit.end_offset, unit
     if next_offset == offset:
         raise ValueError(f"its units have no message {offset}, which is not in the order of the queue")
     if not found:
@@ -56,6 +66,17 @@ def read_batch_queue(
         return GetResult(status, next_offset, low, high, [])
     views = whole_views(log, _ranges(found), total)
     return GetResult(GetStatus.FOUND, next_offset, low, high, views, count, total)
+
+
+def _wrong_unit(
+    log: CommitLog, before: BatchUnit | None, unit: BatchUnit, next_offset: int
+) -> BatchUnit | None:
+    """Returns this unit or the one in front of it if it does not say what its record does: a consumer that
+    goes on from next_offset would miss messages."""
+    if not names_its_record(log, unit):
+        return unit
+    is_gap = unit.base_offset > next_offset or (before is not None and before.end_offset > unit.base_offset)
+    return before if is_gap and before is not None and not is_right(log, before) else None
 
 
 def _follows(unit: BatchUnit, found: list[BatchUnit], log_end: int) -> bool:
