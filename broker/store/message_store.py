@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from broker.core.confirm_times import ConfirmTimes
@@ -32,7 +32,7 @@ from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
-from broker.store.queue.queue_ends import QueueEnds, read_ends, rebuild_from, write_ends
+from broker.store.queue.queue_ends import QueueEnds, add_new, read_ends, rebuild_from, write_ends
 from broker.store.queue.queue_table import BatchTopics, QueueTable
 from broker.store.queue.reading import DamagedQueueError, GetResult, check_records, read_queue
 from broker.store.queue.size_counts import SMALL_BYTES, count_large
@@ -376,13 +376,22 @@ class MessageStore(DispatchingStore):
         StoreFlusher.flush_checkpoint()."""
         cuts, offset = self.cut_count, self.dispatch_offset  # before the ends, and those before the flush
         ends = QueueEnds(offset, self.queues.ends()) if now_ms() >= self._next_ends_ms else None
-        self._flusher.flush_checkpoint(index_too=index_too)
+
+        def flushed(
+            unlisted: Collection[ConsumeQueue],
+        ) -> None:  # under the lock; a cut deletes the file under it
+            if self.is_cutting or cuts != self.cut_count:
+                return
+            if ends is not None:
+                write_ends(self.root, ends)
+                self._next_ends_ms = now_ms() + max(ENDS_MS, len(ends.ends))
+            elif unlisted:
+                for queue in unlisted:
+                    queue.is_listed = True
+                add_new(self.root, [(queue.topic, queue.queue_id) for queue in unlisted])
+
+        self._flusher.flush_checkpoint(index_too=index_too, flushed=flushed)
         self.damage.save()
-        if ends is not None:
-            with self._flusher.lock:  # a cut deletes the file under it
-                if not self.is_cutting and cuts == self.cut_count:
-                    write_ends(self.root, ends)
-                    self._next_ends_ms = now_ms() + max(ENDS_MS, len(ends.ends))
 
     def rewrite(self, offset: int, data: bytes) -> Rewrite:
         """Prepares the write of sound records over a damaged range. See Rewrite."""

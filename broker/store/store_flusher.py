@@ -6,7 +6,7 @@ FlushConsumeQueueService, StoreCheckpoint.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,7 @@ class StoreFlusher:
         self._dispatched = dispatched
         self.checkpoint = StoreCheckpoint()
         self._count = 0  # of checkpoints
+        self._unlisted: set[ConsumeQueue] = set()  # got their first unit since the file of ends was written
 
     def load(self) -> None:
         """Reads the checkpoint."""
@@ -54,17 +55,28 @@ class StoreFlusher:
             durable = self._commit_log.sync()
             for queue in dirty:
                 queue.sync()
+                if not queue.is_listed:
+                    self._unlisted.add(queue)
         except OSError:
             self.dirty.update(dirty)
             raise
         return durable
 
-    def flush_checkpoint(self, *, index_too: bool = False) -> None:
-        """Flushes, then writes how far log and queues are durable (confirmPhyOffset). The index is flushed
+    def flush_checkpoint(
+        self,
+        *,
+        index_too: bool = False,
+        flushed: Callable[[Collection[ConsumeQueue]], None] = lambda unlisted: None,
+    ) -> None:
+        """Flushes, calls flushed() with the queues that are not in the file of ends, then writes how far log
+        and queues are durable (confirmPhyOffset). The index is flushed
         with every tenth call only, because its slots lie all over a file; it can be rebuilt from the log."""
         with self.lock, self._commit_log.sync_fault.latching():
             dispatch_offset, timestamp = self._dispatched()  # before the flush
             self._flush()
+            unlisted = [queue for queue in self._unlisted if not queue.is_listed]
+            self._unlisted = set()
+            flushed(unlisted)
             checkpoint = self.checkpoint
             checkpoint.physic_msg_timestamp = max(timestamp, checkpoint.physic_msg_timestamp)
             checkpoint.logics_msg_timestamp = checkpoint.physic_msg_timestamp

@@ -19,6 +19,7 @@ SCRUBBED = f"{STORE}test_entry_check.py::"
 BASES = f"{STORE}test_batch_bases.py::"
 ENDS = f"{FILES}test_lost_entries_at_the_end_are_made_again"
 SINCE = f"{FILES}test_entries_since_the_ends_were_written_are_made_again"
+NEW_QUEUE = f"{FILES}test_a_new_queue_that_is_lost_is_made_again"
 SIGBUS = f"{FILES}test_a_mapped_file_that_a_program_truncates_ends_the_broker"
 INDEX = f"{FILES}test_a_damaged_index_finds_fewer_messages_and_none_that_is_wrong"
 CHECKPOINT = (
@@ -89,7 +90,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{SCRUBBED}test_lost_entries_of_sound_records_are_written",
         ),
         "truncated": (f"{FILES}test_a_truncated_file_of_entries", SIGBUS),
-        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS, SINCE),
+        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS, SINCE, NEW_QUEUE),
     },
     "batchconsumequeue": {
         "flipped bit": (
@@ -103,7 +104,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
         "lost": (f"{UNITS}test_a_lost_file_of_batches",),
     },
-    "queueEnds": same(f"{FILES}test_damaged_ends_of_queues_are_not_used"),
+    "queueEnds": same(
+        f"{FILES}test_damaged_ends_of_queues_are_not_used", f"{FILES}test_new_queues_in_damaged_ends"
+    ),
     "index": same(INDEX, SIGBUS),
     "epochFileCheckpoint": same(*EPOCHS),
     "epochFileCheckpoint.wal": {

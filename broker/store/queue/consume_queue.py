@@ -67,6 +67,7 @@ class ConsumeQueue:
         "_synced_end",
         "directory",
         "file_bytes",
+        "is_listed",
         "key_prefix_hash",
         "max_offset",
         "min_offset",
@@ -94,6 +95,7 @@ class ConsumeQueue:
         self._room_end = 0  # blocks are reserved up to here: storing into a hole of a full disk is a SIGBUS
         self._map: mmap.mmap | None = None
         self._synced_end = 0  # byte position: all in front of it is durable
+        self.is_listed = False  # in the file of ends
         self._names_are_durable = False  # of the files, and of the directories above them
 
     # -- start -------------------------------------------------------------------------------------------
@@ -467,6 +469,7 @@ class ConsumeQueue:
         self._files = []
         self._use_last_file()
         self.min_offset = self.max_offset = self.next_offset = self.seen_to = 0
+        self.is_listed = False
         forget = partial(shutil.rmtree, self.directory, ignore_errors=True)
         return [*jobs, partial(self._synced_at_most, 0), forget]
 

@@ -5,12 +5,17 @@ A line of JSON behind its CRC-32 in hex and a blank: {"offset": CommitLog offset
 their entries, "ends": [[topic, queueId, end], ...]}. All of these entries were durable when it was written.
 It is deleted before a queue is cut, and at the end of a start; a checkpoint writes it anew. A damaged one is
 as good as none. Earlier releases wrote the ends alone, at a clean stop.
+
+Lines behind the first one, each with its checksum, are lists of [topic, queueId] of queues that got their
+first entry since. A checkpoint appends one before it counts these entries as durable, so the loss of a new
+queue is found.
 """
 
 import logging
+import os
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +35,16 @@ Row = tuple[str, int, int]
 
 
 class QueueEnds(msgspec.Struct, frozen=True):
-    """offset: all records in front of it have their entries; NO_OFFSET: all records have."""
+    """offset: all records in front of it have their entries; NO_OFFSET: all records have. new: queues whose
+    first record is behind it."""
 
     offset: int
     ends: list[Row]
+    new: list[tuple[str, int]] = []
 
 
 _decode = msgspec.json.Decoder(QueueEnds | list[Row]).decode
+_decode_new = msgspec.json.Decoder(list[tuple[str, int]]).decode
 
 
 def write_ends(root: Path, ends: QueueEnds) -> None:
@@ -49,6 +57,23 @@ def write_ends(root: Path, ends: QueueEnds) -> None:
         (root / FILE_NAME).unlink(missing_ok=True)
 
 
+def add_new(root: Path, queues: Iterable[tuple[str, int]]) -> None:
+    """Appends queues that got their first entry since write_ends(), durably. They are missing if there is no
+    file, or if it cannot be written."""
+    body = msgspec.json.encode(list(queues))
+    try:
+        file = os.open(root / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.write(file, b"\n%08x " % zlib.crc32(body) + body)
+        os.fdatasync(file)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", root / FILE_NAME, error)
+    finally:
+        os.close(file)
+
+
 def remove_ends(root: Path) -> None:
     """Deletes the file durably: queues will be cut, and end earlier. OSError: it may still be there."""
     (root / FILE_NAME).unlink(missing_ok=True)
@@ -58,17 +83,29 @@ def remove_ends(root: Path) -> None:
 def read_ends(root: Path) -> QueueEnds | None:
     """Returns the content; None: there is no good file."""
     try:
-        crc, _, body = (root / FILE_NAME).read_bytes().partition(b" ")
+        first, *lines = (root / FILE_NAME).read_bytes().split(b"\n")
     except FileNotFoundError:
         return None
-    if crc != b"%08x" % zlib.crc32(body):
+    body = _body_of(first)
+    if body is None:
         logger.warning("%s is damaged, and not used", root / FILE_NAME)
         return None
-    found = _decode(body)
-    return QueueEnds(NO_OFFSET, found) if isinstance(found, list) else found
+    decoded = _decode(body)
+    found = QueueEnds(NO_OFFSET, decoded) if isinstance(decoded, list) else decoded
+    for line in lines:
+        if (body := _body_of(line)) is None:
+            logger.warning("%s is damaged, or its last line was not written as a whole", root / FILE_NAME)
+            break
+        found.new.extend(_decode_new(body))
+    return found
 
 
-def rebuild_from(log: CommitLog, queues: Iterable[ConsumeQueue], found: QueueEnds, *, crashed: bool) -> int:
+def _body_of(line: bytes) -> bytes | None:
+    crc, _, body = line.partition(b" ")
+    return body if crc == b"%08x" % zlib.crc32(body) else None
+
+
+def rebuild_from(log: CommitLog, queues: Collection[ConsumeQueue], found: QueueEnds, *, crashed: bool) -> int:
     """Returns the CommitLog offset from which entries have to be made again, and cuts off last entries that
     name bytes behind the log; the log's end: none is lost. crashed: entries were added since."""
     start = log.max_offset
@@ -88,4 +125,9 @@ def rebuild_from(log: CommitLog, queues: Iterable[ConsumeQueue], found: QueueEnd
         if end:
             logger.error("the ConsumeQueue %s/%d is lost: it is made again from the log", topic, queue_id)
             start = log.min_offset
+    there = {(queue.topic, queue.queue_id) for queue in queues if queue.max_offset}
+    for topic, queue_id in found.new:
+        if (topic, queue_id) not in there:
+            logger.error("the new ConsumeQueue %s/%d is lost: it is made again from the log", topic, queue_id)
+            start = min(start, max(found.offset, log.min_offset))
     return start

@@ -108,10 +108,15 @@ class QueueTable:
         return [queue for _, queues in self.topics() for queue in queues.values()]
 
     def ends(self) -> list[tuple[str, int, int]]:
-        """Returns (topic, queueId, max_offset) of each queue that had a unit; any thread."""
+        """Returns (topic, queueId, max_offset) of each queue, for the file of ends, in which they are listed
+        then; any thread."""
         tables: list[Mapping[str, Mapping[int, ConsumeQueue]]] = [self.table.copy(), self._batch_table.copy()]
-        each = (queue for table in tables for few in table.values() for queue in tuple(few.values()))
-        return [(queue.topic, queue.queue_id, queue.max_offset) for queue in each]
+        found = list[tuple[str, int, int]]()
+        for queue in (queue for table in tables for few in table.values() for queue in tuple(few.values())):
+            end = queue.max_offset
+            queue.is_listed = end > 0
+            found.append((queue.topic, queue.queue_id, end))
+        return found
 
     def topics(self) -> Iterator[tuple[str, Mapping[int, ConsumeQueue]]]:
         """Each topic that has a queue, and its queues by queueId."""

@@ -246,6 +246,64 @@ def test_entries_since_the_ends_were_written_are_made_again(
     store.close()
 
 
+def with_new_queue(root: Path, flushes: str) -> MessageStore:
+    """Queue 3 and its only entry are newer than the ends; a checkpoint counts the entry as durable."""
+    store = open_store(root)
+    put_many(store, 2 * COUNT)
+    store.flush_checkpoint()
+    put(store, b"first", queue_id=3)
+    store.set_confirm_offset(store.commit_log.max_offset)
+    if "flush" in flushes:
+        store.flush()
+    store.flush_checkpoint()
+    if "twice" in flushes:
+        put(store, b"other", queue_id=2)
+        store.set_confirm_offset(store.commit_log.max_offset)
+        store.flush_checkpoint()
+    crash(store)
+    return store
+
+
+@pytest.mark.parametrize("flushes", ["once", "flush", "twice"])
+@pytest.mark.parametrize("damage", ["directory", "file"])
+def test_a_new_queue_that_is_lost_is_made_again(
+    tmp_path: Path, flushes: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a crash within 10 s: its numbers are not given again."""
+    with_new_queue(tmp_path, flushes)
+    directory = tmp_path / "consumequeue" / "TopicA" / "3"
+    if damage == "directory":
+        shutil.rmtree(directory)
+    else:
+        next(directory.iterdir()).unlink()
+    store = open_store(tmp_path)
+    assert "the new ConsumeQueue TopicA/3 is lost" in caplog.text
+    assert bodies(store, 3) == [b"first"] and put(store, queue_id=3)[2] == 1
+    assert bodies(store)[:3] == ALL[:3] and put(store)[2] == COUNT
+    store.close()
+
+
+def test_new_queues_in_damaged_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A line that is torn or damaged ends the list, and says so; the ends in front of it count."""
+    with_new_queue(tmp_path, "twice")
+    path = tmp_path / ENDS_NAME
+    raw = path.read_bytes()
+    whole = read_ends(tmp_path)
+    assert whole is not None and whole.new == [("TopicA", 3), ("TopicA", 2)]
+    first, second = raw.index(b"\n"), raw.rindex(b"\n")
+    for at in range(first + 1, len(raw)):
+        for content, is_left in (
+            (raw[:at], at >= second),
+            (raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], at > second),
+        ):
+            caplog.clear()
+            changed(path, content)
+            found = read_ends(tmp_path)
+            assert found is not None and found.ends == whole.ends
+            assert found.new == (whole.new[:1] if is_left else []), at
+            assert len(content) == second or "not written as a whole" in caplog.text
+
+
 def test_ends_are_forgotten_before_a_cut(tmp_path: Path) -> None:
     """A queue that was cut has not lost its last entries; the next checkpoint writes the new ends."""
     filled(tmp_path)
@@ -270,7 +328,8 @@ def test_ends_of_before_a_cut_are_not_written_after_it(
     filled(tmp_path)
     store = open_store(tmp_path)
     store.become_slave()
-    monkeypatch.setattr(store.damage, "save", lambda: store.begin_cut(0))
+    flush = store._flusher._flush
+    monkeypatch.setattr(store._flusher, "_flush", lambda: (store.begin_cut(0), flush())[1])
     store.flush_checkpoint()
     assert read_ends(tmp_path) is None
     monkeypatch.undo()
