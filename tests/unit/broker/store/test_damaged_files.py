@@ -328,8 +328,8 @@ def test_ends_of_before_a_cut_are_not_written_after_it(
     filled(tmp_path)
     store = open_store(tmp_path)
     store.become_slave()
-    flush = store._flusher._flush
-    monkeypatch.setattr(store._flusher, "_flush", lambda: (store.begin_cut(0), flush())[1])
+    sync = store.commit_log.sync
+    monkeypatch.setattr(store.commit_log, "sync", lambda: (store.begin_cut(0), sync())[1])
     store.flush_checkpoint()
     assert read_ends(tmp_path) is None
     monkeypatch.undo()
