@@ -210,8 +210,8 @@ TABLE = Table(
         ),
         Metric(
             "rocketmq_ha_fault",
-            "1 while replication is stopped and an operator must act (no common epoch, a damaged epoch file, "
-            "another file size), else 0",
+            "1 while replication is stopped: no common epoch, another file size, or a damaged epoch file "
+            "until it is made again from the master's log; else 0",
         ),
         Metric(
             "rocketmq_ha_in_sync_copies",

@@ -412,9 +412,11 @@ class ControllerMode:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
         """Returns the heartbeat; None: this broker is not registered, or must not be elected."""
+        config, store = self._config, self._parts.store
         if not self._identity.is_registered or self.fault or self._parts.disk_fault.text:
             return None
-        config, store = self._config, self._parts.store
+        if store.damage.lost_end:
+            return None  # elected alone, it would refuse, and no other one could be elected
         return BrokerHeartbeatRequest(
             **self._names,
             broker_addr=self._parts.address(),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from broker.store.damage import DamagedRanges
 from broker.store.index.message_index import MessageIndex
+from broker.store.last_exit import mark_running
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
@@ -105,6 +106,8 @@ class CuttableStore(ABC):
         assert not self.is_master, "a cut of a master's log"
         self.is_cutting, log = True, self.commit_log
         self.cut_count += 1
+        if offset < self.dispatch_offset:
+            self._forget_boot()
         self._forget_ends()
         if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
             self._jobs.add(
@@ -122,6 +125,10 @@ class CuttableStore(ABC):
         correct_ends(log, queues)
         if self.dispatch_offset > log.max_offset:
             self.dispatch_offset = queued_end(log, newest)  # a record boundary
+
+    def _forget_boot(self) -> None:
+        """Queue entries will be there without their records for a moment, which is no damage."""
+        self._jobs.add([partial(mark_running, self.root, with_boot=False)])
 
     def _forget_ends(self) -> None:
         self._jobs.add([partial(remove_ends, self.root)])  # before a queue ends earlier
@@ -160,6 +167,7 @@ class CuttableStore(ABC):
         assert not self.is_master, "a cut of a master's log"
         self.is_cutting = True
         self.cut_count += 1
+        self._forget_boot()
         self._forget_ends()
         self._jobs.add(self.commit_log.cut_all(offset))
         self.damage.healed(0, sys.maxsize)

@@ -52,7 +52,8 @@ _decode = msgspec.json.Decoder(_Content).decode
 
 
 class DamagedRanges:
-    """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread.
+    """The ranges of one store. `on_change`: called after each change of `ranges`, in the loop's thread,
+    and when the end is there again.
     path: of the file. is_file_lost: the file could not be read, so the ranges that it had must be searched
     for again. lost_end: a start found that the log ends in front of this offset, up to which it was confirmed
     and on disk; 0: it does not, or was copied up to there again."""
@@ -104,15 +105,21 @@ class DamagedRanges:
 
     # -- changes -----------------------------------------------------------------------------------------
 
-    def end_is_lost(self, offset: int) -> None:
-        """Notes durably, before the checkpoint forgets it, that the log was confirmed up to `offset`."""
-        self.lost_end = max(self.lost_end, offset)
-        self.save()
+    def end_must_be_at(self, offset: int) -> None:
+        """Notes durably, before the files forget it, that the log was confirmed up to `offset`: its end
+        counts as lost until confirmed() is called with it."""
+        if offset > self.lost_end:
+            self.lost_end = offset
+            self.save()
 
-    def confirmed(self, offset: int) -> None:
-        """The log is confirmed up to `offset`: what was lost at its end may be there again."""
-        if offset >= self.lost_end:
-            self.lost_end = 0
+    def confirmed(self, offset: int) -> bool:
+        """The log is whole up to `offset`: what was lost at its end may be there again. Returns whether it
+        is."""
+        if not 0 < self.lost_end <= offset:
+            return False
+        self.lost_end = 0
+        self._changed()
+        return True
 
     def add(self, start: int, end: int, reason: str) -> bool:
         """Adds a range that was found to be damaged. Returns False if it was known already."""
@@ -160,8 +167,11 @@ class DamagedRanges:
         after = tuple(merged)
         if after != self.ranges:
             self.ranges = after
-            for listener in self.on_change:
-                listener()
+            self._changed()
+
+    def _changed(self) -> None:
+        for listener in self.on_change:
+            listener()
 
     # -- questions ---------------------------------------------------------------------------------------
 

@@ -21,9 +21,11 @@ from broker.store.damage import DamagedRanges
 from broker.store.dispatching import DispatchingStore, Unit, has_its_number
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import Append, InnerMessage, put_single
+from broker.store.last_exit import LastExit, mark_running, read_last_exit
+from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
-from broker.store.log.mapped_file import lock_directory, write_mark
+from broker.store.log.mapped_file import lock_directory
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import LogCheck
 from broker.store.queue.batch_check import correct_ends
@@ -43,6 +45,7 @@ from broker.store.recovery import (
     queued_end,
     scan_end,
     scan_start,
+    written_end,
 )
 from broker.store.rewriting import Rewrite
 from broker.store.settings import StoreConfig as StoreConfig
@@ -55,8 +58,6 @@ from keelmq.runtime.clock import now_ms, wall_ms
 
 log = logging.getLogger(__name__)
 
-ABORT_PREFIX: Final = "keelmq "
-"""Marks an abort file of ours: everything that our own checkpoint counts is durable, see scan_start()."""
 _NEVER: Final = sys.maxsize
 QUEUED_UNITS_MAX: Final = 262_144
 ENDS_MS: Final = 10_000
@@ -135,33 +136,35 @@ class MessageStore(DispatchingStore):
         check_store(self.config)
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock_directory(self.root)
-        abort = self.root / "abort"
-        abnormal = abort.exists()
-        own_abort = abnormal and abort.read_text(errors="replace").startswith(ABORT_PREFIX)
+        last_exit = read_last_exit(self.root)
+        abnormal, own_abort = last_exit.abnormal, last_exit.is_own
+        checkpoint = self._load_marks(last_exit)
         self.commit_log.load()
-        self._flusher.load()
-        self.damage.load()
-        checkpoint = self._flusher.checkpoint
-        self._durable_end = confirmed = checkpoint.confirm_offset
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
+        confirmed = written_end(self.commit_log, checkpoint.confirm_offset, queues, last_exit)
+        self._durable_end = max(checkpoint.confirm_offset, confirmed)
+        self.damage.end_must_be_at(confirmed if confirmed > self.commit_log.max_offset else 0)
         ends, lost_from = read_ends(self.root), self.commit_log.max_offset
         if ends is not None and (own_abort or not abnormal):
             lost_from = rebuild_from(self.commit_log, queues, ends, crashed=abnormal)
-        start = scan_start(self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort)
+        start = scan_start(
+            self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort,
+            is_end_lost=self.damage.lost_end > 0,
+        )  # fmt: skip
         start = min(start, lost_from)
         known_end = max(checkpoint.confirm_offset, queued_end(self.commit_log, queues))
         is_distrusted = abnormal and start < checkpoint.confirm_offset
         if is_distrusted:  # before the queues are cut, and before the mark says that it is our checkpoint
             checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = 0
+            self.damage.end_must_be_at(checkpoint.confirm_offset if own_abort else 0)
             self._flusher.write_checkpoint(start)
-        write_mark(abort, f"{ABORT_PREFIX}{os.getpid()}")
-        parser = (
-            self._recovery_parser
-        )  # after a clean exit, too: a replica may have stopped in the middle of a record
+        mark_running(self.root)
+        parser = self._recovery_parser  # after a clean exit, too: a replica may stop within a record
         if abnormal:  # rebuild and check everything that is not known to be durable
             self.commit_log.sync_from(start)
             self.commit_log.drop_cached(start)
+            self.damage.end_must_be_at(confirmed)  # before the entries that say so are cut
             self.queues.truncate(start, crashed=True)
             correct_ends(self.commit_log, queues)
             self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
@@ -170,7 +173,7 @@ class MessageStore(DispatchingStore):
                 between()
         end = scan_end(
             self.commit_log, self.dispatch_offset if abnormal else start, parser, between,
-            damage=self.damage, durable_end=confirmed,
+            damage=self.damage, durable_end=self._durable_end,
         )  # fmt: skip
         self._end_at(end, confirmed)
         self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
@@ -194,13 +197,25 @@ class MessageStore(DispatchingStore):
             "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
         )  # fmt: skip
 
+    def _load_marks(self, last_exit: LastExit) -> StoreCheckpoint:
+        """Loads the checkpoint and the damage, and notes whether files of the log end in front of the
+        checkpoint; then their sizes may change."""
+        self._flusher.load()
+        self.damage.load()
+        if last_exit.is_checkpoint_durable:
+            confirmed = self._flusher.checkpoint.confirm_offset
+            self.damage.end_must_be_at(confirmed if confirmed > self.commit_log.bytes_end() else 0)
+        return self._flusher.checkpoint
+
     def _end_at(self, end: int, confirmed: int) -> None:
-        """Removes what is behind the last whole record of the log, at a start. confirmed: up to where the log
-        is durable and confirmed, by the checkpoint."""
+        """Removes what is behind the last whole record of the log, at a start. confirmed: see
+        written_end()."""
         if end < confirmed:
             text = "the log ends at %d, and was confirmed up to %d: %s"
             log.error(text, end, confirmed, self.commit_log.why_shorter(end, confirmed))
-            self.damage.end_is_lost(confirmed)
+            self.damage.end_must_be_at(confirmed)
+        elif self.damage.confirmed(end):
+            self.damage.save()
         if end < self.commit_log.max_offset:
             self.commit_log.truncate(end)
         self.queues.truncate(end)

@@ -10,6 +10,7 @@ from typing import Final
 from broker.message.prop_crc import RecordParser
 from broker.message.record import Parsed, parse, store_timestamp
 from broker.store.damage import DamagedRanges
+from broker.store.last_exit import LastExit
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
 from broker.store.log_check import past_damage, why_bad
@@ -91,6 +92,23 @@ def queued_end(log: CommitLog, queues: Iterable[ConsumeQueue]) -> int:
     return log.min_offset
 
 
+def written_end(
+    log: CommitLog, confirm_offset: int, queues: Iterable[ConsumeQueue], last_exit: LastExit
+) -> int:
+    """Returns up to where confirmed records were in the files of the log for certain: if they are not, it is
+    damage. confirm_offset: of the checkpoint.
+
+    A queue entry is made of a confirmed record, and no power failure has separated the two in the same boot.
+    An entry that no log with one more file could have is damaged itself.
+    """
+    end = confirm_offset if last_exit.is_checkpoint_durable else 0
+    if not last_exit.same_boot:
+        return end
+    last_start = max(log.file_starts(), default=log.min_offset)
+    possible = last_start + 2 * log.file_bytes
+    return max([end, *(at for queue in queues if (at := queue.log_end_offset()) <= possible)])
+
+
 def scan_start(
     log: CommitLog,
     checkpoint: StoreCheckpoint,
@@ -98,20 +116,21 @@ def scan_start(
     *,
     abnormal: bool,
     own_abort: bool,
+    is_end_lost: bool = False,
 ) -> int:
     """Returns a record boundary below which log and queues are known to be whole.
 
     abnormal: after a crash. own_abort: our own process crashed, so everything that the checkpoint counts is
-    durable (see flush_checkpoint()). After a crash of another program, it is the start of the newest file
-    that began before the checkpoint's time. Neither holds if all queues end in front of it, for then queue
-    files are lost. A queue that ends behind the log is no such sign: after a power cut its last units may be
-    there without their records.
+    durable (see flush_checkpoint()), unless is_end_lost. After a crash of another program, it is the start of
+    the newest file that began before the checkpoint's time. Neither holds if all queues end in front of it,
+    for then queue files are lost. A queue that ends behind the log is no such sign: after a power cut its
+    last units may be there without their records.
     """
     if not abnormal:
         return queued_end(log, queues)
     queues_end = max((queue.log_end_offset() for queue in queues), default=0)
     confirm = checkpoint.confirm_offset
-    if own_abort and queues_end >= confirm > 0 and _is_boundary(log, confirm):
+    if own_abort and not is_end_lost and queues_end >= confirm > 0 and _is_boundary(log, confirm):
         return confirm
     trusted = checkpoint.min_timestamp()
     for start in reversed(log.file_starts()):

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from broker.ha.core.epochs import Epochs
+from broker.ha.epoch_file import encode_epochs
 from cli.lab.cluster import Cluster, Place, Program
 from cli.status.command import TIMEOUT_DEFAULT_MS, code_of
 from keelmq.health.reach import Reach
@@ -135,8 +137,8 @@ def can_mount() -> bool:
 
 
 async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
-    """A full disk (where one can be mounted), a replica with a damaged epoch file that does not know all
-    controllers either, a master below minInSyncReplicas, and no replica that may be elected."""
+    """A full disk (where one can be mounted), a replica with the epochs of another log that does not know
+    all controllers either, a master below minInSyncReplicas, and no replica that may be elected."""
     has_disk = can_mount()
     place = SmallDisk() if has_disk else None
     async with Harness(tmp_path, broker_settings=SAFE, place=place) as running:
@@ -150,7 +152,8 @@ async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
         if broken is cluster.brokers[2]:
             broken, other = other, broken  # its disk ends with the process
         await asyncio.to_thread(cluster.stop_program, broken)
-        (Path(broken.settings["storePathRootDir"]) / "epochFileCheckpoint").write_bytes(b"")
+        another = encode_epochs(Epochs.of([(0, 0)]))
+        (Path(broken.settings["storePathRootDir"]) / "epochFileCheckpoint").write_bytes(another)
         broken.settings["controllerAddr"] = cluster.controller_addr.rpartition(";")[0]
         broken.write()
         cluster.start_program(broken)

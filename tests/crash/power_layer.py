@@ -21,6 +21,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests.support.store_disk import boot_again
+
 Names = dict[str, tuple[int, bool]]
 """name -> (inode, whether it is a directory)"""
 
@@ -103,6 +105,7 @@ def restore(root: Path, image: Path) -> None:
     """Makes `root` what a power failure leaves of it. The process must have ended."""
     shutil.rmtree(root)
     _restore_directory(root, image, int((image / "root").read_text()))
+    boot_again(root)
 
 
 def _restore_directory(path: Path, image: Path, inode: int) -> None:

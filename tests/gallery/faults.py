@@ -671,7 +671,7 @@ def epochs_diverge(seen: ClusterSnapshot) -> None:
 
 
 @fault(
-    "a replica stopped copying (no common epoch, a damaged epoch file)",
+    "a replica stopped copying (no common epoch, a damaged epoch file that cannot be replaced)",
     "failed",
     "group.epochs",
     NAME,

@@ -16,6 +16,8 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from broker.store.last_exit import boot_id
+
 SECTOR_BYTES = 512
 SECRETS = ("users.json", "acls.json")
 PRIVATE_MODE = 0o600
@@ -173,7 +175,15 @@ class StoreDisk:
             copy.write_bytes(_mixed(file.durable, now, random))
             if path.name.startswith(SECRETS):
                 copy.chmod(PRIVATE_MODE)  # a power cut keeps modes, and a broker refuses these with others
+        boot_again(target)
         return target
+
+
+def boot_again(root: Path) -> None:
+    """The system has another boot id than the one that a store has noted."""
+    mark, boot = root / "abort", boot_id()
+    if boot and mark.exists():
+        mark.write_bytes(mark.read_bytes().replace(boot.encode(), b"an-earlier-boot"))
 
 
 def _mixed(durable: bytes, now: bytes, random: Random) -> bytes:

@@ -98,6 +98,12 @@ class CommitLog(CuttableLog):
         self._synced_offset = self.max_offset
         self._use_last_file()
 
+    def bytes_end(self) -> int:
+        """Returns the offset behind the last byte of its files; load() makes the last one as long as it has
+        to be. Reads their sizes only."""
+        used = log_file_kind(self.file_bytes).used(sized_files(self.directory))
+        return used[-1].start + used[-1].size if used else 0
+
     @staticmethod
     def _leading_gap(first: MappedFile) -> int:
         """Size of the short blank record that reset_to() writes where a log begins in the middle of a file; 0

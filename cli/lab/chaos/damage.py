@@ -165,10 +165,12 @@ class Surgeon:
         return self._dice.choice(found) if found else None
 
     def _derived(self) -> Iterator[Path]:
-        """Files that are not of the log, in a fixed order. None of them is a directory."""
+        """Files that are not of the log, in a fixed order. None of them is a directory. No .bak: it is needed
+        while its file, damaged earlier, was not written again, and a start without both is refused."""
         for name in DERIVED:
             top = self._store / name
-            yield from (path for path in sorted((top, *top.rglob("*"))) if path.is_file())
+            files = (path for path in sorted((top, *top.rglob("*"))) if path.is_file())
+            yield from (path for path in files if path.suffix != ".bak")
 
     def _one_of(self, files: Sequence[Path]) -> Path | None:
         """A random file with content, each kind (its topmost folder, or its name) being equally likely."""

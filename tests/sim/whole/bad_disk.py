@@ -141,9 +141,9 @@ class BadDisk:
         return True
 
     def sound_end(self, name: str, *, of_all: bool) -> int:
-        """Returns up to where this replica's log may be damaged: it is durable by its checkpoint, because
-        damage behind that is for a start what a power cut leaves, and another member of the SyncStateSet that
-        is up has confirmed it; or all replicas have (of_all)."""
+        """Returns up to where this replica's log may be damaged: what it has confirmed, and another member of
+        the SyncStateSet that is up; or all replicas (of_all). If machines lose their power, only what the
+        checkpoint counts as durable: damage behind that is for a start what a power cut leaves."""
         world = self._world
         own = world.brokers[name].serving
         names = world.others(name) if of_all else [each for each in world.members if each != name]
@@ -151,8 +151,10 @@ class BadDisk:
         ends = [0 if each is None else each.store.confirm_offset for each in others]
         if own is None or not ends or name not in world.members:
             return 0
-        durable = read_checkpoint(world.disks[name].root / CHECKPOINT).confirm_offset
-        return min(own.store.confirm_offset, durable, min(ends) if of_all else max(ends))
+        known = own.store.dispatch_offset
+        if world.conditions.power:
+            known = min(known, read_checkpoint(world.disks[name].root / CHECKPOINT).confirm_offset)
+        return min(known, min(ends) if of_all else max(ends))
 
     def _has_others(self, name: str) -> bool:
         """Whether another member of the SyncStateSet is up: the last one cannot learn its epochs again."""
@@ -169,7 +171,8 @@ class BadDisk:
             self.damage_beside(name, self._dice.choice(NOT_READ))
 
     async def strike_stopped(self, name: str) -> None:
-        """Stops it, damages its disk, and starts it again some time later."""
+        """Stops it, damages its disk, and starts it again some time later. No end is lost if machines lose
+        their power: such a replica must not be elected alone, and its heartbeats of before still count."""
         world, dice = self._world, self._dice
         end, has_others = self.sound_end(name, of_all=False), self._has_others(name)
         if dice.random() < 0.5:
@@ -179,21 +182,21 @@ class BadDisk:
         if world.loop.time() > self._until:
             world.revive(name)
             return
+        if not [each for each in world.members if each != name]:
+            end, has_others = 0, False  # it is the only one by now
+        kinds = ("flip", "zero") if world.conditions.power else ("flip", "zero", "truncate")
         if dice.random() < 0.5:
-            self.damage_log(name, dice.choice(("flip", "zero", "truncate")), end)
+            self.damage_log(name, dice.choice(kinds), end)
         elif has_others:
             self.damage_beside(name, dice.choice(BESIDE))
         world.loop.call_later(dice.uniform(*DOWN_S), world.revive, name)
 
     def damage_log(self, name: str, kind: str, end: int) -> None:
         """Damages the log in front of `end`. Only the last file of a log is truncated, because with another
-        one that is too short a start is refused, and only after a clean stop: after a crash nothing on disk
-        says that this is no end that was not written yet."""
+        one that is too short a start is refused."""
         disk = self._world.disks[name].root
         earlier = self.open_of(name)
         ledger = Ledger(list(earlier))
-        if kind == "truncate" and (disk / "abort").exists():
-            return
         if kind == "truncate":
             self._truncate_log(ledger, name, end)
         else:
@@ -209,7 +212,10 @@ class BadDisk:
         if last is None or int(last.name) >= end:
             return
         start = self._dice.randrange(end - int(last.name))
-        before = last.read_bytes()[start : end - int(last.name)]
+        broker = self._world.brokers[name].broker
+        assert broker is not None
+        confirmed = max(broker.store.dispatch_offset, end)  # it may have gone on while it was stopping
+        before = last.read_bytes()[start : confirmed - int(last.name)]
         ledger.add(Wound(name, last, start, before, "truncate"))
         with same_time(last):
             os.truncate(last, start)

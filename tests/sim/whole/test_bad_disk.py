@@ -9,6 +9,10 @@ import pytest
 
 from broker.ha.service import HaService
 from broker.healing.service import Healer
+from broker.message.record import parse
+from broker.store import log_check
+from broker.store.damage import DamagedRanges
+from cli.lab.chaos import damage
 from cli.lab.chaos.damage import Ledger, Wound
 from tests.sim.checkers import Violation
 from tests.sim.whole.bad_disk import EPOCHS, Healed, quick_scrub
@@ -19,7 +23,7 @@ from tests.sim.whole.test_whole import Bytes
 QUIET = Conditions()
 
 
-async def damaged_slave(world: WholeGroup) -> str:
+async def damage_a_slave(world: WholeGroup, kind: str) -> None:
     """Everything runs; the log of a slave is damaged while it runs."""
     world.start()
     world.start_clients()
@@ -27,13 +31,42 @@ async def damaged_slave(world: WholeGroup) -> str:
     await seconds(1.5)
     assert world.master is not None
     slave = world.others(world.master.name)[0]
-    world.bad_disk.damage_log(slave, "zero", world.bad_disk.sound_end(slave, of_all=True))
+    world.bad_disk.damage_log(slave, kind, world.bad_disk.sound_end(slave, of_all=True))
     assert world.bad_disk.unhealed()
-    return slave
 
 
 async def heals(world: WholeGroup) -> None:
-    await damaged_slave(world)
+    await damage_a_slave(world, "zero")
+    await world.conclude()
+
+
+async def heals_a_body(world: WholeGroup) -> None:
+    """Only the checksum of the body says that a bit of it is wrong."""
+    with mock.patch.object(damage, "COVERED", ()):
+        await damage_a_slave(world, "flip")
+    await world.conclude()
+
+
+async def keeps_its_end(world: WholeGroup) -> None:
+    """A replica that was killed has lost the end of its log, behind its checkpoint, and is the only one that
+    runs: it is no master."""
+    world.start()
+    world.start_clients()
+    await world.whole()
+    await seconds(1.0)
+    assert world.master is not None
+    master = world.master.name
+    slave, other = world.others(master)
+    end = world.bad_disk.sound_end(slave, of_all=False)
+    for name in (master, other, slave):
+        world.kill(name)
+        await seconds(0.001)
+    world.bad_disk.damage_log(slave, "truncate", end)
+    await seconds(1.0)
+    world.revive(slave)
+    await seconds(3.0)
+    if world.brokers[slave].is_master:
+        raise Violation(f"{slave} has lost messages, and is master")
     await world.conclude()
 
 
@@ -54,13 +87,27 @@ def no_healing() -> AbstractContextManager[object]:
     return mock.patch.object(Healer, "due", lambda healer: [])
 
 
+def no_checksums() -> AbstractContextManager[object]:
+    def sizes_only(view: memoryview, pos: int, end: int, offset: int) -> int:
+        begin = pos
+        while pos < end and (parsed := parse(view, pos, end, offset=offset + pos - begin)) is not None:
+            pos += parsed[0]
+        return pos
+
+    return mock.patch.object(log_check, "good_end", sizes_only)
+
+
+def no_lost_end() -> AbstractContextManager[object]:
+    return mock.patch.object(DamagedRanges, "end_must_be_at", lambda damage, offset: None)
+
+
 def no_epochs() -> AbstractContextManager[object]:
     async def nothing(service: HaService, *arguments: object) -> None: ...
 
     return mock.patch.object(HaService, "_recover_epochs", nothing)
 
 
-@pytest.mark.parametrize("story", [heals, loses_its_epochs])
+@pytest.mark.parametrize("story", [heals, heals_a_body, loses_its_epochs, keeps_its_end])
 def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -> None:
     with quick_scrub():
         play(1, story, QUIET)
@@ -70,7 +117,9 @@ def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -
     ("story", "off", "what"),
     [
         (heals, no_healing, "is not healed"),
+        (heals_a_body, no_checksums, "is not healed"),
         (loses_its_epochs, no_epochs, "SyncStateSet"),
+        (keeps_its_end, no_lost_end, "is master"),
     ],
 )
 def test_a_protection_that_is_off_is_found(

@@ -10,6 +10,7 @@ from broker.message.record import Record, decode, parse
 from broker.store.message_store import MessageStore
 from broker.store.querying import record_at
 from broker.store.whole_reading import DamagedRecordError, check_record
+from tests.support.store_disk import boot_again
 from tests.support.store_parts import (
     FILE_BYTES,
     bodies,
@@ -232,6 +233,7 @@ def test_a_start_does_not_take_a_torn_end_for_damage(tmp_path: Path) -> None:
     store.flush_checkpoint()
     put_many(store, 20)
     crash(store)
+    boot_again(tmp_path)
     hurt = of_queue(tmp_path)[15]
     zero(tmp_path, hurt)
     store = open_store(tmp_path)

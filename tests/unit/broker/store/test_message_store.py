@@ -23,7 +23,7 @@ from broker.store.queue import consume_queue
 from broker.store.queue import queue_table as queues
 from broker.store.queue.reading import GetStatus
 from broker.store.settings import NamedTopic
-from tests.support.store_disk import StoreDisk
+from tests.support.store_disk import StoreDisk, boot_again
 from tests.support.store_parts import (
     BORN_HOST,
     FILE_BYTES,
@@ -209,6 +209,7 @@ def test_a_torn_last_record_is_cut(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[offset + 90] ^= 1
     path.write_bytes(raw)
+    boot_again(tmp_path)
     again = open_store(tmp_path)
     assert again.commit_log.max_offset == again.confirm_offset == offset
     assert len(bodies(again)) == 10
@@ -391,6 +392,7 @@ def test_units_without_their_records_cost_no_long_recovery(
     before = bodies(store, 0)
     put_many(store, 20)
     crash(store)
+    boot_again(tmp_path)
     path = tmp_path / "commitlog" / file_name(promised // FILE_BYTES * FILE_BYTES)
     raw = path.read_bytes()
     path.write_bytes(raw[: promised % FILE_BYTES].ljust(FILE_BYTES, b"\0"))

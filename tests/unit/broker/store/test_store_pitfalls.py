@@ -9,6 +9,7 @@ from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import MappedFile
 from broker.store.queue.reading import SCAN_UNITS_MIN, GetStatus
 from keelmq.runtime.clock import wall_ms
+from tests.support.store_disk import boot_again
 from tests.support.store_parts import BORN_HOST, TOPIC, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_message_store import copy_log
 
@@ -100,6 +101,7 @@ def test_after_a_power_cut_a_clock_that_was_set_back_hides_no_damage(
         put_many(store, 1, queues=1)
     store.commit_log.view(checked + 4, 36)[:] = bytes(36)  # of what was not synced, this was not written
     crash(store)
+    boot_again(tmp_path)
     monkeypatch.undo()
     store = open_store(tmp_path)
     assert store.commit_log.max_offset == checked
