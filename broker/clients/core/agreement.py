@@ -47,7 +47,7 @@ class Agreement:
     """Every call takes as long as one heartbeat has subscriptions, whatever the number of members."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
+        self.groups: dict[str, _Group] = {}
         self.differing: set[str] = set()
         """Groups whose members subscribe differently."""
         self.dropping: set[str] = set()
@@ -58,33 +58,33 @@ class Agreement:
     ) -> None:
         """A member has sent its subscriptions. gone: topics that the group's table had before."""
         own = [each for each in subscriptions if not each.topic.startswith(RETRY_PREFIX)]
-        group = self._groups.setdefault(name, _Group())
+        group = self.groups.setdefault(name, _Group())
         self._forget(group, connection_id)
         group.prints[connection_id] = kind = _print_of(own)
         group.kinds[kind] += 1
         dropped = {each for each in gone if not each.startswith(RETRY_PREFIX)}
         group.dropped.update(sorted(dropped)[: max(DROPPED_MAX - len(group.dropped), 0)])
         group.dropped.difference_update(each.topic for each in own)
-        self._judge(name, group)
+        self._compare(name, group)
 
     def left(self, name: str, connection_id: int) -> None:
         """A member has left its group."""
-        group = self._groups.get(name)
+        group = self.groups.get(name)
         if group is None:
             return
         self._forget(group, connection_id)
         if not group.prints:
-            del self._groups[name]
+            del self.groups[name]
             group.dropped.clear()
-        self._judge(name, group)
+        self._compare(name, group)
 
     def dropped(self, name: str) -> list[str]:
         """Returns the topics that no member subscribes to any more, sorted; empty while the members differ,
         since the next heartbeat brings a topic back."""
-        group = self._groups.get(name)
+        group = self.groups.get(name)
         return [] if group is None or name in self.differing else sorted(group.dropped)
 
-    def _judge(self, name: str, group: _Group) -> None:
+    def _compare(self, name: str, group: _Group) -> None:
         for names, is_so in ((self.differing, len(group.kinds) > 1), (self.dropping, bool(group.dropped))):
             if is_so:
                 names.add(name)

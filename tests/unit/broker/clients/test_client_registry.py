@@ -81,7 +81,7 @@ def test_members_that_subscribe_differently() -> None:
     assert not agreement.differing, "the one that differed has left"
     registry.closed(2)
     registry.closed(3)
-    assert not agreement._groups, "a group that is offline takes no memory"
+    assert not agreement.groups, "a group that is offline takes no memory"
 
 
 def test_a_topic_that_every_member_has_unsubscribed_from() -> None:
@@ -102,7 +102,7 @@ def test_a_topic_that_every_member_has_unsubscribed_from() -> None:
     beat(registry, client(1), consumer(subscriptions=()))
     assert len(agreement.dropped("g")) == 64
     registry.closed(1)
-    assert not agreement.dropping and not agreement._groups
+    assert not agreement.dropping and not agreement.groups
 
 
 def test_an_older_subscription_replaces_none() -> None:
