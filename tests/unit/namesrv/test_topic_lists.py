@@ -10,7 +10,7 @@ from namesrv.handlers.queries import EncodedAnswers
 from tests.unit.namesrv.test_namesrv_app import Wire, connect, until
 from tests.unit.namesrv.test_namesrv_requests import A, B, announce, body_of, serving
 
-MANY = {f"topic{number}": {} for number in range(5_000)}
+MANY: dict[str, dict[str, int]] = {f"topic{number}": {} for number in range(5_000)}
 assert len(MANY) > topic_table.SLICE_TOPICS
 
 
