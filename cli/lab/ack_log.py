@@ -8,6 +8,7 @@ minutes at 1,000/s.
 import math
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -133,9 +134,13 @@ class AckLog:
         else:
             self._marks[number] |= FOUND
 
+    def acknowledged(self) -> Iterator[int]:
+        """Yields the numbers of all acknowledged messages."""
+        return (number for number, mark in enumerate(self._marks) if mark & ACKNOWLEDGED)
+
     def report(self) -> Report:
         """Returns the comparison. Call it after everything was read back."""
-        lost = [number for number, mark in enumerate(self._marks) if mark & ACKNOWLEDGED and not mark & FOUND]
+        lost = [number for number in self.acknowledged() if not self._marks[number] & FOUND]
         return Report(
             sent=self.sent,
             acked=self.acked,

@@ -36,12 +36,14 @@ class ContainerProgram(Program):
     def write(self) -> None:
         """Writes the files of the brokers, and the container's, which names them."""
         files = {self.name: self.settings} | {each.name: each.settings for each in self.inner.values()}
-        paths = {name: self.directory / f"{name}.inner.conf" for name in files}
-        for name, settings in files.items():
-            write_settings(paths[name], settings)
-        write_settings(
-            self.config_path, {**self.own, "brokerConfigPaths": ":".join(map(str, paths.values()))}
-        )
+        paths = [str(self.write_inner(name, settings)) for name, settings in files.items()]
+        write_settings(self.config_path, {**self.own, "brokerConfigPaths": ":".join(paths)})
+
+    def write_inner(self, name: str, settings: Mapping[str, str]) -> Path:
+        """Writes the file of one broker, and returns its path."""
+        path = self.directory / f"{name}.inner.conf"
+        write_settings(path, settings)
+        return path
 
     def relocate(self, host: str) -> None:
         """All brokers have another address from the next start on."""
@@ -122,6 +124,16 @@ class ContainerCluster(Cluster):
             return Group(name, first, self)
         return Group(name, [each.inner[name] for each in self.containers], self)
 
+    def add_group(self, group: str) -> dict[str, Path]:
+        """Writes the files of the replicas of one more group, one in each container, and returns them by the
+        name of the container. They run once the containers were told (mqadmin addBroker)."""
+        ports, files = self._ports(), {}
+        for made in self.containers:
+            host = made.address.rpartition(":")[0]
+            made.inner[group] = self._inner(group, made, host, next(ports))
+            files[made.name] = made.write_inner(made.inner[group].name, made.inner[group].settings)
+        return files
+
     def _ports(self) -> Iterator[int]:
         """Even ports: in a container, a broker's replication port is its listenPort + 1."""
         return (port for port in super()._ports() if port % 2 == 0 and is_free(port + 1))
@@ -147,11 +159,12 @@ class ContainerCluster(Cluster):
             name, MODULE, self.directory, {**common, "listenPort": str(port)}, f"{host}:{port}", own=own
         )
         for group in self._groups[1:]:
-            port = next(ports)
-            store = str(self.directory / f"{name}-{group}")
-            changes = {"brokerName": group, "listenPort": str(port), "storePathRootDir": store}
-            inner = InnerProgram(
-                f"{name}-{group}", f"{host}:{port}", {**common, **self._other_settings, **changes}, made
-            )
-            made.inner[group] = inner
+            made.inner[group] = self._inner(group, made, host, next(ports))
         return made
+
+    def _inner(self, group: str, made: ContainerProgram, host: str, port: int) -> InnerProgram:
+        """Returns a replica of another group than the first in a container, not written yet."""
+        store = str(self.directory / f"{made.name}-{group}")
+        changes = {"brokerName": group, "listenPort": str(port), "storePathRootDir": store}
+        settings = {**made.settings, **self._other_settings, **changes}
+        return InnerProgram(f"{made.name}-{group}", f"{host}:{port}", settings, made)

@@ -100,3 +100,11 @@ def test_result_line() -> None:
     gaps = "gap_ms_p50=100 gap_ms_p95=300 gap_ms_max=300"
     assert line == f"RESULT sent=5 acked=5 lost=0 duplicated=0 kills=3 {gaps}"
     assert RESULT.fullmatch(AckLog().report().result_line())
+
+
+def test_an_ack_log_names_what_is_acknowledged() -> None:
+    log = AckLog()
+    numbers = [log.start() for _ in range(4)]
+    for number in (numbers[1], numbers[3]):
+        log.acknowledge(number, started_ms=0, now_ms=1, attempts=1)
+    assert list(log.acknowledged()) == [1, 3]
