@@ -133,8 +133,3 @@ def consumer_status(seen: ClusterSnapshot, group: str) -> str:
 def consumer_progress(seen: ClusterSnapshot, group: str) -> str:
     """Returns the command that shows how far a consumer group is."""
     return f"mqadmin consumerProgress {name_servers(seen) or '-n HOST:9876'} -g {shlex.quote(group)}"
-
-
-def delete_expired(address: str) -> str:
-    """Returns the command that deletes a broker's expired log files now."""
-    return f"mqadmin deleteExpiredCommitLog -b {address}"

@@ -1,12 +1,16 @@
 """Judges the disk of a broker's store: whether it takes writes, and how full it is. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from keelmq.health import commands
 from keelmq.health.findings import Finding, failed, ok, warning
+from keelmq.health.numbers import whole
 from keelmq.health.snapshot import RunningBroker
 
 DISK_USED_WARNING, DISK_USED_FAILED = 0.80, 0.95
+FORCED_RATIO = 0.85
+"""diskSpaceCleanForciblyRatio: above it the oldest files go, whatever their age (cleanFileForciblyEnable)."""
+OTHER_FILES = "delete files on it that do not belong to the store"
 WRITABLE_AGAIN = (
     "make its disk writable again and restart the broker; nothing can be repaired on a disk that takes no "
     "writes"
@@ -29,14 +33,31 @@ def disk_rules(address: str, broker: RunningBroker) -> Iterator[Finding]:
     if used is None:
         return
     text = f"disk of the store {used:.0%} full"
-    if used >= DISK_USED_FAILED:
-        step = "free space now: a full disk refuses every message"
-        yield failed("broker.disk", address, text, step, commands.delete_expired(address))
-    elif used >= DISK_USED_WARNING:
-        step = "free space, or move the store to a larger disk"
-        yield warning("broker.disk", address, text, step, commands.delete_expired(address))
-    else:
+    if used < DISK_USED_WARNING:
         yield ok("broker.disk", address, text)
+        return
+    more, line = _shorter_retention(address, broker.settings, used)
+    if used >= DISK_USED_FAILED:
+        step = f"free space now, a full disk refuses every message: {OTHER_FILES}, {more}"
+        yield failed("broker.disk", address, text, step, line)
+    else:
+        yield warning("broker.disk", address, text, f"free space: {OTHER_FILES}, {more}", line)
+
+
+def _shorter_retention(address: str, settings: Mapping[str, str], used: float) -> tuple[str, str]:
+    """Returns what else frees space, and its command. Above diskMaxUsedSpaceRatio a broker deletes expired
+    files at once, so to ask for that (deleteExpiredCommitLog) frees nothing; above FORCED_RATIO it may delete
+    others as well."""
+    hours = whole(settings.get("fileReservedTime"))
+    forced = settings.get("cleanFileForciblyEnable", "true") == "true" and used > FORCED_RATIO
+    if hours is None or hours < 2 or forced:
+        return "or move the store to a larger disk", commands.broker_status(address)
+    shorter = hours // 2
+    more = (
+        "move the store to a larger disk, or keep messages for a shorter time, as this command does: files "
+        f"of the log that are older than {shorter} h (now {hours} h) are deleted, consumed or not"
+    )
+    return more, commands.update_broker(address, "fileReservedTime", str(shorter))
 
 
 def _fraction(text: str) -> float | None:

@@ -189,7 +189,7 @@ async def _fill_the_disk(cluster: Cluster, broker: Program) -> None:
         os.posix_fallocate(file.fileno(), 0, free - disk.f_blocks * disk.f_frsize // 50)
     problem = await until(cluster, "broker.disk", "98% full")
     assert (problem["subject"], problem["level"]) == (broker.address, "failed")
-    assert problem["command"] == f"mqadmin deleteExpiredCommitLog -b {broker.address}"
+    assert problem["command"] == f"mqadmin brokerStatus -b {broker.address}"
     filler.unlink()
     await until_well(cluster)
 

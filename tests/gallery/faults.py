@@ -264,10 +264,10 @@ def nobody_consumes(seen: ClusterSnapshot) -> None:
     "broker.disk",
     BROKERS[0],
     "96% full",
-    f"mqadmin deleteExpiredCommitLog -b {BROKERS[0]}",
+    f"mqadmin brokerStatus -b {BROKERS[0]}",
 )
 def disk_full(seen: ClusterSnapshot) -> None:
-    seen.brokers[BROKERS[0]] = broker(0, commitLogDiskRatio="0.9600")
+    seen.brokers[BROKERS[0]] = broker(0, commitLogDiskRatio="0.9600", fileReservedTime="72")
 
 
 @fault(
@@ -276,10 +276,10 @@ def disk_full(seen: ClusterSnapshot) -> None:
     "broker.disk",
     BROKERS[1],
     "85% full",
-    f"mqadmin deleteExpiredCommitLog -b {BROKERS[1]}",
+    f"mqadmin updateBrokerConfig -b {BROKERS[1]} -k fileReservedTime -v 36",
 )
 def disk_nearly_full(seen: ClusterSnapshot) -> None:
-    seen.brokers[BROKERS[1]] = broker(1, commitLogDiskRatio="0.8500")
+    seen.brokers[BROKERS[1]] = broker(1, commitLogDiskRatio="0.8500", fileReservedTime="72")
 
 
 @fault(
