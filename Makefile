@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
+.PHONY: run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -26,6 +26,10 @@ fuzz:
 # make chaos SEED=7 SECURE=1 (docs/chaos.md)
 chaos:
 	./run keelmq chaos --minutes 30 --plain $(if $(SEED),--seed $(SEED)) $(if $(SECURE),--secure)
+# A bad day of a secured cluster under traffic, fault after fault; prints a table of them (root; ten minutes)
+bad-day:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test'
+	TESTS_ALL=1 .venv/bin/python -m pytest -q -s -m long tests/cluster/test_bad_day.py
 # The controllers' log without brokers, as processes; make raft-chaos SEED=7 (docs/testing.md)
 raft-chaos:
 	./run python -m tests.cluster.raft_chaos chaos $(if $(SEED),--seed $(SEED))

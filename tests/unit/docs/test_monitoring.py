@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from keelmq.remoting.servers.metrics import documented
+from tests.support.prometheus import QUICK_FOR, QUICK_RANGE, quickened
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = ("## What it means", "## How to confirm", "## What to do", "## When it resolves")
@@ -292,3 +293,21 @@ def test_the_first_event_of_a_counter_is_in_its_panel(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": INTERVAL, "tests": tests}))
     done = promtool("test", "rules", str(path))
     assert len(tests) >= 3 and done.returncode == 0, done.stdout + done.stderr
+
+
+def alerts_of(text: str) -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]}
+
+
+def test_quick_rules_differ_in_their_spans_only() -> None:
+    """The bad day's rules are these, but what they look back at and wait for."""
+    span = re.compile(r"\[\w+\]|offset \d\w+")
+    text = (ROOT / "deploy" / "prometheus" / "rules.yaml").read_text()
+    before, after = alerts_of(text), alerts_of(quickened(text))
+    assert before.keys() == after.keys()
+    for name, rule in before.items():
+        quick = after[name]
+        assert span.sub("", quick["expr"]) == span.sub("", rule["expr"]), name
+        assert {*span.findall(quick["expr"])} <= {f"[{QUICK_RANGE}]", f"offset {QUICK_RANGE}"}, name
+        assert quick.get("for") == (QUICK_FOR if "for" in rule else None), name
+        assert (quick["labels"], quick["annotations"]) == (rule["labels"], rule["annotations"])
