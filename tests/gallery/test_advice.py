@@ -176,7 +176,7 @@ REGISTER = {
     "cli/mqadmin/commands/topic.py": "the command itself, with --dry-run",
     "cli/mqadmin/coverage.py": "a list of names",
     "broker/healing/epoch_evidence.py": "names verify first, when the epochs cannot be found by comparison",
-    "broker/healing/log_reads.py": "a record that no answer can carry: resync copies it from the group, nothing is deleted",
+    "broker/healing/log_reads.py": "a record that no answer can carry: resync copies it",
     "broker/healing/lost_epochs.py": "a master of RocketMQ, whose log cannot be compared: resync copies it",
     "cli/repair.py": "the command itself: shows what is removed, and tells to run keelmq verify first",
     "cli/repair_group.py": "refuses without a sound copy",

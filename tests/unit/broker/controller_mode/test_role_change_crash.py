@@ -48,7 +48,9 @@ def slave(root: Path, *, half_message: bool = True) -> tuple[MessageStore, Store
         put(store, b"flushed %d " % index * 30, queue_id=index % 2)
     store.set_confirm_offset(store.commit_log.max_offset)
     store.flush_checkpoint()
-    EpochFile(root / "epochFileCheckpoint").save(Epochs.of([(1, 0), (2, store.commit_log.max_offset)]))
+    epochs = EpochFile(root / "epochFileCheckpoint")
+    epochs.save(Epochs.of([(1, 0), (2, store.commit_log.max_offset)]))
+    epochs.prepare()  # at its start, so it is durable
     disk = StoreDisk(root)
     for index in range(LATER):
         put(store, b"later %d " % index * 30, queue_id=index % 2)
