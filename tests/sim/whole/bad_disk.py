@@ -256,6 +256,10 @@ class BadDisk:
 
         def look() -> None:
             run = world.brokers[name]
+            if self._has_identity(name):  # a power cut has brought back what was synced before the damage
+                self.refused.discard(name)
+                refused.set()
+                return
             if run.process.alive and run.serving is not None and run is not before:
                 world.failed = world.failed or Violation(f"{name} started with a damaged {META_NAME}")
             if run.failure is not None:
@@ -266,6 +270,8 @@ class BadDisk:
         before = world.brokers[name]
         look()
         await refused.wait()
+        if self._has_identity(name):
+            return
         run = world.brokers[name]
         self._check_refusal(run)
         (world.disks[name].root / META_NAME).write_bytes(content)
