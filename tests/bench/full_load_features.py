@@ -11,10 +11,12 @@ messages and popped messages are under way all the time (feature_probes.py). Fro
 
 Nothing may be lost: whatever was acknowledged to a producer arrives. Without a fault:
 
-- slave: the age of the oldest message in each reply of a slave to a consumer that waits there for the next
+- slave: the age of the first message in each response of a slave to a consumer that waits there for the next
   one, while full load runs;
 - neighbour (`--container`): sends and pulls, one at a time, of another group whose master is in the container
   of a slave of the group under full load, against those at 2,000 messages a second.
+
+The clients of slave and neighbour have a process of their own.
 
 Promised: a feature's gap is at most GAP_PROMISED_MS, and RATIO_PROMISED times that at 2,000/s; at a slave,
 99 of 100 messages are at most AGE_PROMISED_MS old.
@@ -35,15 +37,9 @@ from cli.lab.cluster import ClusterError, Program
 from cli.lab.container_cluster import ContainerCluster
 from cli.lab.observer import Picture, Watcher
 from cli.lab.secure import secured
-from keelmq.client import Message, Producer
 from keelmq.client.admin import AdminClient
-from keelmq.client.message import decode_messages
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.codes import ResponseCode
-from keelmq.remoting.operation import Ok
-from keelmq.remoting.operations.broker import PULL_MESSAGE, PullMessageRequest
 from keelmq.remoting.operations.route import TopicConfig
-from keelmq.runtime.clock import wall_ms
 from tests.bench.failover_full import MESSAGES, ROUNDS, STEP_TIMEOUT_S, load_up
 from tests.bench.feature_probes import (
     SETTINGS,
@@ -54,6 +50,7 @@ from tests.bench.feature_probes import (
     first_answer,
     first_of_new_master,
 )
+from tests.bench.measuring_process import measuring
 from tests.bench.native import BenchError
 from tests.bench.report import Measurement, Results
 from tests.bench.switch import CLUSTER_NAME, NEIGHBOUR, STEADY_S, TOPIC, Group, Load
@@ -70,17 +67,7 @@ DRAIN_TIMEOUT_S: Final = 60.0
 WARM_UP_S: Final = 3.0
 """Longer than a timer, a check and an invisible time: each probe has messages of every age."""
 SLAVE_QUEUES: Final = 4
-FLAG_SUSPEND, FLAG_SUBSCRIPTION = 2, 4
-SUSPEND_MS: Final = 1_000
 NEIGHBOUR_TOPIC: Final = "KeelBenchNeighbour"
-NEIGHBOUR_EVERY_S: Final = 0.005
-PULL_TIMEOUT_MS: Final = 30_000
-_PULL_CODES: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 Gaps = dict[str, float]
 """Feature -> ms from the kill."""
@@ -263,50 +250,12 @@ async def _drain(group: Group, probes: Sequence[Probe], found: Found) -> None:
 
 
 async def _ages(group: Group, messages: int) -> list[float]:
-    """Returns the age in ms, at the consumer, of the first message of each reply of a slave."""
+    """Returns the age in ms, at the consumer, of the first message of each response of a slave."""
     master = await group.master()
     slave = next(each for each in group.cluster.brokers if each is not master)
-    ages: list[float] = []
-    client = RemotingClient()
-    readers = [
-        asyncio.create_task(_read_new(client, slave, queue_id, ages)) for queue_id in range(SLAVE_QUEUES)
-    ]
-    try:
+    async with measuring("ages", slave.address, TOPIC, str(SLAVE_QUEUES)) as figures:
         await load_up(group, messages)
-    finally:
-        for reader in readers:
-            reader.cancel()
-        ended = await asyncio.gather(*readers, return_exceptions=True)
-        await client.close()
-    for error in ended:
-        if not isinstance(error, asyncio.CancelledError):
-            raise BenchError(f"a consumer at {slave.name} failed: {error}")
-    return ages
-
-
-async def _read_new(client: RemotingClient, slave: Program, queue_id: int, ages: list[float]) -> None:
-    """Waits at the end of a queue for the next message, again and again. What arrives while a reply is on its
-    way is left out, so the consumer is never behind by itself."""
-    offset = 0
-    while True:
-        header = PullMessageRequest(
-            consumer_group="keelmq-bench-slave",
-            topic=TOPIC,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=1,
-            sys_flag=FLAG_SUSPEND | FLAG_SUBSCRIPTION,
-            suspend_timeout_millis=SUSPEND_MS,
-        )
-        outcome = await client.call(
-            slave.address, PULL_MESSAGE, header, timeout_ms=PULL_TIMEOUT_MS, good=_PULL_CODES
-        )
-        if not isinstance(outcome, Ok):
-            raise BenchError(f"pull of {TOPIC}/{queue_id}: {outcome}")
-        now_ms, is_first = wall_ms(), offset == 0  # the first pull finds an old message
-        offset = max(outcome.header.next_begin_offset, outcome.header.max_offset)
-        if outcome.body and not is_first:
-            ages.append(now_ms - decode_messages(bytes(outcome.body))[0].store_timestamp)
+    return figures["ages"]
 
 
 # -- a neighbour in the containers ---------------------------------------------------------------------------
@@ -318,17 +267,13 @@ async def _neighbour(group: Group, messages: int) -> tuple[Felt, Felt]:
     master = await group.master()
     address = await _move_neighbour(group.cluster, away_from=master)
     await _create_topic(address, NEIGHBOUR_TOPIC)
-    felt = Felt(), Felt()
-    for count, each in zip((0, messages), felt, strict=True):
-        task = asyncio.create_task(_feel(group.cluster.namesrv_addr, address, each))
-        try:
+    felt: list[Felt] = []
+    for count in (0, messages):
+        namesrv_addr = group.cluster.namesrv_addr
+        async with measuring("neighbour", namesrv_addr, address, NEIGHBOUR_TOPIC) as figures:
             await load_up(group, count)
-        finally:
-            task.cancel()
-            (error,) = await asyncio.gather(task, return_exceptions=True)
-        if not isinstance(error, asyncio.CancelledError):
-            raise BenchError(f"the neighbour failed: {error}")
-    return felt
+        felt.append(Felt(figures["sends"], figures["pulls"]))
+    return felt[0], felt[1]
 
 
 async def _move_neighbour(cluster: ContainerCluster, *, away_from: Program) -> str:
@@ -362,29 +307,3 @@ async def _move_neighbour(cluster: ContainerCluster, *, away_from: Program) -> s
     finally:
         await watcher.close()
     return wanted.address
-
-
-async def _feel(namesrv_addr: str, address: str, felt: Felt) -> None:
-    """Sends one message and pulls it, again and again."""
-    client = RemotingClient()
-    async with Producer(namesrv_addr, "keelmq-bench-neighbour") as producer:
-        try:
-            while True:
-                began = time.monotonic()
-                sent = await producer.send(Message(NEIGHBOUR_TOPIC, b"x" * 128))
-                felt.sends.append(1_000 * (time.monotonic() - began))
-                header = PullMessageRequest(
-                    consumer_group="keelmq-bench-neighbour",
-                    topic=NEIGHBOUR_TOPIC,
-                    queue_id=sent.queue_id,
-                    queue_offset=sent.queue_offset,
-                    max_msg_nums=1,
-                )
-                began = time.monotonic()
-                outcome = await client.call(address, PULL_MESSAGE, header, timeout_ms=PULL_TIMEOUT_MS)
-                if not isinstance(outcome, Ok):
-                    raise BenchError(f"pull of {NEIGHBOUR_TOPIC}: {outcome}")
-                felt.pulls.append(1_000 * (time.monotonic() - began))
-                await asyncio.sleep(NEIGHBOUR_EVERY_S)
-        finally:
-            await client.close()
