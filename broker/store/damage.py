@@ -34,12 +34,14 @@ FILE_NAME: Final = "damagedRanges"
 
 
 class DamagedRange(msgspec.Struct, frozen=True):
-    """CommitLog offsets from start to end, exclusive. found_ms: wall clock."""
+    """CommitLog offsets from start to end, exclusive. found_ms: wall clock. is_unread: dispatch or scan has
+    passed over it without a header, so it may have had queue offsets that no queue has."""
 
     start: int
     end: int
     reason: str
     found_ms: int
+    is_unread: bool = False
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -134,6 +136,19 @@ class DamagedRanges:
         self._set([*self.ranges, *(DamagedRange(low, high, reason, found_ms) for low, high in free)])
         return True
 
+    def passed_over(self, start: int, end: int) -> None:
+        """Dispatch or scan goes on behind these bytes, of which it has read no header."""
+        after = []
+        for known in self.ranges:
+            low, high = max(known.start, start), min(known.end, end)
+            if known.is_unread or low >= high:
+                after.append(known)
+                continue
+            after.append(msgspec.structs.replace(known, start=low, end=high, is_unread=True))
+            for at, to in _without((known.start, known.end), start, end):
+                after.append(msgspec.structs.replace(known, start=at, end=to))
+        self._set(after)
+
     def healed(self, start: int, end: int) -> None:
         """Removes what is between start and end: it is good again, on disk."""
         kept = []
@@ -156,7 +171,7 @@ class DamagedRanges:
         ranges.sort(key=lambda item: item.start)
         merged: list[DamagedRange] = []
         for item in ranges:
-            if merged and merged[-1].end == item.start:
+            if merged and merged[-1].end == item.start and merged[-1].is_unread == item.is_unread:
                 merged[-1] = _joined(merged[-1], item)
             else:
                 merged.append(item)
@@ -227,7 +242,8 @@ def _without(piece: tuple[int, int], start: int, end: int) -> list[tuple[int, in
 
 
 def _joined(left: DamagedRange, right: DamagedRange) -> DamagedRange:
-    return DamagedRange(left.start, right.end, left.reason, left.found_ms)
+    is_unread = left.is_unread or right.is_unread
+    return DamagedRange(left.start, right.end, left.reason, left.found_ms, is_unread)
 
 
 def _encode_content(content: _Content) -> bytes:

@@ -43,7 +43,6 @@ from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.recovery import damaged_at
-from broker.store.unread_numbers import UnreadNumbers
 from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,6 @@ class DispatchingStore(CuttableStore):
     on_queue: Callable[[str, int], None]
     delay_levels: DelayLevels
     dispatch_fault: str
-    unread: UnreadNumbers
     last_store_timestamp: int
     _queued: deque[Unit | DispatchRequest]
     _queued_in_requests: int
@@ -305,7 +303,7 @@ class DispatchingStore(CuttableStore):
         log, damage = self.commit_log, self.damage
         parsed = damaged_at(view, 0, end, offset, log, damage, may_be_cut=may_be_cut)
         if parsed is not None and not parsed[1]:
-            self.unread.passed(offset, offset + parsed[0])
+            self.damage.passed_over(offset, offset + parsed[0])
         return parsed
 
     def _is_damaged_number(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> bool:
@@ -314,7 +312,7 @@ class DispatchingStore(CuttableStore):
             return False
         text = f"its QUEUEOFFSET {parsed[3]} cannot be that of {queue.topic}/{queue.queue_id}"
         self.damage.add(offset, offset + parsed[0], f"{text}, which has {queue.max_offset} messages")
-        self.unread.passed(offset, offset + parsed[0])
+        self.damage.passed_over(offset, offset + parsed[0])
         return True
 
     def reserve(self, parsed: Parsed, sys_flag: int, *, offset: int) -> None:

@@ -188,7 +188,6 @@ class MessageStore(DispatchingStore):
             between()
         (self.root / ENDS_NAME).unlink(missing_ok=True)
         self._durable_end = _NEVER
-        self.unread.loaded()
         self.log_check.loaded(start if self.config.check_crc_on_recover else end)
         if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed

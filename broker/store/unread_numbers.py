@@ -37,27 +37,12 @@ class UnreadNumbers:
         self, log: CommitLog, damage: DamagedRanges, queues: QueueTable, has_its_number: HasItsNumber
     ) -> None:
         self._log, self._damage, self._queues, self._has_its_number = log, damage, queues, has_its_number
-        self._passed: dict[int, int] = {}  # start -> end
-
-    def passed(self, start: int, end: int) -> None:
-        """Dispatch or scan has passed over these bytes without a header."""
-        self._passed[start] = max(end, self._passed.get(start, end))
-
-    def loaded(self) -> None:
-        """Called at the end of a start: an earlier process may have passed over what is still damaged."""
-        for each in self._damage.ranges:
-            self.passed(each.start, each.end)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Returns the ranges that are not healed, and have bytes of no header that can be read; ascending."""
-        self._passed = {
-            start: end for start, end in self._passed.items() if self._damage.overlaps(start, end) is not None
-        }
-        found = [each for each in self._damage.ranges if self._is_passed(each) and not self._is_read(each)]
+        """Returns the ranges that dispatch or scan has passed over and that have bytes of no readable header,
+        ascending."""
+        found = [each for each in self._damage.ranges if each.is_unread and not self._is_read(each)]
         return [(each.start, each.end) for each in found]
-
-    def _is_passed(self, damaged: DamagedRange) -> bool:
-        return any(start < damaged.end and damaged.start < end for start, end in self._passed.items())
 
     def _is_read(self, damaged: DamagedRange) -> bool:
         """Whether headers say what each byte of the range belongs to, and can be right: the bodies alone are

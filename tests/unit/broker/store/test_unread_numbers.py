@@ -174,3 +174,25 @@ def test_without_damage_nothing_is_left_out(tmp_path: Path, caplog: pytest.LogCa
     assert not caplog.text
     crash(master)
     crash(slave)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_damage_of_what_the_queues_have_leaves_nothing_out(tmp_path: Path, restarts: int) -> None:
+    """As found by the scrub, of any size: an idle queue must not fill its files with a gap."""
+    _, slave, size = damaged_pair(tmp_path, at=BODY_AT)
+    confirm(slave)
+    end = slave.commit_log.max_offset
+    for _ in range(restarts):
+        slave.flush_checkpoint()
+        crash(slave)
+        slave = open_store(tmp_path / "s", master=False)
+    slave.commit_log.view(size, 2 * size)[:] = bytes(2 * size)
+    slave.damage.add(size, 3 * size, "as a scrub finds it")
+    for _ in range(restarts):
+        slave.flush_checkpoint()
+        slave.close()
+        slave = open_store(tmp_path / "s", master=False)
+    assert slave.damage.overlaps(size, 3 * size) is not None and slave.commit_log.max_offset == end
+    slave.become_master()
+    assert [put(slave, queue_id=each)[2] for each in (1, 9)] == [10, 0]
+    crash(slave)
