@@ -18,6 +18,7 @@ from broker.store.queue.batch_queue import BATCH_UNIT_BYTES
 from broker.store.queue.reading import GetStatus
 from tests.support.batch_parts import item
 from tests.support.slices import share
+from tests.support.store_disk import boot_again
 from tests.support.store_parts import BORN_HOST, FILE_BYTES, crash
 from tests.support.store_parts import TOPIC as OTHER
 from tests.unit.broker.store.test_inner_batch import open_batches, put_alone, put_items
@@ -213,9 +214,10 @@ class History:
         self.again()
 
     def tear(self) -> None:
-        """From a byte on that nobody has promised, the log's last file is zeros."""
+        """A power cut: from a byte on that nobody has promised, the log's last file is zeros."""
         if self.model.end <= self.durable:
             return
+        boot_again(self.root)
         at = self.dice.randrange(max(self.durable, self.model.end - FILE_BYTES // 2), self.model.end)
         for start in range(at - at % FILE_BYTES, self.model.end, FILE_BYTES):
             path = self.root / "commitlog" / file_name(start)

@@ -95,7 +95,8 @@ async def _without_users(metadata: Metadata, *arguments: Any, **named: Any) -> N
 
 
 def _first_users_again(wanted: Any, users: Any, _acls: Any) -> None:
-    users.change({user.username: user for user, _ in wanted if user.username not in users.table.rows})
+    known = {name for name, user in users.table.rows.items() if not user.is_deleted}
+    users.change({user.username: user for user, _ in wanted if user.username not in known})
 
 
 def _nothing(*_: object) -> None: ...
