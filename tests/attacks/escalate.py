@@ -215,14 +215,14 @@ for name, title, code, fields, body in BY_OPERATOR:
 
 @attack(
     "escalate/member-only",
-    "an operator sends what only members may: reads the offsets of all groups (43)",
+    "an operator sends what only members may: reads how far all delay levels are (45)",
     asset=USERS,
-    success="43 is carried out",
+    success="45 is carried out",
     answer="is for members of this cluster only",
 )
 async def member_only(attacker: Attacker) -> Outcome:
     await operator(attacker)
-    return carried_out(await attacker.ask("broker", 43, by=OPERATOR))
+    return carried_out(await attacker.ask("broker", 45, by=OPERATOR))
 
 
 # -- secrets and names, even for the administrator -------------------------------------------------------

@@ -84,7 +84,7 @@ one_request(
     43,
     by=MALLORY,
     asset="metadata",
-    answer="is for members of this cluster only",
+    answer="User:mallory has no permission to access Cluster:",
 )
 
 

@@ -21,6 +21,7 @@ from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import encode_epochs
 from cli.lab.cluster import Cluster, Place, Program
 from cli.status.command import TIMEOUT_DEFAULT_MS, code_of
+from keelmq.client import Message, Producer
 from keelmq.health.reach import Reach
 from keelmq.health.summary import take_status
 from tests.support.harness import SAFE, START_TIMEOUT_S, Harness
@@ -144,6 +145,8 @@ async def test_the_worst_faults_of_real_processes(tmp_path: Path) -> None:
     async with Harness(tmp_path, broker_settings=SAFE, place=place) as running:
         cluster = running.cluster
         await until_well(cluster)
+        async with Producer(cluster.namesrv_addr) as producer:
+            await producer.send(Message("orders", b"an empty log has no other history"))
         if has_disk:
             await _fill_the_disk(cluster, cluster.brokers[2])
 
