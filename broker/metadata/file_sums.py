@@ -60,11 +60,13 @@ class FileSums:
             return []
         return _decode(body)
 
-    def add(self, version: FileVersion) -> None:
-        """Puts a new version in front of the others. It is not synced: after a power failure there may be no
-        checksums, and then the file is taken as it is. Never raises: the file itself is written."""
+    def add(self, version: FileVersion, *, replaces_damaged: bool = False) -> None:
+        """Puts a new version in front of the others. replaces_damaged: the newest of these is not kept as
+        .bak. It is not synced: after a power failure there may be no checksums, and then the file is taken
+        as it is. Never raises: the file itself is written."""
         try:
-            body = msgspec.json.encode([version, *self.read()][:VERSIONS])
+            older = self.read()[1 if replaces_damaged else 0 :]
+            body = msgspec.json.encode([version, *older][:VERSIONS])
             data = b"%08x " % zlib.crc32(body) + body
             replace_file(self.path, data, keep_backup=False, durable=False, private=self._private)
         except OSError as error:

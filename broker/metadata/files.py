@@ -51,6 +51,7 @@ class MetadataFile:
         self._saved_turn = 0
         self._lock = threading.Lock()
         self._sums = FileSums(path, private=private)
+        self._is_damaged = False  # the file; its backup was used
 
     @property
     def backup_path(self) -> Path:
@@ -79,6 +80,7 @@ class MetadataFile:
                 continue
             if problems:
                 logger.error("%s; using %s, the version before the last change", problems[0], path)
+            self._is_damaged = bool(problems)
             return value
         if problems:
             raise StoreError(
@@ -104,9 +106,12 @@ class MetadataFile:
             if turn <= self._saved_turn:
                 return False
             content = _Summed(piece.encode() for piece in document_pieces(value, work))
-            replace_file(self.path, content, keep_backup=not self._private, private=self._private)
+            keep_backup = not self._private and not self._is_damaged  # the backup is the only sound version
+            replace_file(self.path, content, keep_backup=keep_backup, private=self._private)
             self._saved_turn = turn
-            self._sums.add(FileVersion(content.crc32, content.size, self.path.stat().st_mtime_ns))
+            version = FileVersion(content.crc32, content.size, self.path.stat().st_mtime_ns)
+            self._sums.add(version, replaces_damaged=self._is_damaged)
+            self._is_damaged = False
             return True
 
     def keep_copy(self, suffix: str) -> Path | None:

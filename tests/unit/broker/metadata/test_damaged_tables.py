@@ -116,6 +116,27 @@ def test_without_a_good_version_the_start_is_refused(tmp_path: Path, name: str, 
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in PRIVATE])
+def test_a_damaged_file_does_not_become_the_backup(tmp_path: Path, name: str, kind: str) -> None:
+    """Damage of the next version finds the one that is sound."""
+    _, older = filled(tmp_path, name)
+    path = path_of(tmp_path, name)
+    DAMAGE[kind](path, random.Random(3))
+    metadata = open_metadata(tmp_path)
+    add(metadata, name, 2)
+    newest = dict(metadata.stores[name].table.rows)
+    add(metadata, name, 3)
+    close(metadata)
+    DAMAGE[kind](path, random.Random(4))
+    assert rows_of(tmp_path, name) == newest, "an undamaged file does become the backup"
+    metadata = open_metadata(tmp_path)
+    add(metadata, name, 4)
+    close(metadata)
+    DAMAGE[kind](path, random.Random(5))
+    assert older.keys() <= rows_of(tmp_path, name).keys() and rows_of(tmp_path, name) == newest
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("name", ROWS)
 def test_damage_while_the_broker_runs_is_overwritten(tmp_path: Path, name: str, kind: str) -> None:
     """Tables are read at the start only. The next change writes the whole file."""
