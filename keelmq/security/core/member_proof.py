@@ -238,8 +238,10 @@ class MemberProofs:
 
     def _refusal_of_first(self, user: str, sent_ms: int, now_ms: int) -> str | None:
         """Returns why the first request of a sender is not new, or why there is no room for the sender."""
-        # A clock that was ahead when this program began must not refuse everybody until that time.
-        self._not_before_ms = min(self._not_before_ms, now_ms)
+        # A clock that was far ahead when this program began must not refuse everybody until that time. One
+        # that is set back a little lets in nothing that was sent before: right clocks are beyond it already.
+        if now_ms < self._not_before_ms - self.window_ms:
+            self._not_before_ms = now_ms
         if self._is_before(sent_ms):
             return BEFORE
         self._sweep(now_ms)

@@ -268,6 +268,14 @@ def test_a_clock_that_was_ahead_at_the_start_refuses_nobody_once_it_is_right() -
     assert proofs.check(1001, proven(sender=b"sender 2", sent_ms=NOW_MS - 1), b"body", NOW_MS + 1) is not None
 
 
+@pytest.mark.parametrize("back_ms", [1, 5_000, 30_000])
+def test_a_clock_that_is_set_back_a_little_lets_in_nothing_from_before_the_start(back_ms: int) -> None:
+    proofs = MemberProofs(not_before_ms=NOW_MS)
+    now_ms = NOW_MS + 100 - back_ms
+    assert proofs.check(1001, proven(sent_ms=NOW_MS - 1), b"body", now_ms) is not None
+    assert proofs.check(1001, proven(sent_ms=NOW_MS + 100), b"body", now_ms) is None, "its clock is right"
+
+
 def test_requests_from_before_the_start_are_refused() -> None:
     proofs = MemberProofs(not_before_ms=NOW_MS)
     why = proofs.check(1001, proven(sent_ms=NOW_MS - 1), b"body", NOW_MS)
