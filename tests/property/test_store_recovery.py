@@ -12,6 +12,7 @@ from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import UNIT_BYTES
 from tests.support.slices import share
+from tests.support.store_disk import boot_again
 from tests.support.store_parts import FILE_BYTES, bodies, crash, open_store, put
 
 QUEUES = 3
@@ -54,6 +55,7 @@ def damage(root: Path, model: Model, dice: random.Random) -> int:
     kind = dice.choice(["zeros", "garbage", "nothing"])
     if kind == "nothing":
         return model.end
+    boot_again(root)
     path = root / "commitlog" / file_name(at - at % FILE_BYTES)
     raw = path.read_bytes()
     begin = at % FILE_BYTES
