@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.store.log.checkpoint import read_checkpoint
 from broker.store.log.mapped_file import file_name
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import UNIT_BYTES
@@ -96,6 +97,8 @@ def restart(
     shown = [record for record in model.records if record[1] <= model.checkpointed]
     assert not shown or shown[-1][1] <= again.confirm_offset  # what was flushed stays visible
     check(again, model)
+    flushed = read_checkpoint(root / "checkpoint").confirm_offset  # a start may flush what it has rebuilt
+    model.durable, model.checkpointed = max(model.durable, flushed), max(model.checkpointed, flushed)
     again.become_master()
     return again
 
