@@ -229,7 +229,7 @@ def _kept(after: Mapping[str, Row], before: Mapping[str, Row], read: Mapping[str
     return sorted(
         key
         for key, row in before.items()
-        if after[key] is row and not row.is_deleted and read.get(key) != row
+        if after[key] is row and read.get(key) != row and (key in read or not row.is_deleted)
     )
 
 

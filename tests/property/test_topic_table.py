@@ -2,8 +2,7 @@
 while what is left of removed brokers is swept, and lists between whose slices other changes come."""
 
 import random
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -11,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keelmq.remoting.operations.route import QueueData, TopicConfig
+from keelmq.runtime.slices import at_once
 from namesrv.core.broker_topics import CHANGES_SHOWN
 from namesrv.core.topic_lists import SLICE_NAMES, in_order, topic_list
 from namesrv.core.topics import UNIT_FLAG, UNIT_SUB_FLAG, TopicTable
 from tests.support.slices import share
 
-T = TypeVar("T")
 Row = tuple[int, int, int]
 """Queues, perm, topicSysFlag."""
 
@@ -101,15 +100,6 @@ def take(table: TopicTable, step: tuple[object, ...]) -> tuple[int, int]:
     return 0, 0
 
 
-def ended(slices: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 def routes(table: TopicTable) -> dict[tuple[str, str], Row]:
     return {
         (topic, name): (queue.write_queue_nums, queue.perm, queue.topic_sys_flag)
@@ -131,10 +121,10 @@ def test_a_topic_table(steps: list[tuple[object, ...]]) -> None:
         assert sorted(table) == model.topics() and table.pair_count == len(model.rows)
         for name in BROKERS:
             assert sorted(table.of_broker(name)) == model.topics(name)
-        assert listed(ended(topic_list(table.names()))) == model.topics()
-        assert listed(ended(topic_list(table.names(BROKERS[:2])))) == model.topics(*BROKERS[:2])
+        assert listed(at_once(topic_list(table.names()))) == model.topics()
+        assert listed(at_once(topic_list(table.names(BROKERS[:2])))) == model.topics(*BROKERS[:2])
         for present, absent in ((UNIT_FLAG, 0), (UNIT_SUB_FLAG, 0), (UNIT_SUB_FLAG, UNIT_FLAG)):
-            found = ended(topic_list(table.with_flags(present=present, absent=absent)))
+            found = at_once(topic_list(table.with_flags(present=present, absent=absent)))
             assert listed(found) == model.flagged(present, absent)
     while table.sweep(1):
         table.check_invariants()
@@ -152,7 +142,7 @@ def listed(body: bytes) -> list[str]:
 def test_names_are_sorted_as_sorted_does(count: int) -> None:
     dice = random.Random(count)
     names = [f"topic{dice.randrange(1 << 40)}" for _ in range(count)]
-    assert ended(in_order(names)) == sorted(names)
+    assert at_once(in_order(names)) == sorted(names)
 
 
 def made(topics: Iterable[str]) -> dict[str, TopicConfig]:
@@ -181,7 +171,7 @@ def test_a_list_has_all_or_none_of_a_broker_that_leaves_meanwhile(after: int, mo
             table.remove_broker("b-a")
         if number == after + more:
             table.sweep()
-    assert listed(ended(topic_list(table.names()))) in (
+    assert listed(at_once(topic_list(table.names()))) in (
         sorted([*many, "own"]),
         sorted([*many[: SLICE_NAMES // 2], "own"]),
     )

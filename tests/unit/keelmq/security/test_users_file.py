@@ -239,6 +239,18 @@ def test_a_copy_of_an_old_file_deletes_nobody_and_restores_no_password(
     assert "lacks users or ACLs, or has older ones: admin, alice stay as before" in caplog.text
 
 
+def test_an_edit_that_brings_a_deleted_user_back_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = loaded(tmp_path)
+    users.put_user(ALICE)
+    with_alice = users.users_path.read_bytes()
+    users.delete_user("alice")
+    users.users_path.write_bytes(with_alice)
+    assert users.poll() and users.user("alice") is None
+    assert "has older ones: alice stay as before" in caplog.text and "updateUser" in caplog.text
+
+
 def test_deleted_rows_stay_for_ninety_days_without_the_password(tmp_path: Path) -> None:
     now_ms = [TOMBSTONE_MS * 10]
     users = UsersFile(tmp_path, clock=lambda: now_ms[0])
