@@ -21,11 +21,11 @@ from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
 from analytics.compaction.storage import open_storage
 from analytics.errors import AnalyticsError
-from analytics.events import EventFrames, run_tables
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
-from analytics.quality import READ, READ_SCHEMA
-from analytics.reading import as_pattern, no_rows, read_table
+from analytics.queries.quality import READ, READ_SCHEMA
+from analytics.queries.reading import as_pattern, no_rows, read_table
+from analytics.queries.run_tables import EventFrames, run_tables
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
 from analytics.rollup.events import EVENT_TABLES

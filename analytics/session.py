@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from analytics.class_archive import archive_of, options_of
 from analytics.errors import AnalyticsError
 from analytics.java import cache_directory, find_java, wrapped_home
-from analytics.kept import SHORT_PLANS
+from analytics.queries.kept import SHORT_PLANS
 
 LOOPBACK = "127.0.0.1"
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"

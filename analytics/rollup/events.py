@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.availability import group_state
-from analytics.event_log import group_history
-from analytics.kept import kept
+from analytics.queries.availability import group_state
+from analytics.queries.event_log import group_history
+from analytics.queries.kept import kept
+from analytics.queries.sync_state_set import group_spans, replica_state
+from analytics.queries.windows import window_of
 from analytics.rollup.tables import RollUp
 from analytics.rollup.window_counts import HOUR_MS
-from analytics.sync_state_set import group_spans, replica_state
 from analytics.tables import CONTROLLER_EVENT, GROUP, Table
-from analytics.windows import window_of
 
 
 @dataclass

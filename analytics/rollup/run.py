@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from analytics.compaction.manifest import HourManifest
 from analytics.errors import AnalyticsError
-from analytics.reading import as_pattern, no_rows, read_table, spark_schema
+from analytics.queries.reading import as_pattern, no_rows, read_table, spark_schema
 from analytics.rollup.events import EVENT_TABLES, Hours, hour_of
 from analytics.rollup.files import FillReplicas, HourFiles, RollHours
 from analytics.rollup.store import STAGING, RolledHour, RollupStore

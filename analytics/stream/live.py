@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.reading import spark_schema
+from analytics.queries.reading import spark_schema
 from analytics.stream.minutes import Compute, Minutes, RollMinutes
 from analytics.stream.rows import KEPT, MINUTE_MS, WRITTEN, WriteRows, rows_of
 from analytics.stream.states import GroupStates

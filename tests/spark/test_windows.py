@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.windows import clip
+from analytics.queries.windows import clip
 
 pytestmark = pytest.mark.spark
 

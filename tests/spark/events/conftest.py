@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.availability import minimum_changes
-from analytics.event_log import group_history
-from analytics.failover import elections, with_ready
-from analytics.skew import clock_pieces
-from analytics.sync_state_set import group_spans
+from analytics.queries.availability import minimum_changes
+from analytics.queries.event_log import group_history
+from analytics.queries.failover import elections, with_ready
+from analytics.queries.skew import clock_pieces
+from analytics.queries.sync_state_set import group_spans
 from keelmq.remoting.records import ClockSample, ControllerEvent, HaSample, Record, RoleChange
 from tests.spark.events.fleet import HOUR_MS, Life, random_life
 from tests.spark.frames import chain, frames_of

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.event_log import group_history
-from analytics.failover import elections, failovers, with_ready
-from analytics.quality import stale_role_changes
-from analytics.skew import clock_bounds, clock_pieces, clock_skew
+from analytics.queries.event_log import group_history
+from analytics.queries.failover import elections, failovers, with_ready
+from analytics.queries.quality import stale_role_changes
+from analytics.queries.skew import clock_bounds, clock_pieces, clock_skew
 from keelmq.remoting.records import ClockSample, ControllerEvent, Record, RoleChange, SendGap
 from tests.spark.events.cases import (
     START_TS,

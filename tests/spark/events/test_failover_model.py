@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analytics.availability import group_totals
-from analytics.failover import failovers
+from analytics.queries.availability import group_totals
+from analytics.queries.failover import failovers
 from keelmq.remoting.records import SendGap
 from tests.spark.events import model, model_failover
 from tests.spark.events.conftest import Fleet

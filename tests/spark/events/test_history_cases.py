@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.availability import group_state, minimum_changes
-from analytics.event_log import group_history
-from analytics.sync_state_set import flaps, group_spans, membership, sync_state_set_changes
+from analytics.queries.availability import group_state, minimum_changes
+from analytics.queries.event_log import group_history
+from analytics.queries.sync_state_set import flaps, group_spans, membership, sync_state_set_changes
 from keelmq.remoting.records import ControllerEvent, HaSample, Record
 from tests.spark.events.cases import START_TS, alter, election, event, life, named, sample, snapshot, view
 from tests.spark.frames import frames_of, rows_by_group

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.events import EventFrames, run_tables
-from analytics.quality import READ_SCHEMA
+from analytics.queries.quality import READ_SCHEMA
+from analytics.queries.run_tables import EventFrames, run_tables
 from cli.lab.chaos.checkers import recoveries, sort
 from cli.lab.chaos.history import AnyEntry, Fault, Send
 from cli.lab.chaos.judge import put_gaps

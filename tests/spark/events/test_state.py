@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.availability import group_state, minimum_changes
-from analytics.event_log import group_history
-from analytics.sync_state_set import group_spans, membership, replica_state
+from analytics.queries.availability import group_state, minimum_changes
+from analytics.queries.event_log import group_history
+from analytics.queries.sync_state_set import group_spans, membership, replica_state
 from keelmq.remoting.records import ControllerEvent, HaSample
 from tests.spark.events import model
 from tests.spark.events.conftest import Fleet

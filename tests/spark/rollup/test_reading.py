@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
-from analytics.reading import read_table, spark_schema
+from analytics.queries.reading import read_table, spark_schema
 from analytics.tables import CONTROLLER_EVENT, MASTER_SAMPLE, TABLES, Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

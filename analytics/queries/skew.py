@@ -14,9 +14,9 @@ A producer's clock is never known.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.event_log import HOUR_MS
+from analytics.queries.event_log import HOUR_MS
+from analytics.queries.windows import window_of
 from analytics.tables import GROUP
-from analytics.windows import window_of
 
 STEP_MS = 200
 """Smaller differences between two samples are the network's and the drift's."""

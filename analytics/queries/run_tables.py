@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from analytics.availability import group_totals, minimum_changes
-from analytics.event_log import group_history
-from analytics.failover import elections, failovers, with_ready
-from analytics.kept import kept
-from analytics.quality import data_quality, stale_role_changes
-from analytics.skew import clock_bounds, clock_pieces, clock_skew
-from analytics.sync_state_set import group_spans, membership, sync_state_set_changes
+from analytics.queries.availability import group_totals, minimum_changes
+from analytics.queries.event_log import group_history
+from analytics.queries.failover import elections, failovers, with_ready
+from analytics.queries.kept import kept
+from analytics.queries.quality import data_quality, stale_role_changes
+from analytics.queries.skew import clock_bounds, clock_pieces, clock_skew
+from analytics.queries.sync_state_set import group_spans, membership, sync_state_set_changes
 
 
 @dataclass(frozen=True)

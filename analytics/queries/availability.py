@@ -10,10 +10,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
-from analytics.sync_state_set import flaps, is_election, is_expand, is_shrink
+from analytics.queries.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
+from analytics.queries.sync_state_set import flaps, is_election, is_expand, is_shrink
+from analytics.queries.windows import clip, in_widths, window_of
 from analytics.tables import GROUP
-from analytics.windows import clip, in_widths, window_of
 
 _EVER = 1 << 53
 _REIGN = ("master_broker_id", "master_epoch")

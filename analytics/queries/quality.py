@@ -5,7 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.skew import SKEW_MAX_MS
+from analytics.queries.skew import SKEW_MAX_MS
 from analytics.tables import GROUP
 
 _EVER = 1 << 53

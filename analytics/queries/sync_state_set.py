@@ -1,4 +1,4 @@
-"""SyncStateSet over time: from a history (analytics/event_log.py) to changes, spans, membership and counts.
+"""SyncStateSet over time: from a history (analytics/queries/event_log.py) to changes, spans, membership and counts.
 
 A group is there from its first master on, because before that nobody could be in sync, until all of its
 replicas were cleaned. What is not known is not 0:
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.event_log import ALTER, CHANGES, ELECT, HOUR_MS, keys_of
+from analytics.queries.event_log import ALTER, CHANGES, ELECT, HOUR_MS, keys_of
+from analytics.queries.windows import clip, in_widths, window_of
 from analytics.tables import GROUP
-from analytics.windows import clip, in_widths, window_of
 
 FLAP_MS = 300_000
 

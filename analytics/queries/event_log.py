@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from analytics.queries.windows import window_of
 from analytics.tables import GROUP
-from analytics.windows import window_of
 
 ALTER = "alterSyncStateSet"
 ELECT = "electMaster"
