@@ -67,7 +67,7 @@ restore work on the files of stopped programs; moves between processes of a cont
 brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
-    "analytics": ("compaction", "rollup", "fleet pages", "stream"),
+    "analytics": ("compaction", "queries", "rollup", "fleet pages", "stream"),
     "broker": (
         "core",
         "message",

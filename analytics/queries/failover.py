@@ -6,7 +6,7 @@ saw.
 When the fault happened is known from a producer's send_gap, if there is one; else the last heartbeat stands
 for it, which the master may have survived by up to a heartbeat interval.
 
-Three programs' clocks are compared. Controllers' and brokers' are brought together (analytics/queries/skew.py); a
+Three programs' clocks are compared. Controllers' and brokers' are brought together (skew.py, here); a
 producer's is unknown: its gap is a duration, which stays true, and its fault_ts counts only where it fits
 between the last heartbeat and the detection. A part is NULL if a moment is not known, or if the moments
 contradict each other. It is never negative, and never 0 instead of unknown.

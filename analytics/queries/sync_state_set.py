@@ -1,4 +1,4 @@
-"""SyncStateSet over time: from a history (analytics/queries/event_log.py) to changes, spans, membership and counts.
+"""SyncStateSet over time: from a history (event_log.py) to changes, spans, membership and counts.
 
 A group is there from its first master on, because before that nobody could be in sync, until all of its
 replicas were cleaned. What is not known is not 0:
