@@ -1,9 +1,12 @@
 """Fixed time windows over integer milliseconds: the window of a moment, and spans cut at window edges."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+SECOND_MS, MINUTE_MS, HOUR_MS = 1_000, 60_000, 3_600_000
 
 
 def window_of(ts: Column, window_ms: int | Column) -> Column:
@@ -29,3 +32,20 @@ def clip(spans: DataFrame, window_ms: int | Column) -> DataFrame:
 def in_widths(rows: DataFrame, windows: Sequence[int]) -> DataFrame:
     """Returns each row once per width, in a column `window`: one query for all widths is a third of three."""
     return rows.withColumn("window", F.explode(F.array(*map(F.lit, windows))))
+
+
+def last_order() -> Column:
+    """Returns a BIGINT that orders the samples of a group: by ts, those of two masters by broker_id."""
+    return F.col("ts") * 1_024 + F.pmod("broker_id", F.lit(1_024))
+
+
+def all_rows(first: DataFrame, second: DataFrame) -> DataFrame:
+    """Returns the rows of both; what one of them lacks is a BIGINT that is NULL. unionByName() with
+    allowMissingColumns gives such a column no type on the embedded engine."""
+    names = list(dict.fromkeys([*first.columns, *second.columns]))
+    null = F.lit(None).cast("bigint")
+    both = (
+        rows.select(*(F.col(name) if name in rows.columns else null.alias(name) for name in names))
+        for rows in (first, second)
+    )
+    return reduce(DataFrame.unionByName, both)
