@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from analytics.class_archive import archive_of, options_of
 from analytics.errors import AnalyticsError
 from analytics.java import cache_directory, find_java, wrapped_home
-from analytics.queries.kept import SHORT_PLANS
+from analytics.queries.kept import CHECKPOINT, KEPT
 
 LOOPBACK = "127.0.0.1"
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
@@ -43,7 +43,7 @@ QUICK = {
     # planning is what costs: nothing is adapted, and filters are not derived from other filters
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.constraintPropagation.enabled": "false",
-    SHORT_PLANS: "true",
+    KEPT: CHECKPOINT,
 }
 LARGE = {
     "spark.master": "local[*]",

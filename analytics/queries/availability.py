@@ -5,20 +5,20 @@ one has another; before the first sample the first one counts.
 """
 
 from collections.abc import Sequence
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.queries.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
 from analytics.queries.sync_state_set import flaps, is_election, is_expand, is_shrink
-from analytics.queries.windows import clip, in_widths, window_of
+from analytics.queries.windows import clip, in_widths, one_of, stacked, window_of
 from analytics.tables import GROUP
 
 _EVER = 1 << 53
 _REIGN = ("master_broker_id", "master_epoch")
 _TIMES = ("known_ms", "unknown_ms", "no_master_ms", "with_minimum_ms", "below_ms")
 _COUNTS = ("shrinks", "expands", "flaps", "elections", "unclean_elections")
+_BIGINTS = dict.fromkeys((*_TIMES, *_COUNTS), "bigint")
 
 
 def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
@@ -52,7 +52,7 @@ def group_state(
     times = clip(of_widths, window).select(*keys, "window", "window_ts", *_times(F.col("ms")))
     counted = in_widths(_counts_of(history), windows).withColumn("window_ts", window_of(F.col("ts"), window))
     return (
-        times.unionByName(counted.drop("ts"), allowMissingColumns=True)
+        stacked([times, counted.drop("ts")], _BIGINTS)
         .groupBy(*GROUP, "window", "window_ts")
         .agg(*_sums(_TIMES), *_sums(_COUNTS))
         .withColumns(_unknown_is_null())
@@ -70,9 +70,9 @@ def group_totals(history: DataFrame, spans: DataFrame, minimum: DataFrame, ready
     ms = F.col("to_ts") - F.col("from_ts")
     with_minimum = _with_minimum(spans, minimum)
     replica_ms = F.when(F.col("view").isNotNull(), ms * F.size("view.replicas"))
+    of_time = with_minimum.select(*GROUP, *_times(ms), replica_ms.alias("replica_ms"))
     totals = (
-        with_minimum.select(*GROUP, *_times(ms), replica_ms.alias("replica_ms"))
-        .unionByName(_counts_of(history).drop("ts"), allowMissingColumns=True)
+        stacked([of_time, _counts_of(history).drop("ts")], _BIGINTS | {"replica_ms": "bigint"})
         .groupBy(*GROUP)
         .agg(*_sums((*_TIMES, *_COUNTS, "replica_ms")))
         .withColumns(_unknown_is_null())
@@ -127,27 +127,19 @@ def available_spans(spans: DataFrame, history: DataFrame, ready: DataFrame) -> D
     ready_at = F.when(F.col("elected_ts").isNull(), -_EVER).otherwise(F.least("ready_ts", "asked_ts"))
     ready_from = F.least(F.greatest(start, F.coalesce(ready_at, F.lit(_EVER))), end)
     lost_from = F.least(F.greatest(start, F.coalesce("lost_ts", F.lit(_EVER))), end)
-    judged = F.array(
-        _judged(
-            start, F.least(ready_from, lost_from), F.lit(False), has_master & F.col("ready_ts").isNotNull()
-        ),
-        _judged(ready_from, lost_from, ~F.col("is_below"), has_master),
-        _judged(lost_from, end, F.lit(False), has_master),
-        _judged(start, end, F.lit(False), ~has_master),
+    no = F.lit(False)
+    lost_first = F.least(ready_from, lost_from)
+    judged = (
+        (start, lost_first, no, has_master & F.col("ready_ts").isNotNull()),
+        (ready_from, lost_from, ~F.col("is_below"), has_master),
+        (lost_from, end, no, has_master),
+        (start, end, no, ~has_master),
     )
+    columns = ("from_ts", "to_ts", "is_available", "is_judged")
     return (
-        with_reign.select(*GROUP, F.explode(judged).alias("span"))
-        .where("span.is_judged AND span.to_ts > span.from_ts")
-        .select(*GROUP, "span.from_ts", "span.to_ts", "span.is_available")
-    )
-
-
-def _judged(start: Column, end: Column, is_available: Column, is_judged: Column) -> Column:
-    return F.struct(
-        start.alias("from_ts"),
-        end.alias("to_ts"),
-        is_available.alias("is_available"),
-        is_judged.alias("is_judged"),
+        one_of(with_reign, [dict(zip(columns, each, strict=True)) for each in judged], keep=GROUP)
+        .where("is_judged AND to_ts > from_ts")
+        .drop("is_judged")
     )
 
 
@@ -163,11 +155,12 @@ def _reigns(history: DataFrame, ready: DataFrame) -> DataFrame:
         _moments(history.where(F.col("type") == ALTER), after, asked_ts="from_ts"),
         _moments(history.where(lost), before, lost_ts="last_heartbeat_ts"),
     ]
+    moments = ("elected_ts", "ready_ts", "asked_ts", "lost_ts")
     return (
-        reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+        stacked(frames, dict.fromkeys(moments, "bigint"))
         .where("master_broker_id IS NOT NULL")
         .groupBy(*GROUP, "log", *_REIGN)
-        .agg(*(F.min(name).alias(name) for name in ("elected_ts", "ready_ts", "asked_ts", "lost_ts")))
+        .agg(*(F.min(name).alias(name) for name in moments))
     )
 
 
@@ -214,11 +207,10 @@ def _counts_of(history: DataFrame) -> DataFrame:
         "unclean_elections": is_election() & F.col("unclean"),
     }
     of_events = history.where("type != 'snapshot'").select(
-        *keys, "ts", *(each.cast("int").alias(name) for name, each in conditions.items())
+        *keys, "ts", *(each.cast("bigint").alias(name) for name, each in conditions.items())
     )
-    return of_events.unionByName(
-        flaps(history).select(*keys, "ts", F.lit(1).alias("flaps")), allowMissingColumns=True
-    )
+    of_flaps = flaps(history).select(*keys, "ts", F.lit(1).cast("bigint").alias("flaps"))
+    return stacked([of_events, of_flaps], dict.fromkeys(_COUNTS, "bigint"))
 
 
 def _sums(names: Sequence[str]) -> list[Column]:

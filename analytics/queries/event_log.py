@@ -99,8 +99,9 @@ def logs_of(events: DataFrame) -> DataFrame:
     is_other = F.coalesce(is_break, F.lit(False)) | (F.col("_spread_ms") >= RESTART_MS)
     epochs = F.struct(*(F.col("after")[name] for name in _EPOCHS))
     never_changed = F.min(epochs).over(unnamed) == F.max(epochs).over(unnamed)
+    # copies of an event from several controllers are peers in this order: the sum is the same for all of them
     may_begin = F.max(is_other).over(unnamed) | never_changed
-    part = F.when(may_begin, F.sum(begins.cast("int")).over(_until(by_time))).otherwise(0)
+    part = F.when(may_begin, F.sum(begins.cast("int")).over(by_time)).otherwise(0)
     of_part = Window.partitionBy(*keys, is_old, "_part")
     name = F.max(F.nullif("_name", F.lit(""))).over(of_part)
     log = F.when(is_old, F.coalesce(name, F.concat(F.lit("#"), "_part"))).otherwise(F.col("log_id"))
@@ -135,7 +136,7 @@ def _once(events: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _in_order(once: DataFrame, keys: Sequence[str]) -> DataFrame:
-    order = ("log_ts", "log", "event_id", "_is_snapshot", "ts")
+    order = ("log_ts", "log", "event_id", "_is_snapshot", "ts", "type")
     in_order = Window.partitionBy(*keys).orderBy(*order)
     backwards = Window.partitionBy(*keys).orderBy(*(F.desc(each) for each in order))
     next_event_ts = F.last(F.when(~_is_snapshot(), F.col("ts")), ignorenulls=True).over(_before(backwards))

@@ -139,9 +139,10 @@ def _seen_by_producers(elected: DataFrame, send_gaps: DataFrame) -> DataFrame:
     pairs = (
         elected.join(gaps, [*GROUP])
         .where((F.col("broker_id") == 0) | (F.col("broker_id") == F.col("old_master")))
-        .withColumn("distance", F.struct(outside.alias("outside"), F.abs(at - started).alias("from_start")))
-        .where(F.col("distance.outside") <= PRODUCER_SKEW_MS)
+        .withColumns({"_outside": outside, "_from_start": F.abs(at - started)})
+        .where(F.col("_outside") <= PRODUCER_SKEW_MS)
     )
+    distance = ("_outside", "_from_start")
     of_gap = Window.partitionBy(*GROUP, "broker_id", "started_ts", "killed_program", "gap_ms")
     of_election = Window.partitionBy(*GROUP, "n")
     fits = started.between(
@@ -149,11 +150,11 @@ def _seen_by_producers(elected: DataFrame, send_gaps: DataFrame) -> DataFrame:
         F.coalesce("detected_ts", "elected_ts"),
     )
     return (
-        pairs.withColumn("near_gap", F.row_number().over(of_gap.orderBy("distance", "n")))
+        pairs.withColumn("near_gap", F.row_number().over(of_gap.orderBy(*distance, "n")))
         .where("near_gap = 1")
         .withColumn(
             "near_election",
-            F.row_number().over(of_election.orderBy("distance", F.desc("gap_ms"), "killed_program")),
+            F.row_number().over(of_election.orderBy(*distance, F.desc("gap_ms"), "killed_program")),
         )
         .where("near_election = 1")
         .select(*GROUP, "n", F.when(fits, started).alias("fault_ts"), "killed_program", "gap_ms")

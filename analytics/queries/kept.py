@@ -1,22 +1,60 @@
 """Rows that several queries are made of, computed once.
 
-Spark analyses a query again at each step of building it, and optimizes and compares the whole of it at each
-action: in a small run that costs more CPU time than the rows. persist() keeps rows, and leaves the plan as
-long as it was. In a session with SHORT_PLANS the kept rows are a plan of one step.
+A query is analysed again at each step of building it, and optimized as a whole at each action. persist()
+keeps rows, and leaves the plan as long as it was: in a small run the plan costs more CPU time than the rows.
+On the embedded engine persist() does nothing, and each use would compute everything in front of it again.
 """
 
-from pyspark.sql import DataFrame
+import uuid
+from functools import reduce
 
-SHORT_PLANS = "spark.keelmq.shortPlans"
-"""Only where rows are few and tasks run in the driver's process: rows kept so cannot be computed again, and
-are compressed less."""
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics.queries.reading import no_rows
+
+KEPT = "spark.keelmq.kept"
+"""Setting of a session: how rows are kept. Without it: ARROW on the embedded engine, else PERSIST."""
+PERSIST = "persist"
+"""In memory or on disk, after their first use; the plan stays."""
+CHECKPOINT = "checkpoint"
+"""On classic Spark, where rows are few and tasks run in the driver's process: rows kept so cannot be computed
+again, and are compressed less. The kept rows are a plan of one step."""
+ARROW = "arrow"
+"""As an Arrow table in this process, where the embedded engine runs, too. A plan of one step."""
+
+RELATION_BYTES_MAX = 32 << 20
+"""A plan contains its local rows, and is one message of at most 128 MiB. More rows become temporary views,
+which the session holds until its end."""
 
 
 def kept(rows: DataFrame) -> DataFrame:
-    """Returns the same rows, in memory or on disk after their first use."""
-    return rows.localCheckpoint() if has_short_plans(rows) else rows.persist()
+    """Returns the same rows, which are computed once."""
+    spark = rows.sparkSession
+    how = spark.conf.get(KEPT, "") or _chosen(spark)
+    if how == ARROW:
+        table = rows.toArrow()
+        return _local(spark, table) if table.num_rows else no_rows(spark, rows.schema)
+    return rows.localCheckpoint() if how == CHECKPOINT else rows.persist()
 
 
-def has_short_plans(rows: DataFrame) -> bool:
-    """Returns whether the session of these rows is for few of them."""
-    return rows.sparkSession.conf.get(SHORT_PLANS, "false") == "true"
+def _chosen(spark: SparkSession) -> str:
+    """Sail's version() is a number; Spark's ends with a commit."""
+    ((version,),) = spark.sql("SELECT version()").collect()
+    how = PERSIST if " " in version else ARROW
+    spark.conf.set(KEPT, how)
+    return how
+
+
+def _local(spark: SparkSession, table: pa.Table) -> DataFrame:
+    if table.nbytes <= RELATION_BYTES_MAX:
+        return spark.createDataFrame(table)
+    rows = max(1, table.num_rows * RELATION_BYTES_MAX // table.nbytes)
+    slices = [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+    return reduce(DataFrame.unionAll, [_view(spark, each) for each in slices])
+
+
+def _view(spark: SparkSession, table: pa.Table) -> DataFrame:
+    name = f"kept_{uuid.uuid4().hex}"
+    spark.createDataFrame(table).createOrReplaceTempView(name)
+    return spark.table(name)

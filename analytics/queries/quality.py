@@ -1,11 +1,10 @@
 """Counts of what was read and what was wrong with it, so that a page with gaps can explain them."""
 
-from functools import reduce
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.queries.skew import SKEW_MAX_MS
+from analytics.queries.windows import stacked
 from analytics.tables import GROUP
 
 _EVER = 1 << 53
@@ -60,11 +59,15 @@ def data_quality(
             skew_unknown=F.count_distinct(F.when(_is_contradiction(), F.col("broker_id"))),
         ),
     ]
-    together = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
-    return together.groupBy("record", *GROUP).agg(
-        *(F.sum(name).alias(name) for name in (*READ, *FOUND)),
-        F.min("from_ts").alias("from_ts"),
-        F.max("to_ts").alias("to_ts"),
+    optional = dict.fromkeys(GROUP, "string") | dict.fromkeys((*READ, *FOUND, "from_ts", "to_ts"), "bigint")
+    return (
+        stacked(frames, optional)
+        .groupBy("record", *GROUP)
+        .agg(
+            *(F.sum(name).alias(name) for name in (*READ, *FOUND)),
+            F.min("from_ts").alias("from_ts"),
+            F.max("to_ts").alias("to_ts"),
+        )
     )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.queries.event_log import HOUR_MS
-from analytics.queries.windows import window_of
+from analytics.queries.windows import stacked, window_of
 from analytics.tables import GROUP
 
 STEP_MS = 200
@@ -41,7 +41,7 @@ def clock_pieces(samples: DataFrame, *, from_ts: int | None = None, to_ts: int |
     of_time = samples.where(F.col("ts") >= from_ts) if from_ts is not None else samples
     of_time = of_time.where(F.col("ts") < to_ts) if to_ts is not None else of_time
     timed = of_time.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS))
-    in_order = Window.partitionBy(*GROUP, "broker_id", "hour_ts").orderBy("ts", "controller_id")
+    in_order = Window.partitionBy(*GROUP, "broker_id", "hour_ts").orderBy("ts", "controller_id", "offset_ms")
     stepped = (F.lag("controller_id").over(in_order) != F.col("controller_id")) | (
         F.abs(F.col("offset_ms") - F.lag("offset_ms").over(in_order)) > STEP_MS
     )
@@ -103,13 +103,10 @@ def clock_skew(pieces: DataFrame, bounds: DataFrame) -> DataFrame:
             "source": F.lit("bounds"),
         }
     )
-    return (
-        pieces.withColumn("source", F.lit("clock_sample"))
-        .unionByName(only_bounds, allowMissingColumns=True)
-        .select(
-            *GROUP, "broker_id", "from_ts", "to_ts", "offset_ms", "uncertain_ms", "samples", "source",
-            "controller_id", "least_ms", "most_ms",
-        )
+    optional = {"controller_id": "string", "least_ms": "bigint", "most_ms": "bigint"}
+    return stacked([pieces.withColumn("source", F.lit("clock_sample")), only_bounds], optional).select(
+        *GROUP, "broker_id", "from_ts", "to_ts", "offset_ms", "uncertain_ms", "samples", "source",
+        "controller_id", "least_ms", "most_ms",
     )  # fmt: skip
 
 

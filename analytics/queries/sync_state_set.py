@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.queries.event_log import ALTER, CHANGES, ELECT, HOUR_MS, keys_of
-from analytics.queries.windows import clip, in_widths, window_of
+from analytics.queries.windows import clip, in_widths, one_of, window_of
 from analytics.tables import GROUP
 
 FLAP_MS = 300_000
@@ -81,33 +81,24 @@ def group_spans(history: DataFrame, *, from_ts: int, to_ts: int | Column) -> Dat
     head = F.when(F.col("n") == 1, F.greatest(window_of(start, HOUR_MS), F.lit(from_ts))).otherwise(start)
     is_unknown = _is_there("after") | _is_there("next.found")
     log = F.col("log")
-    spans = F.array(
-        _span(head, start, log, F.col("found"), _is_there("found")),
-        _span(start, known_to, log, F.col("after"), _is_there("after")),
-        _span(known_to, known_again, log, nobody, is_unknown),
-        _span(known_again, end, F.col("next.log"), found_next, _is_there("next.found")),
+    spans = (
+        (head, start, log, F.col("found"), _is_there("found")),
+        (start, known_to, log, F.col("after"), _is_there("after")),
+        (known_to, known_again, log, nobody, is_unknown),
+        (known_again, end, F.col("next.log"), found_next, _is_there("next.found")),
     )
+    columns = ("from_ts", "to_ts", "log", "view", "is_there")
     return (
-        rows.select(*keys, F.explode(spans).alias("span"))
-        .where("span.is_there")
+        one_of(rows, [dict(zip(columns, each, strict=True)) for each in spans], keep=keys)
+        .where("is_there")
         .select(
             *keys,
-            "span.log",
-            F.greatest("span.from_ts", F.lit(from_ts)).alias("from_ts"),
-            F.least("span.to_ts", F.lit(to_ts)).alias("to_ts"),
-            "span.view",
+            "log",
+            F.greatest("from_ts", F.lit(from_ts)).alias("from_ts"),
+            F.least("to_ts", F.lit(to_ts)).alias("to_ts"),
+            "view",
         )
         .where("to_ts > from_ts")
-    )
-
-
-def _span(start: Column, end: Column, log: Column, view: Column, is_there: Column) -> Column:
-    return F.struct(
-        start.alias("from_ts"),
-        end.alias("to_ts"),
-        log.alias("log"),
-        view.alias("view"),
-        is_there.alias("is_there"),
     )
 
 

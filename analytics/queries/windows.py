@@ -1,6 +1,6 @@
 """Fixed time windows over integer milliseconds: the window of a moment, and spans cut at window edges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -49,3 +49,33 @@ def all_rows(first: DataFrame, second: DataFrame) -> DataFrame:
         for rows in (first, second)
     )
     return reduce(DataFrame.unionByName, both)
+
+
+def one_of(rows: DataFrame, variants: Sequence[Mapping[str, Column]], *, keep: Sequence[str]) -> DataFrame:
+    """Returns each row once per variant, with the columns `keep` and those of the variant. All variants have
+    the same names and types.
+
+    To explode an array of structs does the same, but the embedded engine does not unify structs whose fields
+    differ in nullability.
+    """
+    number = F.col("_variant")
+    numbered = rows.withColumn("_variant", F.explode(F.array(*map(F.lit, range(len(variants))))))
+
+    def chosen(name: str) -> Column:
+        return F.coalesce(*(F.when(number == i, each[name]) for i, each in enumerate(variants)))
+
+    return numbered.select(*keep, *(chosen(name).alias(name) for name in variants[0]))
+
+
+def stacked(frames: Iterable[DataFrame], optional: Mapping[str, str]) -> DataFrame:
+    """Returns the rows of all frames. A column of `optional` (name: type) that a frame lacks is NULL there;
+    the other columns are in each.
+
+    unionByName(allowMissingColumns=True) does the same, but on the embedded engine such a column has no type.
+    """
+
+    def whole(rows: DataFrame) -> DataFrame:
+        missing = optional.keys() - set(rows.columns)
+        return rows.withColumns({name: F.lit(None).cast(optional[name]) for name in sorted(missing)})
+
+    return reduce(DataFrame.unionByName, map(whole, frames))

@@ -19,10 +19,32 @@ if importlib.util.find_spec("pyspark") is None:  # pytest.importorskip here woul
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
+    import pyspark
+
+    if importlib.util.find_spec("pysail") and not Path(pyspark.__file__).with_name("jars").is_dir():
+        yield from _embedded()
+        return
     from analytics.session import spark_session
 
     with spark_session(quick=True) as session:
         yield session
+
+
+def _embedded() -> "Iterator[SparkSession]":
+    from pysail.spark import SparkConnectServer
+    from pyspark.sql import SparkSession
+
+    server = SparkConnectServer()
+    server.start()
+    _, port = server.listening_address
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        yield session
+    finally:
+        session.stop()
+        server.stop()
 
 
 def put_records(root: Path, *records: Record) -> Path:

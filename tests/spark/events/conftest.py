@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics.queries.availability import minimum_changes
 from analytics.queries.event_log import group_history
 from analytics.queries.failover import elections, with_ready
+from analytics.queries.kept import kept
 from analytics.queries.skew import clock_pieces
 from analytics.queries.sync_state_set import group_spans
 from keelmq.remoting.records import ClockSample, ControllerEvent, HaSample, Record, RoleChange
@@ -39,15 +40,15 @@ def fleet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Flee
     frames = frames_of(spark, tmp_path_factory.mktemp("fleet"), records)
     times = [record.ts for record in records if isinstance(record, ControllerEvent)]
     from_ts, to_ts = min(times) // HOUR_MS * HOUR_MS, max(times) + 1_000
-    history = group_history(frames[ControllerEvent], from_ts=from_ts, to_ts=to_ts).persist()
-    pieces = clock_pieces(frames[ClockSample]).persist()
+    history = kept(group_history(frames[ControllerEvent], from_ts=from_ts, to_ts=to_ts))
+    pieces = kept(clock_pieces(frames[ClockSample]))
     return Fleet(
         lives,
         frames,
         from_ts,
         to_ts,
         history,
-        group_spans(history, from_ts=from_ts, to_ts=to_ts).persist(),
-        minimum_changes(frames[HaSample]).persist(),
-        with_ready(elections(history).persist(), frames[RoleChange], pieces).persist(),
+        kept(group_spans(history, from_ts=from_ts, to_ts=to_ts)),
+        kept(minimum_changes(frames[HaSample])),
+        kept(with_ready(kept(elections(history)), frames[RoleChange], pieces)),
     )

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from analytics.queries.event_log import group_history
 from analytics.queries.failover import elections, failovers, with_ready
+from analytics.queries.kept import kept
 from analytics.queries.quality import stale_role_changes
 from analytics.queries.skew import clock_bounds, clock_pieces, clock_skew
 from keelmq.remoting.records import ClockSample, ControllerEvent, Record, RoleChange, SendGap
@@ -93,8 +94,8 @@ CASES: dict[str, list[Record]] = {
 @pytest.fixture(scope="module")
 def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
     found = frames_of(spark, tmp_path_factory.mktemp("cases"), named(CASES))
-    elected = elections(group_history(found[ControllerEvent]).persist()).persist()
-    pieces = clock_pieces(found[ClockSample]).persist()
+    elected = kept(elections(kept(group_history(found[ControllerEvent]))))
+    pieces = kept(clock_pieces(found[ClockSample]))
     return {
         "failovers": failovers(with_ready(elected, found[RoleChange], pieces), found[SendGap]),
         "skew": clock_skew(pieces, clock_bounds(elected, found[RoleChange])),

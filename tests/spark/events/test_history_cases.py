@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from analytics.queries.availability import group_state, minimum_changes
 from analytics.queries.event_log import group_history
+from analytics.queries.kept import kept
 from analytics.queries.sync_state_set import flaps, group_spans, membership, sync_state_set_changes
 from keelmq.remoting.records import ControllerEvent, HaSample, Record
 from tests.spark.events.cases import START_TS, alter, election, event, life, named, sample, snapshot, view
@@ -94,8 +95,8 @@ TO_TS = START_TS + HOURS * HOUR_MS
 def frames(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
     found = frames_of(spark, tmp_path_factory.mktemp("cases"), named(CASES))
     bounds = {"from_ts": START_TS, "to_ts": TO_TS}
-    history = group_history(found[ControllerEvent], **bounds).persist()
-    spans = group_spans(history, **bounds).persist()
+    history = kept(group_history(found[ControllerEvent], **bounds))
+    spans = kept(group_spans(history, **bounds))
     return {
         "history": history,
         "spans": spans,

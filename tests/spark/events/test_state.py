@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from analytics.queries.availability import group_state, minimum_changes
 from analytics.queries.event_log import group_history
+from analytics.queries.kept import kept
 from analytics.queries.sync_state_set import group_spans, membership, replica_state
 from keelmq.remoting.records import ControllerEvent, HaSample
 from tests.spark.events import model
@@ -82,8 +83,8 @@ def hourly(fleet: Fleet) -> tuple[DataFrame, DataFrame, DataFrame]:
 
 
 def hourly_of(fleet: Fleet, events: DataFrame, samples: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
-    history = group_history(events, from_ts=fleet.from_ts, to_ts=fleet.to_ts, by_hour=True).persist()
-    spans = group_spans(history, from_ts=fleet.from_ts, to_ts=fleet.to_ts).persist()
+    history = kept(group_history(events, from_ts=fleet.from_ts, to_ts=fleet.to_ts, by_hour=True))
+    spans = kept(group_spans(history, from_ts=fleet.from_ts, to_ts=fleet.to_ts))
     return history, spans, minimum_changes(samples, by_hour=True)
 
 
