@@ -8,11 +8,11 @@ A run that fails leaves the pages of the run before. OUT is a directory or a URL
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from analytics.compaction.compactor import compact
@@ -23,15 +23,17 @@ from analytics.compaction.storage import open_storage
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
+from analytics.queries.kept import kept
 from analytics.queries.quality import READ, READ_SCHEMA
-from analytics.queries.reading import as_pattern, no_rows, read_table
+from analytics.queries.reading import read_files, read_table
+from analytics.queries.replicas import filled, newest
 from analytics.queries.run_tables import EventFrames, run_tables
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
-from analytics.rollup.events import EVENT_TABLES
-from analytics.rollup.run import fill_replicas, paths_of, roll_up
-from analytics.rollup.store import ROLLUP, RolledHour, RollupStore
-from analytics.rollup.tables import TABLES
+from analytics.rollup.hours import paths_of
+from analytics.rollup.run import roll_up, write_hours
+from analytics.rollup.store import PART, ROLLUP, RolledHour, RollupStore
+from analytics.rollup.tables import FILLED_LAG, LAG, MINIMUM, REPLICA_LAG, RollUp
 from analytics.session import spark_in_one_line, spark_session
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
@@ -42,16 +44,9 @@ __all__ = ["AnalyticsError", "run"]
 RUNS_KEPT = 3
 MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
 """Pages show minutes of the last three days, hours of all."""
-QUERIED = (CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, CLOCK_SAMPLE)
-"""The tables whose rows Spark's queries read; samples are for its Python workers."""
-QUICK_ROWS_MAX = 500_000
-"""Rows of QUERIED. Below, the start costs more than the rows: see analytics/session.py."""
 
-EMPTY = {
-    "minimum": "min_in_sync_replicas int",
-    "lag": "stale_master bigint, above_max bigint",
-}
-"""What is used of a roll-up that no hour has."""
+WINDOWS_AT_ONCE = 1_440
+"""Of replica_lag with the lag of replicas that are down."""
 
 Progress = Callable[[str], None]
 
@@ -85,17 +80,15 @@ def run(
             kept_ts = prune(out, manifests, keep_days=keep_days, now_ms=wall_clock(), progress=progress)
             manifests = [each for each in manifests if each.hour_ts >= kept_ts]
         span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
-        quick = master is None and span.rows_of(QUERIED) <= QUICK_ROWS_MAX
         store = RollupStore(out)
         generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
-        with _one_line(out), spark_session(quick=quick, master=master, conf=conf, progress=progress) as spark:
+        with _one_line(out), spark_session(quick=False, master=master, conf=conf, progress=progress) as spark:
             store.drop(each.hour_ts for each in span.outliers)
             roll_up(
                 spark,
                 out,
                 span.hours,
                 base_ms=window_ms or fine_window_ms(span),
-                tables=(*TABLES, *EVENT_TABLES),
                 ends=span.ends,
                 progress=progress,
             )
@@ -127,34 +120,46 @@ class _Run:
         self._progress("computing membership, fail-overs and totals")
         aside = self._store.begin_run(run_ts)
         read = self._spark.createDataFrame(_read_rows(self._span, not_read), READ_SCHEMA)
+        hours = self._rolled_hours
         frames = EventFrames(
             controller_event=self._compacted(CONTROLLER_EVENT),
             role_change=self._compacted(ROLE_CHANGE),
             send_gap=self._compacted(SEND_GAP),
             clock_sample=self._compacted(CLOCK_SAMPLE),
-            samples=self._rolled("minimum").select(
+            samples=self._rolled(MINIMUM, HOUR_MS, hours).select(
                 "cluster_name", "broker_name", F.col("window_ts").alias("ts"), F.lit(0).alias("broker_id"),
                 "min_in_sync_replicas",
             ),
         )  # fmt: skip
-        span = self._span
-        lag = self._rolled("lag")
+        span, lag = self._span, self._rolled(LAG, HOUR_MS, hours)
         for name, frame in run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts).items():
-            _write(frame, f"{self._store.url}/{aside}/{name}")
-        hours = {window_ms: self._hours(window_ms) for window_ms in self._rolled_hours[-1].windows}
-        fill_replicas(self._spark, self._store, hours, f"{aside}/{FILLED}")
+            self._store.write_table(f"{aside}/{name}/{PART}", in_order(frame).toArrow())
+        for window_ms in self._rolled_hours[-1].windows:
+            self._write_filled(window_ms, f"{aside}/{FILLED}")
         self._spark.catalog.clearCache()
         self._store.end_run(run_ts)
+
+    def _write_filled(self, window_ms: int, folder: str) -> None:
+        """Writes replica_lag with the lag of replicas that are down, some hours at a time."""
+        hours = self._hours(window_ms)
+        count = max(1, WINDOWS_AT_ONCE * window_ms // HOUR_MS)
+        before: DataFrame | None = None
+        for first in range(0, len(hours), count):
+            some = hours[first : first + count]
+            replicas = self._rolled(REPLICA_LAG, window_ms, some).withColumn("window", F.lit(window_ms))
+            replicas = replicas if before is None else before.unionByName(replicas)
+            lag = self._rolled(LAG, window_ms, some).withColumn("window", F.lit(window_ms))
+            rows = filled(lag, replicas).where(F.col("window_ts") >= some[0].hour_ts)
+            for _ in write_hours(self._store, folder, FILLED_LAG, rows.toArrow()):
+                pass
+            before = kept(newest(replicas)) if first + count < len(hours) else None
 
     def _compacted(self, table: Table) -> DataFrame:
         return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)
 
-    def _rolled(self, name: str) -> DataFrame:
-        """Returns the hours of a roll-up table."""
-        paths = self._store.paths(name, HOUR_MS, self._rolled_hours)
-        if not paths:
-            return no_rows(self._spark, _columns(EMPTY[name]))
-        return self._spark.read.parquet(*map(as_pattern, paths))
+    def _rolled(self, table: RollUp, window_ms: int, hours: Iterable[RolledHour]) -> DataFrame:
+        """Returns the rows of a roll-up table."""
+        return read_files(self._spark, self._store.paths(table.name, window_ms, hours), table.schema)
 
     def _hours(self, window_ms: int) -> list[RolledHour]:
         """Returns the run's hours; of minutes and finer windows only the last days."""
@@ -162,17 +167,11 @@ class _Run:
         return [each for each in self._rolled_hours if each.hour_ts + HOUR_MS > oldest]
 
 
-def _columns(ddl: str) -> types.StructType:
-    found = types.StructType.fromDDL(f"cluster_name string, broker_name string, window_ts bigint, {ddl}")
-    assert isinstance(found, types.StructType)
-    return found
-
-
-def _write(frame: DataFrame, url: str) -> None:
-    """Writes a table in an order, so that equal runs give equal files."""
+def in_order(frame: DataFrame) -> DataFrame:
+    """Returns the rows in an order, so that equal runs give equal files."""
     head = [name for name in ("cluster_name", "broker_name") if name in frame.columns]
     order = [*head, *(each for each in frame.columns if each not in head and each != "elections_by_reason")]
-    frame.coalesce(1).sortWithinPartitions(*order).write.parquet(url)
+    return frame.orderBy(*order)
 
 
 def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ...]]:

@@ -21,7 +21,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from analytics.queries.histogram import bucket, bucket_top, shift_left
-from analytics.queries.windows import HOUR_MS, MINUTE_MS, SECOND_MS, all_rows, in_widths, last_order, window_of
+from analytics.queries.windows import (
+    HOUR_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    all_rows,
+    in_widths,
+    last_order,
+    window_of,
+)
 from analytics.tables import GROUP
 
 UNITS = ("bytes", "ms", "lag_us", "confirm_us")
@@ -131,14 +139,18 @@ def _added(cells: DataFrame, *window: str) -> DataFrame:
 def _widened(cells: DataFrame, windows: Sequence[int]) -> DataFrame:
     """Returns the cells of all widths. `cells`: of the first one."""
     found = cells.withColumn("window", F.lit(windows[0]))
-    wider = in_widths(cells, windows[1:]).withColumn("window_ts", window_of(F.col("window_ts"), F.col("window")))
+    wider = in_widths(cells, windows[1:]).withColumn(
+        "window_ts", window_of(F.col("window_ts"), F.col("window"))
+    )
     return found.unionByName(_added(wider, *_WINDOW)) if windows[1:] else found
 
 
 def _percentiles(cells: DataFrame) -> DataFrame:
     """Returns _SERIES, total (of n), max, and PERCENT."""
     series = Window.partitionBy(*_SERIES)
-    up_to = F.sum("n").over(series.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    up_to = F.sum("n").over(
+        series.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
     ranked = cells.withColumn("up_to", up_to).withColumn("total", F.sum("n").over(series))
     reached = {
         name: F.min(F.when(F.col("up_to") * 100 >= F.col("total") * percent, F.col("bucket")))
@@ -163,7 +175,9 @@ def _totals(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
             F.sum(which.cast("bigint")).alias(name)
             for name, which in zip(_COUNTED, (counts, F.col("is_stale"), is_above), strict=True)
         ),
-        F.bit_or(F.when(counts, shift_left(F.lit(1), second)).otherwise(F.lit(0).cast("bigint"))).alias("seconds"),
+        F.bit_or(F.when(counts, shift_left(F.lit(1), second)).otherwise(F.lit(0).cast("bigint"))).alias(
+            "seconds"
+        ),
         F.max(order).alias("last"),
         *(F.max_by(name, order).alias(name) for name in ("max_offset", "confirm_offset")),
     )
@@ -171,7 +185,9 @@ def _totals(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
     if windows[1:]:
         minutes = base.withColumn("window_ts", window_of(F.col("window_ts"), MINUTE_MS))
         minutes = _covered(_summed(minutes, *_BASE), MINUTE_MS)
-        wider = in_widths(minutes, windows[1:]).withColumn("window_ts", window_of(F.col("window_ts"), F.col("window")))
+        wider = in_widths(minutes, windows[1:]).withColumn(
+            "window_ts", window_of(F.col("window_ts"), F.col("window"))
+        )
         found = found.unionByName(_summed(wider, *_WINDOW))
     return found.drop("seconds", "last")
 

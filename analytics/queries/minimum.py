@@ -23,7 +23,9 @@ def minimum(samples: DataFrame) -> DataFrame:
     hours = known.groupBy(*_HOUR).agg(
         F.min("ts").alias("window_ts"), F.min(value).alias("least"), F.max(value).alias("most")
     )
-    constant = hours.where("least = most").select(*GROUP, "window_ts", F.col("least").alias("min_in_sync_replicas"))
+    constant = hours.where("least = most").select(
+        *GROUP, "window_ts", F.col("least").alias("min_in_sync_replicas")
+    )
     before = F.lag("min_in_sync_replicas").over(Window.partitionBy(*_HOUR).orderBy("ts", "broker_id"))
     changed = (
         known.join(F.broadcast(hours.where("least < most").select(*_HOUR)), [*_HOUR], "leftsemi")

@@ -22,14 +22,19 @@ def spark_schema(schema: pa.Schema) -> types.StructType:
 
 
 def read_table(spark: SparkSession, paths: Sequence[str], table: Table) -> DataFrame:
-    """Returns the rows of these Parquet files (local paths or URLs); no paths: an empty DataFrame.
+    """Returns the rows of these files of a compacted table: see read_files()."""
+    return read_files(spark, paths, table.schema)
+
+
+def read_files(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
+    """Returns the rows of Parquet files (local paths or URLs); no paths: an empty DataFrame.
 
     A column that an older file lacks is NULL.
     """
-    schema = spark_schema(table.schema)
+    of_spark = spark_schema(schema)
     if not paths:
-        return no_rows(spark, schema)
-    return spark.read.schema(schema).parquet(*(as_pattern(path) for path in paths))
+        return no_rows(spark, of_spark)
+    return spark.read.schema(of_spark).parquet(*(as_pattern(path) for path in paths))
 
 
 def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:

@@ -40,7 +40,9 @@ def replica_lag(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
             F.max("ts").alias("last_ts"),
         )
     )
-    wider = in_widths(base, windows[1:]).withColumn("window_ts", window_of(F.col("window_ts"), F.col("window")))
+    wider = in_widths(base, windows[1:]).withColumn(
+        "window_ts", window_of(F.col("window_ts"), F.col("window"))
+    )
     found = base.unionByName(_summed(wider)) if windows[1:] else base
     return found.select(*_WINDOW, *REPLICA_COLUMNS)
 
@@ -64,7 +66,9 @@ def filled(lag: DataFrame, replicas: DataFrame) -> DataFrame:
     )
     until = Window.partitionBy(*group, "broker_id").orderBy("window_ts")
     until = until.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known = every.withColumns({f"known_{name}": F.last(name, ignorenulls=True).over(until) for name in _CARRIED})
+    known = every.withColumns(
+        {f"known_{name}": F.last(name, ignorenulls=True).over(until) for name in _CARRIED}
+    )
     is_filled = F.col("samples").isNull()
     behind = F.greatest(F.col("max_offset") - F.col("known_last_ack_offset"), F.lit(0))
     waited = F.col("window_ts") + F.col("window") - F.col("known_last_ts")
@@ -78,8 +82,16 @@ def filled(lag: DataFrame, replicas: DataFrame) -> DataFrame:
         "last_ts": F.col("known_last_ts"),
     }
     return known.select(
-        *_WINDOW, *(columns[name].cast("bigint").alias(name) for name in REPLICA_COLUMNS), is_filled.alias("is_filled")
+        *_WINDOW,
+        *(columns[name].cast("bigint").alias(name) for name in REPLICA_COLUMNS),
+        is_filled.alias("is_filled"),
     )
+
+
+def newest(replicas: DataFrame) -> DataFrame:
+    """Returns the last row of each replica: what filled() needs of the windows in front of others."""
+    latest = Window.partitionBy(*GROUP, "window", "broker_id").orderBy(F.desc("window_ts"))
+    return replicas.withColumn("_place", F.row_number().over(latest)).where("_place = 1").drop("_place")
 
 
 def _summed(rows: DataFrame) -> DataFrame:

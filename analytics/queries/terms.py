@@ -65,7 +65,9 @@ def current(samples: DataFrame, terms: DataFrame) -> DataFrame:
 
     A sample whose masterEpoch is of no term is left out: nothing but a replica's sample can be such a one.
     """
-    term = terms.select(*(F.col(each).alias(f"term_{each}") for each in (*_EPOCH, "from_ts", "to_ts", "stale_from_ts")))
+    term = terms.select(
+        *(F.col(each).alias(f"term_{each}") for each in (*_EPOCH, "from_ts", "to_ts", "stale_from_ts"))
+    )
     same = [F.col(each) == F.col(f"term_{each}") for each in _EPOCH]
     same += _is_in(F.col("ts"), F.col("term_from_ts"), F.col("term_to_ts"))
     is_stale = F.coalesce(F.col("ts") >= F.col("term_stale_from_ts"), F.lit(False))
@@ -121,9 +123,7 @@ def _seen_in_samples(samples: DataFrame, seen: DataFrame) -> DataFrame:
         .join(F.broadcast(newer), same, "left")
         .groupBy(*_EPOCH, F.coalesce("log_place", F.lit(0)).alias("place"))
         .agg(F.min("ts").alias("first_ts"), F.max("ts").alias("last_ts"))
-        .withColumns(
-            {"log_id": F.lit(None).cast("string"), "is_of_log": F.lit(False), "elected": F.lit(0)}
-        )
+        .withColumns({"log_id": F.lit(None).cast("string"), "is_of_log": F.lit(False), "elected": F.lit(0)})
     )
 
 

@@ -1,28 +1,25 @@
-"""Rolls up the hours that are new or changed.
+"""Rolls up the hours that are new or changed: the queries of their tables run on Spark, and each hour's rows
+become a file.
 
-Spark gives each hour's files to a Python worker, which makes the tables of samples: analytics/rollup/hour.py.
-Those of the controllers' events are queries.
+An hour of minutes has a sixtieth of its samples' rows, so the driver takes them and writes the files itself:
+equal rows give equal files, to the byte, on every engine.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from analytics.compaction.manifest import HourManifest
+from analytics.compaction.manifest import HOUR_MS, HourManifest
 from analytics.errors import AnalyticsError
-from analytics.queries.reading import as_pattern, no_rows, read_table, spark_schema
-from analytics.rollup.events import EVENT_TABLES, Hours, hour_of
-from analytics.rollup.files import FillReplicas, HourFiles, RollHours
-from analytics.rollup.store import STAGING, RolledHour, RollupStore
-from analytics.rollup.tables import LAG, MINIMUM, MINUTE_MS, REPLICA_LAG, TABLES, RollUp
-from analytics.rollup.window_counts import HOUR_MS
-from analytics.tables import Table
+from analytics.rollup.hours import Hours
+from analytics.rollup.store import ROLLUP, RollupStore
+from analytics.rollup.tables import TABLES, RollUp
 
-BATCH_ROWS_MAX = 200_000_000
-"""Rows in one job. More are several jobs, so that an interrupted run keeps what it has computed."""
-TASK_ROWS = 300_000
-"""Rows for which a Python worker is worth its start."""
+MINUTE_MS = 60_000
+BATCH_ROWS_MAX = 20_000_000
+"""Compacted rows of one batch of hours, which bounds memory, and what an interrupted run computes again."""
 
 Progress = Callable[[str], None]
 
@@ -56,89 +53,44 @@ def roll_up(
     """Computes what is not up to date; returns those hours. A second run does nothing.
 
     `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours. `tables`:
-    names from TABLES and EVENT_TABLES; those of the latter need `minimum`.
+    names from TABLES; what is made of events needs `minimum`. `ends`: up to when an hour has rows.
     """
     windows, store = windows_of(base_ms), RollupStore(out)
-    store.clean()
     stale = store.stale(manifests, windows)
     for batch in _batches(stale):
         progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
-        roll_up_samples(spark, store, batch, windows, tables=[each for each in tables if each in TABLES])
-        _roll_up_events(spark, store, batch, windows, tables, ends or {})
-        store.place(batch, tables, windows)
+        hours = Hours(spark, store.url, batch, (), windows, ends or {})
+        files: dict[int, list[str]] = {each.hour_ts: [] for each in batch}
+        try:
+            for table in TABLES.values():
+                if table.name in tables and hours.has_any(table.sources):
+                    for hour_ts, name in write_hours(
+                        store, f"{ROLLUP}/{table.name}", table, table.rows(hours)
+                    ):
+                        files[hour_ts].append(name)
+        finally:
+            hours.close()
+        store.place(batch, files, windows)
     return [each.hour_ts for each in stale]
 
 
-def roll_up_samples(
-    spark: SparkSession,
-    store: RollupStore,
-    manifests: Sequence[HourManifest],
-    windows: Sequence[int],
-    *,
-    tables: Collection[str] = TABLES.keys(),
-    target: str = STAGING,
-) -> None:
-    """Writes the tables that are made of samples into the folder `target` of the store."""
-    hours = [
-        HourFiles(each.hour_ts, {name: [part.path for part in parts] for name, parts in each.parts.items()})
-        for each in manifests
-    ]
-    system, root = store.place_of_files
-    tasks = min(len(hours), 1 + sum(each.rows for each in manifests) // TASK_ROWS)
-    work = RollHours(system, root, target, tuple(windows), frozenset(tables))
-    spark.sparkContext.parallelize(hours, tasks).foreach(work)
+def write_hours(store: RollupStore, folder: str, table: RollUp, rows: pa.Table) -> Iterator[tuple[int, str]]:
+    """Writes a file per window and hour below the folder, in the order of the key; yields (hour_ts, its
+    name).
 
-
-def fill_replicas(
-    spark: SparkSession, store: RollupStore, hours: Mapping[int, Sequence[RolledHour]], target: str
-) -> None:
-    """Writes replica_lag with the lag of replicas that are down, a task for each width of windows.
-
-    `hours`: by width, in the order of time. `target`: the folder below the store.
+    `rows`: the columns of the table, and `window`, the width, in any order.
     """
-    names = (LAG.name, REPLICA_LAG.name)
-    files = {
-        window_ms: [
-            HourFiles(each.hour_ts, {name: each.paths(name, window_ms) for name in names})
-            for each in of_width
-        ]
-        for window_ms, of_width in hours.items()
-    }
-    work = FillReplicas(*store.place_of_files, target, files)
-    spark.sparkContext.parallelize(sorted(files), len(files)).foreach(work)
-
-
-def _roll_up_events(
-    spark: SparkSession,
-    store: RollupStore,
-    batch: Sequence[HourManifest],
-    windows: Sequence[int],
-    tables: Collection[str],
-    ends: Mapping[int, int],
-) -> None:
-    def read(table: Table) -> DataFrame:
-        return read_table(spark, paths_of(store.url, batch, table), table)
-
-    wanted = [each for each in EVENT_TABLES.values() if each.name in tables]
-    wanted = [
-        each for each in wanted if any(source.name in of.parts for of in batch for source in each.sources)
-    ]
-    if not wanted:
+    if not len(rows):
         return
-    hours = Hours(read, _staged(spark, store, MINIMUM), windows, ends)
-    try:
-        for table in wanted:
-            _write_hours(table.roll(hours), table, f"{store.url}/{STAGING}/{table.name}")
-    finally:
-        hours.close()
-
-
-def _staged(spark: SparkSession, store: RollupStore, table: RollUp) -> DataFrame:
-    """Returns the rows of a table that were written for this batch of hours."""
-    schema = spark_schema(table.schema)
-    if not store.is_staged(table.name):
-        return no_rows(spark, schema)
-    return spark.read.schema(schema).parquet(as_pattern(f"{store.url}/{STAGING}/{table.name}"))
+    order = [(name, "ascending") for name in ("window", "window_ts", *table.columns[: table.key])]
+    rows = rows.combine_chunks().sort_by(order)
+    widths, hours = rows["window"].to_numpy(), rows["window_ts"].to_numpy() // HOUR_MS
+    starts = np.flatnonzero(np.append(True, (np.diff(widths) != 0) | (np.diff(hours) != 0)))
+    plain = rows.select(table.columns).cast(table.schema)
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+        hour_ts = int(hours[start]) * HOUR_MS
+        of_hour = plain.slice(start, end - start).sort_by(order[2:])
+        yield hour_ts, store.put(folder, int(widths[start]), hour_ts, of_hour)
 
 
 def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
@@ -151,25 +103,3 @@ def _batches(manifests: Sequence[HourManifest]) -> list[list[HourManifest]]:
         batches[-1].append(each)
         rows += each.rows
     return batches
-
-
-def paths_of(out_url: str, manifests: Sequence[HourManifest], table: Table) -> list[str]:
-    """Returns the URLs of this table's parts, hour by hour."""
-    parts = [part.path for each in manifests for part in each.parts.get(table.name, [])]
-    return [f"{out_url}/{path}" for path in parts]
-
-
-def _write_hours(rows: DataFrame, table: RollUp, url: str) -> None:
-    """Writes a file per window and hour, in the order of the key: equal rows give equal files."""
-    folder, key = ("window", "hour"), table.columns[: table.key]
-    # A constant would vanish from the order, and the writer would sort again by the folders, which loses it.
-    window = F.when(F.col("window_ts").isNotNull(), F.col("window")).alias("window")
-    columns = [window, hour_of(F.col("window_ts")).alias("hour"), *map(F.col, table.columns)]
-    (
-        rows.select(*columns)
-        .repartition(*folder)
-        .sortWithinPartitions(*folder, *key)
-        .write.partitionBy(*folder)
-        .mode("overwrite")
-        .parquet(url)
-    )

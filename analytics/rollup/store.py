@@ -3,25 +3,24 @@
     OUT/rollup/<table>/window=<ms>/dt=YYYY-MM-DD/hour=HH/part.parquet     an hour; sorted by the table's key
     OUT/rollup/manifest/dt=YYYY-MM-DD-hour=HH.json                        the compacted parts that it is of
 
-Spark writes into OUT/rollup/.staging/; then each file is renamed into place, and an hour's manifest is
-written last. A run that is killed in between leaves hours whose manifest names other parts: the next run
-computes them again. Compacted parts never change under their name.
+The files of an hour are written under temporary names and renamed, and its manifest is written last. A run
+that is killed in between leaves hours whose manifest names other parts: the next run computes them again.
+Compacted parts never change under their name.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from analytics.compaction.manifest import HourManifest, folder_of
 from analytics.compaction.storage import file_system, is_object_store
-from analytics.errors import AnalyticsError
 
 ROLLUP = "rollup"
-STAGING = f"{ROLLUP}/.staging"
 MANIFESTS = f"{ROLLUP}/manifest"
 PART = "part.parquet"
 RUN_TABLES, RUN = "tables", "run="
@@ -109,34 +108,37 @@ class RollupStore:
                 self._delete_file(name)
             self._delete_file(_manifest(hour_ts))
 
-    def clean(self) -> None:
-        """Deletes what a killed run left."""
-        self._delete_folder(STAGING)
+    def put(self, folder: str, window_ms: int, hour_ts: int, rows: pa.Table) -> str:
+        """Writes the rows of an hour; returns the name of the file, below OUT."""
+        name = f"{folder}/window={window_ms}/{folder_of(hour_ts)}/{PART}"
+        self.write_table(name, rows)
+        return name
 
-    def is_staged(self, table: str) -> bool:
-        """Returns whether a table has rows in any of the hours that are being computed."""
-        selector = pa_fs.FileSelector(f"{self._path(STAGING)}/{table}", recursive=True, allow_not_found=True)
-        return any(info.base_name.endswith(".parquet") for info in self._system.get_file_info(selector))
-
-    def place(self, manifests: Sequence[HourManifest], tables: Iterable[str], windows: Sequence[int]) -> None:
-        """Renames what Spark wrote for these hours into place, deletes what they no longer have, and writes
-        their manifests."""
-        staged = self._staged(tables)
+    def place(
+        self, manifests: Iterable[HourManifest], files: Mapping[int, Iterable[str]], windows: Sequence[int]
+    ) -> None:
+        """Deletes the files that these hours no longer have, and writes their manifests. `files`: what put()
+        returned, by hour."""
         for manifest in manifests:
             before = self._of_any_version(manifest.hour_ts)
-            files = staged.get(manifest.hour_ts, {})
-            for name, path in sorted(files.items()):
-                self._move(path, name)
-            for name in set(before.files if before else ()) - files.keys():
+            names = sorted(files.get(manifest.hour_ts, ()))
+            for name in set(before.files if before else ()) - {*names}:
                 self._delete_file(name)
             rolled = RolledHour(
-                hour_ts=manifest.hour_ts,
-                parts=sorted(manifest.paths()),
-                windows=sorted(windows),
-                files=sorted(files),
+                hour_ts=manifest.hour_ts, parts=sorted(manifest.paths()), windows=sorted(windows), files=names
             )
             self._write(_manifest(manifest.hour_ts), msgspec.json.encode(rolled))
-        self.clean()
+
+    def write_table(self, name: str, rows: pa.Table) -> None:
+        """Writes a Parquet file below OUT: on a disk under a temporary name first."""
+        path = self._path(name)
+        folder, _, base = path.rpartition("/")
+        self._system.create_dir(folder, recursive=True)
+        temporary = f"{folder}/.{base}.tmp" if self._renames else path
+        with self._system.open_output_stream(temporary, compression=None) as file:
+            pq.write_table(rows, file, compression="zstd")
+        if self._renames:
+            self._system.move(temporary, path)
 
     def runs(self) -> list[int]:
         """Returns the moments of the runs whose tables are there, oldest first."""
@@ -168,30 +170,8 @@ class RollupStore:
     def _renames(self) -> bool:
         return not is_object_store(self._system)
 
-    def _staged(self, tables: Iterable[str]) -> Mapping[int, Mapping[str, str]]:
-        """Returns the files that Spark wrote, by hour and by the name they get. Each hour is one file."""
-        found: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        for table in tables:
-            folder = f"{self._path(STAGING)}/{table}"
-            selector = pa_fs.FileSelector(folder, recursive=True, allow_not_found=True)
-            for info in self._system.get_file_info(selector):
-                if not info.base_name.endswith(".parquet"):
-                    continue
-                *_, window, hour, _ = info.path.split("/")
-                hour_ts = _value(hour)
-                name = f"{ROLLUP}/{table}/{window}/{folder_of(hour_ts)}/{PART}"
-                if name in found[hour_ts]:
-                    raise AnalyticsError(f"{folder}: Spark wrote two files for one hour")
-                found[hour_ts][name] = info.path
-        return found
-
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
-
-    def _move(self, path: str, name: str) -> None:
-        target = self._path(name)
-        self._system.create_dir(target.rpartition("/")[0], recursive=True)
-        self._system.move(path, target)
 
     def _write(self, name: str, content: bytes) -> None:
         """Under a temporary name first: on a disk a reader sees the old content or the new."""
@@ -228,8 +208,3 @@ def spark_url(url: str) -> str:
 
 def _manifest(hour_ts: int) -> str:
     return f"{MANIFESTS}/{folder_of(hour_ts).replace('/', '-')}.json"
-
-
-def _value(folder: str) -> int:
-    """Returns 60000 for "hour=60000"."""
-    return int(folder.partition("=")[2])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analytics.rollup.run import paths_of
+from analytics.rollup.hours import paths_of
 from analytics.rollup.tables import TABLES
 from analytics.stream.minutes import Minutes, RollMinutes, minutes_of
 from analytics.stream.rows import KEPT, MINUTE_MS

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from analytics.compaction.manifest import HOUR_MS, HourManifest, Part
-from analytics.rollup.store import ROLLUP_VERSION, STAGING, RollupStore
-from analytics.rollup.tables import MINUTE_MS
+from analytics.rollup.store import ROLLUP_VERSION, RollupStore
+from analytics.rollup.run import MINUTE_MS
 
 PART = Part(
     path="compacted/master_sample/dt=1970-01-01/hour=01/1.parquet", rows=1, size_bytes=1, min_ts=0, max_ts=1
@@ -16,17 +18,17 @@ MANIFEST = HourManifest(hour_ts=HOUR_MS, parts={"master_sample": [PART]})
 
 def placed(out: Path) -> Path:
     """Places the roll-up of an hour; returns its file."""
-    staged = out / STAGING / "lag" / f"window={MINUTE_MS}" / f"hour={HOUR_MS}" / "part.parquet"
-    staged.parent.mkdir(parents=True)
-    staged.write_bytes(b"rows")
-    RollupStore(str(out)).place([MANIFEST], ["lag"], [MINUTE_MS])
-    return out / "rollup/lag" / f"window={MINUTE_MS}" / "dt=1970-01-01/hour=01/part.parquet"
+    store = RollupStore(str(out))
+    name = store.put("rollup/lag", MINUTE_MS, HOUR_MS, pa.table({"rows": [1]}))
+    store.place([MANIFEST], {HOUR_MS: [name]}, [MINUTE_MS])
+    assert name == f"rollup/lag/window={MINUTE_MS}/dt=1970-01-01/hour=01/part.parquet"
+    return out / name
 
 
 def test_a_file_that_is_empty_or_gone_is_computed_again(tmp_path: Path) -> None:
     """After a power cut a file may be there without its content, because it is not synced."""
     path, store = placed(tmp_path), RollupStore(str(tmp_path))
-    assert path.read_bytes() == b"rows"
+    assert pq.read_table(path, partitioning=None)["rows"].to_pylist() == [1]
     assert store.stale([MANIFEST], [MINUTE_MS]) == []
     path.write_bytes(b"")
     assert store.stale([MANIFEST], [MINUTE_MS]) == [MANIFEST]
