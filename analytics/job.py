@@ -20,6 +20,8 @@ from analytics.compaction.lock import locked
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
 from analytics.compaction.storage import open_storage
+from analytics.engine_errors import spark_in_one_line
+from analytics.engines import spark_engine
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
@@ -34,7 +36,6 @@ from analytics.rollup.hours import paths_of
 from analytics.rollup.run import roll_up, write_hours
 from analytics.rollup.store import PART, ROLLUP, RolledHour, RollupStore
 from analytics.rollup.tables import FILLED_LAG, LAG, MINIMUM, REPLICA_LAG, RollUp
-from analytics.session import spark_in_one_line, spark_session
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
 from keelmq.runtime.clock import wall_ms
@@ -61,7 +62,9 @@ def run(
     interval_ms: int | None = None,
     keep_days: int | None = None,
     progress: Progress = lambda _: None,
+    engine: str | None = None,
     master: str | None = None,
+    remote: str | None = None,
     conf: Mapping[str, str] | None = None,
     wall_clock: Callable[[], int] = wall_ms,
 ) -> str:
@@ -69,7 +72,7 @@ def run(
 
     `window_ms`: windows besides minutes and hours; None: finer ones if the span is short. `interval_ms`: how
     often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
-    `master`, `conf`: of a Spark cluster.
+    `engine`, `master`, `remote`, `conf`: see analytics.engines.
     """
     out = output.rstrip("/") if is_url(output) else str(Path(output.removeprefix("file://")).absolute())
     sources = find_sources([input])
@@ -82,7 +85,7 @@ def run(
         span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
         store = RollupStore(out)
         generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
-        with _one_line(out), spark_session(quick=False, master=master, conf=conf, progress=progress) as spark:
+        with _one_line(out), spark_engine(engine, master, remote, conf, progress) as spark:
             store.drop(each.hour_ts for each in span.outliers)
             roll_up(
                 spark,

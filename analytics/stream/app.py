@@ -13,8 +13,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from analytics.engine_errors import SPARK_ERRORS, spark_in_one_line
+from analytics.engines import SPARK, spark_engine
 from analytics.errors import AnalyticsError
-from analytics.session import SPARK_ERRORS, spark_in_one_line, spark_session
 from analytics.stream.live import KEPT_MS, LiveTables, Status
 from analytics.stream.minutes import minutes_of
 from analytics.stream.pages import LivePages
@@ -60,7 +61,7 @@ def run_stream(
     with (
         spark_in_one_line(),
         stopped_by_signal(stopped),
-        spark_session(quick=False, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
+        spark_engine(SPARK, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
         tables = LiveTables(spark, directory, live, minutes_of)

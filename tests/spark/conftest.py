@@ -1,4 +1,5 @@
-"""One Spark session per test run, and many random groups in one frame: a query runs once for all."""
+"""One session per test run, of the engine that is tested, and many random groups in one frame: a query runs
+once for all."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keelmq.remoting.records import HaSample, Record, name_of
+from tests.spark.engine import engine_session
 from tests.spark.histories import write_telemetry
 
 if TYPE_CHECKING:
@@ -18,33 +20,11 @@ if importlib.util.find_spec("pyspark") is None:  # pytest.importorskip here woul
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    import pyspark
-
-    if importlib.util.find_spec("pysail") and not Path(pyspark.__file__).with_name("jars").is_dir():
-        yield from _embedded()
-        return
-    from analytics.session import spark_session
-
-    with spark_session(quick=True) as session:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """Of the engine that TESTS_ENGINE names (tests/spark/engine.py). What is computed meanwhile uses this
+    session."""
+    with engine_session(tmp_path_factory.mktemp("engine")) as session:
         yield session
-
-
-def _embedded() -> "Iterator[SparkSession]":
-    from pysail.spark import SparkConnectServer
-    from pyspark.sql import SparkSession
-
-    server = SparkConnectServer()
-    server.start()
-    _, port = server.listening_address
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.ansi.enabled", "false")
-    try:
-        yield session
-    finally:
-        session.stop()
-        server.stop()
 
 
 def put_records(root: Path, *records: Record) -> Path:

@@ -1,8 +1,7 @@
 """The whole job on files: compaction, roll-ups, tables, pages, and what a failed run leaves behind."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import job, remote_output, session
+from analytics import engine_errors, job, remote_output
 from analytics.compaction import storage
 from analytics.compaction.lock import locked
 from analytics.job import AnalyticsError
@@ -30,19 +29,11 @@ Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def run(spark: SparkSession) -> Iterator[Run]:
-    """The job in the session of all tests."""
-
-    @contextmanager
-    def same_session(**_: object) -> Iterator[SparkSession]:
-        yield spark
-        spark.catalog.clearCache()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "spark_session", same_session)
-        yield lambda source, out, **more: job.run(
-            str(source), str(out), **{"window_ms": WINDOW_MS, "wall_clock": lambda: NOW} | more
-        )
+def run(spark: SparkSession) -> Run:
+    """The job in the session of all tests, which is there already."""
+    return lambda source, out, **more: job.run(
+        str(source), str(out), **{"window_ms": WINDOW_MS, "wall_clock": lambda: NOW} | more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +136,10 @@ def test_a_failed_run_leaves_the_old_pages(
 
 
 def test_an_error_in_a_task_is_one_line(spark: SparkSession) -> None:
-    with pytest.raises(session.SPARK_ERRORS) as raised:
+    with pytest.raises(engine_errors.SPARK_ERRORS) as raised:
         spark.range(3).select(F.assert_true(F.col("id") < 2, F.lit("too large"))).collect()
-    assert "too large" in session.spark_error(raised.value)
-    assert "\n" not in session.spark_error(raised.value)
+    assert "too large" in engine_errors.engine_error(raised.value)
+    assert "\n" not in engine_errors.engine_error(raised.value)
 
 
 def test_only_samples(run: Run, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_clock_that_was_ahead_for_a_moment(spark: "SparkSession", files: Files
 def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, fail: str) -> None:
     from pyspark.errors import StreamingQueryException
 
-    from analytics.session import spark_error
+    from analytics.engine_errors import engine_error as spark_error
 
     crashed, smooth = tmp_path / "crashed", tmp_path / "smooth"
     files.append(*(sample(second) for second in range(1200, 1230)))

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from analytics.engine_errors import spark_in_one_line
 from analytics.errors import AnalyticsError
 from analytics.rollup.run import roll_up, windows_of
 from analytics.rollup.store import ROLLUP_VERSION, RollupStore
@@ -70,17 +71,15 @@ def test_an_hour_with_events_only(spark: SparkSession, compacted: Compacted, tmp
     assert roll_up(spark, str(tmp_path), [silent]) == [manifest.hour_ts]
     rolled = RollupStore(str(tmp_path)).read(manifest.hour_ts)
     assert rolled is not None
-    assert {name.split("/")[1] for name in rolled.files} == {"group_state", "replica_state"}
+    assert {name.split("/")[1] for name in rolled.files} <= {"group_state", "replica_state"}
 
 
 def test_a_part_that_is_lost(spark: SparkSession, compacted: Compacted, tmp_path: Path) -> None:
     """The error is one line, and names the file."""
-    from analytics.engines import in_one_line
-
     shutil.copytree(compacted.out / "compacted", tmp_path / "compacted")
     (part,) = compacted.manifests[1].parts[MASTER_SAMPLE.name]
     (tmp_path / part.path).unlink()
-    with pytest.raises(AnalyticsError) as raised, in_one_line():
+    with pytest.raises(AnalyticsError) as raised, spark_in_one_line():
         roll_up(spark, str(tmp_path), compacted.manifests, base_ms=BASE_MS)
     assert part.path in str(raised.value)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
