@@ -25,7 +25,7 @@ from analytics.compaction.manifest import HourManifest, read_manifests
 from analytics.rollup.run import roll_up_samples, windows_of
 from analytics.rollup.store import RollupStore
 from analytics.rollup.tables import LAG
-from analytics.session import spark_session
+from analytics.engines import SPARK, spark_engine
 from tests.bench.analytics import LAG_ONLY
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -89,9 +89,9 @@ class Workers:
     peak_kib: int = 0
 
     @contextlib.contextmanager
-    def session(self, **options: Any) -> Iterator[SparkSession]:
+    def session(self, *options: Any) -> Iterator[SparkSession]:
         """Yields the session of the job."""
-        with spark_session(**options) as spark:
+        with spark_engine(*options) as spark:
             yield spark
             java = java_pid()
             self.cpu_s, self.peak_kib = workers_cpu_s(java), peak_kib(*workers_of(java))
@@ -104,7 +104,7 @@ def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest]) -> No
 def lag_twice(out: str) -> float:
     """Returns the CPU seconds of the second time."""
     manifests = read_manifests(out)
-    with spark_session(quick=False, conf=CONF) as spark:
+    with spark_engine(SPARK, conf=CONF) as spark:
         lag_only(spark, out, manifests)
         java = java_pid()
         before = cpu_s(java, workers_cpu_s(java))
@@ -117,8 +117,8 @@ def main(source: str, out: str) -> None:
         print(json.dumps({"cpu_s": lag_twice(out), "peak_kib": 0}))
         return
     workers = Workers()
-    job.spark_session = workers.session
-    job.run(source, out, conf=CONF)
+    job.spark_engine = workers.session
+    job.run(source, out, engine=SPARK, conf=CONF)
     java = java_pid()
     peak = peak_kib(java, os.getpid()) + workers.peak_kib
     print(json.dumps({"cpu_s": cpu_s(java, workers.cpu_s), "peak_kib": peak}))
