@@ -28,6 +28,8 @@ from analytics.classic import classic_session, given_session, is_submitted
 from analytics.engine_errors import engine_error
 from analytics.environment import environment
 from analytics.errors import AnalyticsError
+from analytics.queries.kept import ARROW, KEPT
+from analytics.queries.reading import OF_URLS, PATHS
 from analytics.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT, memory_bytes
 
 EMBEDDED, SPARK, CONNECT = "embedded", "spark", "connect"
@@ -139,6 +141,8 @@ def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Itera
             host, port = server.listening_address
             with _session(f"sc://{host}:{port}", FIRST_CONTACT_RETRIES) as spark:
                 _set_known(spark, settings)
+                spark.conf.set(KEPT, ARROW)
+                spark.conf.set(PATHS, OF_URLS)
                 yield spark
         finally:
             server.stop()

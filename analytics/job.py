@@ -25,7 +25,7 @@ from analytics.engines import spark_engine
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
-from analytics.queries.kept import kept
+from analytics.queries.kept import keeping, kept
 from analytics.queries.quality import READ, READ_SCHEMA
 from analytics.queries.reading import read_files, read_table
 from analytics.queries.replicas import filled, newest
@@ -135,11 +135,12 @@ class _Run:
             ),
         )  # fmt: skip
         span, lag = self._span, self._rolled(LAG, HOUR_MS, hours)
-        for name, frame in run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts).items():
-            self._store.write_table(f"{aside}/{name}/{PART}", in_order(frame).toArrow())
+        with keeping() as keep:
+            tables = run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts, kept=keep)
+            for name, frame in tables.items():
+                self._store.write_table(f"{aside}/{name}/{PART}", in_order(frame).toArrow())
         for window_ms in self._rolled_hours[-1].windows:
             self._write_filled(window_ms, f"{aside}/{FILLED}")
-        self._spark.catalog.clearCache()
         self._store.end_run(run_ts)
 
     def _write_filled(self, window_ms: int, folder: str) -> None:

@@ -6,6 +6,8 @@ On the embedded engine persist() does nothing, and each use would compute everyt
 """
 
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 
 import pyarrow as pa
@@ -44,6 +46,22 @@ def _chosen(spark: SparkSession) -> str:
     how = PERSIST if " " in version else ARROW
     spark.conf.set(KEPT, how)
     return how
+
+
+@contextmanager
+def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Yields kept() for rows that are freed at the end."""
+    frames: list[DataFrame] = []
+
+    def keep(rows: DataFrame) -> DataFrame:
+        frames.append(kept(rows))
+        return frames[-1]
+
+    try:
+        yield keep
+    finally:
+        for each in frames:
+            each.unpersist()
 
 
 def _local(spark: SparkSession, table: pa.Table) -> DataFrame:

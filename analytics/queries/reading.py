@@ -1,11 +1,17 @@
 """Compacted Parquet tables as DataFrames. The only definition of their columns is in analytics/tables.py."""
 
 from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, types
 
 from analytics.tables import Table
+
+PATHS: Final = "spark.keelmq.paths"
+"""A session's setting: OF_URLS, if its engine decodes the paths of files as URLs; Spark takes them as they are."""
+OF_URLS: Final = "urls"
 
 _SIMPLE: dict[pa.DataType, types.DataType] = {
     pa.int16(): types.ShortType(),
@@ -34,7 +40,7 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> 
     of_spark = spark_schema(schema)
     if not paths:
         return no_rows(spark, of_spark)
-    return spark.read.schema(of_spark).parquet(*(as_pattern(path) for path in paths))
+    return spark.read.schema(of_spark).parquet(*(as_pattern(spark, path) for path in paths))
 
 
 def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
@@ -43,9 +49,14 @@ def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
     return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
 
 
-def as_pattern(path: str) -> str:
-    """Returns a path as Spark's readers take it: a URL, with the characters of patterns escaped."""
-    return (path if "://" in path else f"file://{path}").translate(_MAGIC)
+def as_pattern(spark: SparkSession, path: str) -> str:
+    """Returns a path as the readers of this session's engine take it: a URL in which the characters of
+    patterns stand for themselves."""
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        scheme, rest = "file", path
+    is_url = spark.conf.get(PATHS, "") == OF_URLS
+    return f"{scheme}://{quote(rest) if is_url else rest.translate(_MAGIC)}"
 
 
 _MAGIC = str.maketrans({each: f"\\{each}" for each in "\\*?[]{}"})

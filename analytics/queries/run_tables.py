@@ -1,6 +1,7 @@
 """The tables of a run that are made of controllers' events, from the whole history. Those of an hour are in
 analytics/rollup/events.py."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -26,7 +27,13 @@ class EventFrames:
 
 
 def run_tables(
-    frames: EventFrames, read: DataFrame, lag: DataFrame, *, from_ts: int, to_ts: int
+    frames: EventFrames,
+    read: DataFrame,
+    lag: DataFrame,
+    *,
+    from_ts: int,
+    to_ts: int,
+    kept: Callable[[DataFrame], DataFrame] = kept,
 ) -> dict[str, DataFrame]:
     """Returns the run tables by name. `read`: see quality.READ_SCHEMA; `lag`: hours of that roll-up."""
     history = kept(group_history(frames.controller_event, from_ts=from_ts, to_ts=to_ts))

@@ -59,6 +59,7 @@ def roll_up(
     stale = store.stale(manifests, windows)
     for batch in _batches(stale):
         progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
+        store.check_parts(batch)
         hours = Hours(spark, store.url, batch, (), windows, ends or {})
         files: dict[int, list[str]] = {each.hour_ts: [] for each in batch}
         try:

@@ -17,8 +17,9 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from analytics.compaction.manifest import HourManifest, folder_of
+from analytics.compaction.manifest import HourManifest, folder_of, manifest_name
 from analytics.compaction.storage import file_system, is_object_store
+from analytics.errors import AnalyticsError
 
 ROLLUP = "rollup"
 MANIFESTS = f"{ROLLUP}/manifest"
@@ -96,6 +97,21 @@ class RollupStore:
         if not isinstance(self._system, pa_fs.LocalFileSystem):
             return True
         return all(info.size for info in self._system.get_file_info([*map(self._path, rolled.files)]))
+
+    def check_parts(self, manifests: Iterable[HourManifest]) -> None:
+        """Raises AnalyticsError, which names it, if a compacted part is missing or has another size than its
+        manifest says: an engine may pass over a missing file without a word."""
+        for manifest in manifests:
+            parts = manifest.all_parts()
+            infos = self._system.get_file_info([self._path(part.path) for part in parts])
+            for part, info in zip(parts, infos, strict=True):
+                if info.type != pa_fs.FileType.File or info.size != part.size_bytes:
+                    found = f"has {info.size} bytes" if info.is_file else "is missing"
+                    raise AnalyticsError(
+                        f"{self.out}/{part.path} {found}; it had {part.size_bytes}. Restore it from a copy. If "
+                        f"its telemetry is still there, delete {self.out}/{manifest_name(manifest.hour_ts)} "
+                        "instead: then that hour is compacted again"
+                    )
 
     def drop(self, hours: Iterable[int]) -> None:
         """Deletes the roll-ups of these hours, if there are any: pages are made of all that are there."""
