@@ -10,6 +10,7 @@ A run that fails leaves the pages of the run before. OUT is a directory or a URL
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,8 @@ from analytics.engines import spark_engine
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
+from analytics.queries.fleet import fleet_tables, groups_of, shown
+from analytics.queries.incidents import WINDOW_MS, FleetFrames
 from analytics.queries.kept import keeping, kept
 from analytics.queries.quality import READ, READ_SCHEMA
 from analytics.queries.reading import read_files, read_table
@@ -35,7 +38,15 @@ from analytics.retention import prune
 from analytics.rollup.hours import paths_of
 from analytics.rollup.run import roll_up, write_hours
 from analytics.rollup.store import PART, ROLLUP, RolledHour, RollupStore
-from analytics.rollup.tables import FILLED_LAG, LAG, MINIMUM, REPLICA_LAG, RollUp
+from analytics.rollup.tables import (
+    FILLED_LAG,
+    GROUP_STATE,
+    LAG,
+    MINIMUM,
+    REPLICA_LAG,
+    REPLICA_STATE,
+    RollUp,
+)
 from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
 from keelmq.runtime.clock import wall_ms
@@ -48,6 +59,9 @@ MINUTES_KEPT_MS = 3 * 24 * HOUR_MS
 
 WINDOWS_AT_ONCE = 1_440
 """Of replica_lag with the lag of replicas that are down."""
+
+OF_FLEET = (LAG, GROUP_STATE, REPLICA_STATE)
+"""Roll-ups that the fleet's page is made of, besides replica_lag."""
 
 Progress = Callable[[str], None]
 
@@ -136,15 +150,38 @@ class _Run:
         )  # fmt: skip
         span, lag = self._span, self._rolled(LAG, HOUR_MS, hours)
         with keeping() as keep:
-            tables = run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts, kept=keep)
-            for name, frame in tables.items():
-                self._store.write_table(f"{aside}/{name}/{PART}", in_order(frame).toArrow())
-        for window_ms in self._rolled_hours[-1].windows:
-            self._write_filled(window_ms, f"{aside}/{FILLED}")
+            found = run_tables(frames, read, lag, from_ts=span.from_ts, to_ts=span.to_ts, kept=keep)
+            tables = {name: keep(frame) for name, frame in found.items()}
+            self._write(aside, tables)
+            files = {
+                window_ms: self._write_filled(window_ms, f"{aside}/{FILLED}")
+                for window_ms in self._rolled_hours[-1].windows
+            }
+            self._write(aside, self._fleet(tables, files[WINDOW_MS]))
         self._store.end_run(run_ts)
 
-    def _write_filled(self, window_ms: int, folder: str) -> None:
-        """Writes replica_lag with the lag of replicas that are down, some hours at a time."""
+    def _write(self, folder: str, tables: Mapping[str, DataFrame]) -> None:
+        for name, frame in tables.items():
+            self._store.write_table(f"{folder}/{name}/{PART}", in_order(frame).toArrow())
+
+    def _fleet(self, tables: Mapping[str, DataFrame], replicas: Mapping[int, str]) -> dict[str, DataFrame]:
+        """Returns the tables of the fleet's page. `tables`: of this run; `replicas`: the files of its
+        replica_lag by hour."""
+        from_ts, to_ts, cell_ms = shown(self._span.from_ts, self._span.to_ts)
+        hours = [each for each in self._rolled_hours if from_ts - HOUR_MS < each.hour_ts < to_ts]
+        within = F.col("window_ts").between(from_ts, to_ts - 1)
+        rolled = {table.name: self._rolled(table, WINDOW_MS, hours) for table in OF_FLEET}
+        files = [f"{self._store.url}/{replicas[each.hour_ts]}" for each in hours if each.hour_ts in replicas]
+        rolled[FILLED] = read_files(self._spark, files, FILLED_LAG.schema)
+        groups = groups_of(tables["group_totals"], self._rolled(LAG, HOUR_MS, self._rolled_hours))
+        frames = {name: frame.where(within) for name, frame in rolled.items()}
+        frames |= {each.name: tables[each.name] for each in fields(FleetFrames) if each.name not in frames}
+        return fleet_tables(FleetFrames(**frames), groups, from_ts=from_ts, to_ts=to_ts, cell_ms=cell_ms)
+
+    def _write_filled(self, window_ms: int, folder: str) -> dict[int, str]:
+        """Writes replica_lag with the lag of replicas that are down, some hours at a time; returns the names
+        of the files by hour."""
+        names: dict[int, str] = {}
         hours = self._hours(window_ms)
         count = max(1, WINDOWS_AT_ONCE * window_ms // HOUR_MS)
         before: DataFrame | None = None
@@ -154,9 +191,9 @@ class _Run:
             replicas = replicas if before is None else before.unionByName(replicas)
             lag = self._rolled(LAG, window_ms, some).withColumn("window", F.lit(window_ms))
             rows = filled(lag, replicas).where(F.col("window_ts") >= some[0].hour_ts)
-            for _ in write_hours(self._store, folder, FILLED_LAG, rows.toArrow()):
-                pass
+            names |= write_hours(self._store, folder, FILLED_LAG, rows.toArrow())
             before = kept(newest(replicas)) if first + count < len(hours) else None
+        return names
 
     def _compacted(self, table: Table) -> DataFrame:
         return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)

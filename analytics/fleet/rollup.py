@@ -90,7 +90,16 @@ def write_rollups(fleet: Fleet, out: Path) -> None:
                 _write(rows.table(), _path(out / "rollup" / name / f"window={window_ms}", hour))
     for name, listed in _run_tables(fleet).items():
         path = out / "tables" / f"run={fleet.to_ts}" / name / "part.parquet"
-        _write(pa.Table.from_pylist(listed), path)
+        _write(_typed(pa.Table.from_pylist(listed)), path)
+
+
+def _typed(table: Any) -> Any:
+    """Returns the table with a type for columns of which nothing is known."""
+    for i, column in enumerate(table.schema):
+        if pa.types.is_null(column.type):
+            kind = pa.int64() if column.name.endswith("_ts") else pa.string()
+            table = table.set_column(i, column.name, pa.nulls(len(table), kind))
+    return table
 
 
 def _path(root: Path, hour_ts: int) -> Path:

@@ -16,17 +16,22 @@ Row = Mapping[str, Any]
 ROWS_MAX = 1_000
 """Limit of changes, of fail-overs, and of a replica's spans in one file: the newest stay."""
 TABLES = ("membership", "sync_state_set_changes", "failovers", "group_totals", "clock_skew", "data_quality")
+FLEET_TABLES = ("incidents", "fleet")
 
 
 def read_run_tables(out: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns the rows of the newest run's tables; no run: no rows."""
-    run = newest_run(out)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    if run is not None:
-        for name, rows in found.items():
-            for path in sorted((run / name).glob("*.parquet")):
-                rows += pq.ParquetFile(path).read().to_pylist()
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*TABLES, *FLEET_TABLES)}
+    for name, rows in found.items():
+        for path in run_files(out, name):
+            rows += pq.ParquetFile(path).read().to_pylist()
     return found
+
+
+def run_files(out: Path, name: str) -> list[Path]:
+    """Returns the files of a table of the newest run."""
+    run = newest_run(out)
+    return [] if run is None else sorted((run / name).glob("*.parquet"))
 
 
 def by_group(rows: Sequence[Row]) -> dict[GroupName, list[Row]]:

@@ -14,10 +14,8 @@ import msgspec
 import pyarrow.compute as pc
 
 from analytics.errors import AnalyticsError
-from analytics.pages.details import by_group, read_run_tables, write_details
-from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, Rollups, groups_in, read_rows
-from analytics.pages.incidents import severity
-from analytics.pages.marks import COLUMNS, incidents_of
+from analytics.pages.details import by_group, read_run_tables, run_files, write_details
+from analytics.pages.grid import Axis, Grid, GroupName, Resolution, Rollups, read_rows
 from analytics.pages.reuse import Reuse, newest_pages
 from analytics.pages.series import find_resolutions, write_series
 from keelmq.runtime.clock import wall_ms
@@ -28,18 +26,18 @@ from keelmq.web.page_files import (
     INCIDENTS_MAX,
     INDEX,
     PAGES,
+    STEP_MS,
     Current,
     Incident,
     Index,
     IndexGroup,
     packed,
-    series_file,
 )
 from keelmq.web.page_reader import generations
 
-HEAT = {"lag": ("ms_p99", "ms_max"), "group_state": ("below_min_ms", "unknown_ms")}
+HEAT = "heat"
+CELLS = ("ms_p99", "ms_max", "below_min_ms", "unknown_ms")
 HIGHEST = ("logs", "skew_max_ms")
-TOTALS = ("elections", "unclean_elections", "shrinks", "flaps")
 
 
 def write_pages(
@@ -94,48 +92,45 @@ def _write(
     reuse: Reuse,
 ) -> Index:
     tables = read_run_tables(rollups.out)
-    heat = _heat_resolution(resolutions)
+    if not tables["fleet"]:
+        raise AnalyticsError(f"{rollups.out} has no tables of a run: run keelmq analytics run first")
     from_ts, last_ts = _span(resolutions[0])
     until_ts = last_ts + resolutions[0].step_ms
-    groups = _groups(resolutions, tables)
+    groups = sorted(by_group(tables["fleet"]))
     write_series(rollups, to, resolutions, groups, last_ts, reuse)
-    axis = _last(heat.step_ms, from_ts, until_ts)
-    fine = resolutions[0]
-    fine_axis = Axis(axis.start_ts, fine.step_ms, (until_ts - axis.start_ts) // fine.step_ms)
-    incidents = incidents_of(
-        _rows(fine, fine_axis, COLUMNS),
-        fine_axis,
-        groups,
-        tables["failovers"],
-        tables["clock_skew"],
-        tables["membership"],
+    heat = read_rows(
+        run_files(rollups.out, HEAT), ("cluster_name", "broker_name", "window_ts", "cell_ms", *CELLS)
     )
+    axis = _heat_axis(heat, from_ts, until_ts)
+    worst = sorted(tables["incidents"], key=lambda row: (-row["severity"], row["from_ts"]))
+    incidents = [_incident(row) for row in worst]
     of_group: dict[GroupName, list[Incident]] = {}
-    for each in incidents:
+    for each in sorted(incidents, key=lambda each: each.from_ts):
         of_group.setdefault((each.cluster_name, each.broker_name), []).append(each)
     write_details(to, tables, groups, of_group)
-    rows = _index_groups(_rows(heat, axis, HEAT), axis, groups, tables, of_group)
-    worst = sorted(incidents, key=lambda each: (-severity(each), each.from_ts))
+    rows = _index_groups(heat, axis, groups, by_group(tables["fleet"]))
     names = [each.name for each in resolutions]
     index = Index(
         generated_ts=generation, interval_ms=interval_ms, from_ts=from_ts, to_ts=until_ts - 1,
         start_ts=axis.start_ts, step_ms=axis.step_ms, columns=axis.count,
-        detail_ms=fine.step_ms if fine.name == "detail" else None,
+        detail_ms=resolutions[0].step_ms if resolutions[0].name == "detail" else None,
         resolutions=names + ["day"] * ("hour" in names),
         inputs=list(inputs), quality=_quality(tables["data_quality"]), groups_total=len(rows),
-        incidents_total=len(incidents), incidents=worst[:INCIDENTS_MAX], groups=rows,
+        incidents_total=len(incidents), incidents=incidents[:INCIDENTS_MAX], groups=rows,
     )  # fmt: skip
     (to / INDEX).write_bytes(packed(msgspec.json.encode(index), level=9))
     return index
 
 
-def _heat_resolution(resolutions: Sequence[Resolution]) -> Resolution:
-    """Returns the finest resolution whose windows fit into the heat map; else hours, the last of them."""
-    for each in resolutions:
-        first, last = _span(each)
-        if (last - first) // each.step_ms < HEAT_COLUMNS_MAX or each.name == "hour":
-            return each
-    return resolutions[-1]
+def _heat_axis(heat: Any, from_ts: int, until_ts: int) -> Axis:
+    """Returns the cells of the heat map, up to the last window of the roll-ups; see queries/fleet.shown()."""
+    if heat is None or not len(heat):
+        return _last(STEP_MS["hour"], from_ts, until_ts)
+    return _last(pc.max(heat["cell_ms"]).as_py(), from_ts, until_ts)
+
+
+def _incident(row: Mapping[str, Any]) -> Incident:
+    return Incident(**{name: row[name] for name in Incident.__struct_fields__})
 
 
 def _span(resolution: Resolution) -> tuple[int, int]:
@@ -156,76 +151,21 @@ def _last(step: int, from_ts: int, until_ts: int) -> Axis:
     return Axis(start, step, (end - start) // step)
 
 
-def _groups(resolutions: Sequence[Resolution], tables: Mapping[str, Sequence[Any]]) -> list[GroupName]:
-    coarse = resolutions[-1]
-    found = {(row["cluster_name"], row["broker_name"]) for row in tables["group_totals"]}
-    for table in ("lag", "group_state"):
-        found |= groups_in(read_rows(coarse.paths(table, coarse.days), GROUP))
-    return sorted(found)
-
-
-def _rows(resolution: Resolution, axis: Axis, columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Returns the rows of the tables within the axis."""
-    found = {}
-    end = axis.start_ts + axis.count * axis.step_ms
-    first_day = _day(axis.start_ts)
-    for name, wanted in columns.items():
-        ids = ["broker_id"] if name.startswith("replica") else []
-        paths = resolution.paths(name, [day for day in resolution.days if day >= first_day])
-        rows = read_rows(paths, ["window_ts", *GROUP, *ids, *wanted])
-        if rows is not None:
-            ts = rows["window_ts"]
-            found[name] = rows.filter(pc.and_(pc.greater_equal(ts, axis.start_ts), pc.less(ts, end)))
-    return found
-
-
-def _day(ts: int) -> str:
-    return series_file("minute", ts).removeprefix("minute-").removesuffix(".json.gz")
-
-
 def _index_groups(
-    rows: Mapping[str, Any],
-    axis: Axis,
-    groups: Sequence[GroupName],
-    tables: Mapping[str, Sequence[Any]],
-    incidents: Mapping[GroupName, Sequence[Incident]],
+    heat: Any, axis: Axis, groups: Sequence[GroupName], fleet: Mapping[GroupName, Sequence[Mapping[str, Any]]]
 ) -> list[IndexGroup]:
     """Returns the rows of the index, worst group first."""
-    grids = {
-        name: Grid(rows[name], axis, groups).columns(columns)
-        for name, columns in HEAT.items()
-        if name in rows
-    }
-    totals = {group: each[0] for group, each in by_group(tables["group_totals"]).items()}
-    failovers = by_group(tables["failovers"])
-    found = []
-    for group in groups:
-        cells: dict[str, Any] = {}
-        for grid in grids.values():
-            cells |= grid.get((group, None), {})
-        unknown = cells.get("unknown_ms", [None] * axis.count)
-        of_group = incidents.get(group, [])
-        gaps = [row["gap_ms"] for row in failovers.get(group, []) if row.get("gap_ms") is not None]
-        total = totals.get(group, {})
-        sums: dict[str, Any] = {name: total.get(name) or 0 for name in TOTALS}
-        found.append(
-            IndexGroup(
-                cluster_name=group[0], broker_name=group[1], **cells,
-                worst_ms=_most(cells.get("ms_max")), worst_p99_ms=_most(cells.get("ms_p99")),
-                below_ms=total.get("below_min_ms"),
-                unknown_total_ms=sum(axis.step_ms if each is None else each for each in unknown),
-                availability=total.get("availability"), failovers=len(failovers.get(group, [])),
-                longest_gap_ms=max(gaps, default=None), incidents=len(of_group),
-                score=sum(map(severity, of_group)), **sums,
-            )
-        )  # fmt: skip
+    grid = {} if heat is None or not len(heat) else Grid(heat, axis, groups).columns(CELLS)
+    found = [
+        IndexGroup(
+            **grid.get((group, None), {}),
+            **{name: fleet[group][0][name] for name in IndexGroup.__struct_fields__ if name not in CELLS},
+        )
+        for group in groups
+    ]
     return sorted(
         found, key=lambda each: (-each.score, -(each.worst_p99_ms or 0), each.cluster_name, each.broker_name)
     )
-
-
-def _most(values: Sequence[int | None] | None) -> int | None:
-    return max((each for each in values or () if each is not None), default=None)
 
 
 def _quality(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -156,6 +156,13 @@ class RollupStore:
         if self._renames:
             self._system.move(temporary, path)
 
+    def files_in(self, folder: str) -> list[str]:
+        """Returns the URLs of the Parquet files in a folder below OUT, and below it; no folder: none."""
+        selector = pa_fs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
+        names = sorted(each.path for each in self._system.get_file_info(selector) if each.is_file)
+        start = len(self._path(""))
+        return [f"{self.url}/{name[start:]}" for name in names if name.endswith(".parquet")]
+
     def runs(self) -> list[int]:
         """Returns the moments of the runs whose tables are there, oldest first."""
         names = (name.removeprefix(RUN) for name in folders(self._system, self._path(RUN_TABLES)))

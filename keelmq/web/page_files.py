@@ -55,7 +55,8 @@ class Current(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True, frozen=True, rename={"from_ts": "from", "to_ts": "to"}):
-    """`to_ts` is exclusive. `replica`: None for the whole group. `worst`: ms, bytes or a count, by kind."""
+    """`to_ts` is exclusive. `replica`: None for the whole group. `worst`: ms, bytes or a count, by kind.
+    `state_ms`: how long the rule held; None: a moment, or not known."""
 
     kind: str
     cluster_name: str
@@ -64,12 +65,14 @@ class Incident(msgspec.Struct, kw_only=True, frozen=True, rename={"from_ts": "fr
     from_ts: int
     to_ts: int
     worst: int = 0
+    state_ms: int | None = None
 
 
 class IndexGroup(msgspec.Struct, kw_only=True):
     """A row of the index. Lists have one number for each column of the heat map.
 
-    `availability`: the share of the time with enough replicas in sync, 0 to 1, of what is known.
+    `availability`: the share of the time with enough replicas in sync, 0 to 1, of what is known. `ms_p99`,
+    `ms_max`, `worst_p99_ms`, `worst_ms`: of the worst minute.
     """
 
     cluster_name: str
