@@ -18,6 +18,7 @@ import pyspark
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+import analytics
 from analytics.engine_errors import SPARK_ERRORS
 from analytics.environment import environment
 from analytics.errors import AnalyticsError
@@ -70,6 +71,8 @@ def classic_session(
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
         settings = COMMON | DRIVER | (LOCAL if is_local else {}) | _places(scratch)
         settings |= {"spark.master": master} if master else {}
+        if not is_local:
+            send_functions()
         with environment(environ, without=("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")):
             spark = _start(settings | dict(conf))
         _without_tracebacks(spark)
@@ -77,6 +80,14 @@ def classic_session(
             yield spark
         finally:
             _stop(spark, progress)
+
+
+def send_functions() -> None:
+    """Has workers on other machines get the functions of this package with their code: KeelMQ need not be
+    installed there, only pyarrow."""
+    from pyspark.cloudpickle import register_pickle_by_value  # type: ignore[attr-defined]
+
+    register_pickle_by_value(analytics)
 
 
 def given_session(conf: Mapping[str, str], progress: Callable[[str], None]) -> Iterator[SparkSession]:

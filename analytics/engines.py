@@ -24,7 +24,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from analytics.classic import classic_session, given_session, is_submitted
+from analytics.classic import classic_session, given_session, is_submitted, send_functions
 from analytics.engine_errors import engine_error
 from analytics.environment import environment
 from analytics.errors import AnalyticsError
@@ -170,6 +170,7 @@ def _connected(
     remote: str, conf: Mapping[str, str], progress: Callable[[str], None]
 ) -> Iterator[SparkSession]:
     place = remote.split("/;")[0].rstrip("/")  # what follows may be a token
+    send_functions()
     with _session(remote, FIRST_CONTACT_RETRIES) as spark:
         try:
             version = spark.version

@@ -8,6 +8,7 @@ connect    a server of Spark Connect that is started here, in a process of its o
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def connect_server(work: Path) -> Iterator[str]:
 
     port = free_port()
     home = Path(pyspark.__file__).parent
-    environ = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    environ = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     settings = {
         **FEW_ROWS,
         "spark.master": "local[*]",
