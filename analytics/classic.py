@@ -41,6 +41,8 @@ DRIVER = {
     "spark.sql.shuffle.partitions": "8",
     DRIVER_MEMORY: DRIVER_MEMORY_DEFAULT,
 }
+STOP_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, OSError)
+
 LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 """On a cluster the executors must reach the driver."""
 
@@ -85,9 +87,9 @@ def classic_session(
 def send_functions() -> None:
     """Has workers on other machines get the functions of this package with their code: KeelMQ need not be
     installed there, only pyarrow."""
-    from pyspark.cloudpickle import register_pickle_by_value  # type: ignore[attr-defined]
+    from pyspark.cloudpickle import register_pickle_by_value
 
-    register_pickle_by_value(analytics)
+    register_pickle_by_value(analytics)  # type: ignore[no-untyped-call]
 
 
 def given_session(conf: Mapping[str, str], progress: Callable[[str], None]) -> Iterator[SparkSession]:
@@ -125,7 +127,7 @@ def _without_tracebacks(spark: SparkSession) -> None:
     """When Java is gone (killed, out of memory), Python's next request to it raises an error, and that is
     enough. py4j would log it with a traceback as well, its threads even after the session's end; PySpark's
     server of accumulators, which nothing here uses, would print one of its own."""
-    import py4j  # type: ignore[import-untyped]
+    import py4j
 
     folder = Path(py4j.__file__).parent
     logging.getLogger().addFilter(lambda record: folder not in Path(record.pathname).parents)
@@ -161,5 +163,5 @@ def _stop(spark: SparkSession, progress: Callable[[str], None]) -> None:
     already."""
     try:
         spark.stop()
-    except (*SPARK_ERRORS, OSError) as error:
+    except STOP_ERRORS as error:
         progress(f"Spark could not be stopped: {error}")

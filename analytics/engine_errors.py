@@ -27,7 +27,7 @@ _PARQUET = re.compile(r"parquet|FAILED_READ_FILE|footer", re.IGNORECASE)
 def _errors_of_java() -> tuple[type[Exception], ...]:
     if importlib.util.find_spec("py4j") is None:
         return ()
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
 
     return (Py4JError,)
 

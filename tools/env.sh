@@ -1,7 +1,9 @@
 # Makes .venv match the lock files. Sourced by ./run and ./test; costs some checksums when nothing changed.
 # usage: ROOT=<checkout>; prepare GROUP...   (a group is requirements/GROUP.txt)
+#        VENV="$ROOT/.venv-spark"; prepare GROUP...   (Spark and the client of the group analytics are one package)
 
 UV="$ROOT/.tools/bin/uv"
+VENV="$ROOT/.venv"
 
 # With PYTHONDONTWRITEBYTECODE every process would compile all modules again, and every pytest worker all tests. The
 # compiled files are in .tools, so that none is beside the sources.
@@ -10,26 +12,18 @@ export PYTHONPYCACHEPREFIX="$ROOT/.tools/pycache"
 
 say() { printf '%s\n' "keelmq set-up: $*" >&2; }
 
-# True if the group was ever installed in this checkout.
-has() {
-  for stamp in "$ROOT/.venv/.$1".*; do
-    [ -e "$stamp" ] && return 0
-  done
-  return 1
-}
-
 # Two set-ups of one checkout would write the same files: the second one waits, and then finds everything made.
 # flock's lock ends with its process. Where there is no flock (macOS), a directory is the lock.
 prepare() {
   # Of somebody else, who has set it up. Where .tools was deleted, the directory around it says so.
   where="$ROOT/.tools"
   [ -e "$where" ] || where="$ROOT"
-  if [ -x "$ROOT/.venv/bin/python" ] && [ ! -w "$where" ]; then return; fi
+  if [ -x "$VENV/bin/python" ] && [ ! -w "$where" ]; then return; fi
   mkdir -p "$ROOT/.tools"
   lock="$ROOT/.tools/.lock"
   if command -v flock > /dev/null; then
     (
-      flock -n 9 || { say "waiting for another ./run or ./test that makes .venv"; flock 9; }
+      flock -n 9 || { say "waiting for another ./run or ./test that makes $VENV"; flock 9; }
       make_all "$@"
     ) 9> "$lock"
     return
@@ -37,7 +31,7 @@ prepare() {
   (
     told=""
     until mkdir "$lock.d" 2> /dev/null; do
-      [ -n "$told" ] || say "waiting for another ./run or ./test that makes .venv (if none runs: rmdir $lock.d)"
+      [ -n "$told" ] || say "waiting for another ./run or ./test that makes $VENV (if none runs: rmdir $lock.d)"
       told=1
       sleep 1
     done
@@ -62,27 +56,30 @@ make_all() {
   # The paths of this directory are in it: a checkout that was moved or copied would start the programs of the other
   # place. Nor is one whose set-up was interrupted, or whose Python is gone, of any use.
   here=$(cd "$ROOT" && pwd -P)
-  if [ ! -x "$ROOT/.venv/bin/python" ] || [ ! -e "$ROOT/.venv/pyvenv.cfg" ] ||
-    { [ -e "$ROOT/.venv/.place" ] && [ "$(cat "$ROOT/.venv/.place")" != "$here" ]; }; then
-    "$UV" venv --quiet --clear --python "${UV_PYTHON:->=3.11}" "$ROOT/.venv"
+  if [ ! -x "$VENV/bin/python" ] || [ ! -e "$VENV/pyvenv.cfg" ] ||
+    { [ -e "$VENV/.place" ] && [ "$(cat "$VENV/.place")" != "$here" ]; }; then
+    "$UV" venv --quiet --clear --python "${UV_PYTHON:->=3.11}" "$VENV"
   fi
-  [ -e "$ROOT/.venv/.place" ] || printf '%s\n' "$here" > "$ROOT/.venv/.place"
+  [ -e "$VENV/.place" ] || printf '%s\n' "$here" > "$VENV/.place"
   for group in "$@"; do
     lock="$ROOT/requirements/$group.txt"
-    stamp="$ROOT/.venv/.$group.$(cksum < "$lock" | tr ' ' -)"
+    stamp="$VENV/.$group.$(cksum < "$lock" | tr ' ' -)"
     [ -e "$stamp" ] && continue
-    say "installing requirements/$group.txt"
-    "$UV" pip install --quiet --python "$ROOT/.venv" --require-hashes -r "$lock"
-    rm -f "$ROOT/.venv/.$group."*
+    size=$(sed -n "s/^$group \([0-9]*\)$/, \1 MB to download (less what uv has in its cache)/p" "$ROOT/requirements/downloads.txt")
+    say "installing requirements/$group.txt$size"
+    "$UV" pip install --quiet --python "$VENV" --require-hashes -r "$lock"
+    rm -f "$VENV/.$group."*
     touch "$stamp"
   done
-  stamp="$ROOT/.venv/.project.$(cksum < "$ROOT/pyproject.toml" | tr ' ' -)"
+  stamp="$VENV/.project.$(cksum < "$ROOT/pyproject.toml" | tr ' ' -)"
   if [ ! -e "$stamp" ]; then
     # Editable: the console scripts and the plugin entry points, the code stays where it is.
-    "$UV" pip install --quiet --python "$ROOT/.venv" --no-deps --no-build-isolation --editable "$ROOT"
-    rm -f "$ROOT/.venv/.project."*
+    "$UV" pip install --quiet --python "$VENV" --no-deps --no-build-isolation --editable "$ROOT"
+    rm -f "$VENV/.project."*
     touch "$stamp"
   fi
+  # What follows is built into the checkout, once.
+  [ "$VENV" = "$ROOT/.venv" ] || return 0
   # With a C compiler some modules are compiled. Without one they are interpreted; the set-up says so once.
   stamp="$ROOT/.venv/.leaves.$({
     command -v cc gcc clang || :

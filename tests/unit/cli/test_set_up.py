@@ -29,6 +29,8 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, root / name)
     for name in (
         "requirements/run.txt",
+        "requirements/analytics.txt",
+        "requirements/spark.txt",
         "pyproject.toml",
         "keelmq/leaf.pxd",
         "keelmq/leaf.py",
@@ -36,6 +38,7 @@ def checkout(tmp_path: Path) -> Path:
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
+    (root / "requirements/downloads.txt").write_text("# MB\nrun 28\nanalytics 158\nspark 584\n")
     (root / "keelmq/console/frontend").mkdir(parents=True)
     uv = root / ".tools" / "bin" / "uv"
     uv.parent.mkdir(parents=True)
@@ -44,10 +47,14 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def ran(command: str | Path, **options: object) -> tuple[list[str], str]:
-    """Returns the lines of standard output of ./run keelmq hello, and standard error."""
+def ran(command: str | Path, *arguments: str, **options: object) -> tuple[list[str], str]:
+    """Returns the lines of standard output of ./run keelmq hello, or other arguments, and standard error."""
     done = subprocess.run(
-        ["sh", str(command), "keelmq", "hello"], capture_output=True, text=True, timeout=60, **options
+        ["sh", str(command), "keelmq", *(arguments or ("hello",))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
     )  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
@@ -116,3 +123,28 @@ def test_without_a_home_directory_the_cache_is_in_the_checkout(checkout: Path, h
     own = {key: value for key, value in os.environ.items() if key not in ("UV_CACHE_DIR", "XDG_CACHE_HOME")}
     own["HOME"] = str(checkout.parent / home) if home else ""
     assert f"cache {cache.format(checkout)}\n" in ran(checkout / "run", env=own)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "group", "place"),
+    [
+        ("analytics run --input a --output b", "analytics", ".venv"),
+        ("report a", "analytics", ".venv"),
+        ("analytics run --remote sc://a:1", "analytics", ".venv"),
+        ("analytics run --engine embedded", "analytics", ".venv"),
+        ("analytics run --master local[2] --input a", "spark", ".venv-spark"),
+        ("analytics run --master=yarn", "spark", ".venv-spark"),
+        ("analytics stream --engine spark", "spark", ".venv-spark"),
+        ("report a --engine=spark", "spark", ".venv-spark"),
+    ],
+)
+def test_spark_has_an_environment_of_its_own(checkout: Path, arguments: str, group: str, place: str) -> None:
+    """And what a set-up downloads is told."""
+    out, err = ran(checkout / "run", *arguments.split())
+    assert out == [f"made {checkout}/{place}", arguments]
+    told = {"analytics": 158, "spark": 584}[group]
+    assert f"installing requirements/{group}.txt, {told} MB to download" in err
+    assert (err.count("requirements/analytics.txt"), err.count("requirements/spark.txt")) == (
+        (1, 0) if group == "analytics" else (0, 1)
+    )
+    assert ran(checkout / "run", *arguments.split()) == ([arguments], "")
