@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 import analytics
 from analytics.engine_errors import SPARK_ERRORS
-from analytics.environment import environment
+from analytics.environment import environment, named_main
 from analytics.errors import AnalyticsError
-from analytics.java import find_java
+from analytics.java import Java, find_java
 from analytics.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT
 
 LOOPBACK = "127.0.0.1"
@@ -49,7 +49,15 @@ LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 
 def is_submitted() -> bool:
     """Returns whether this process is spark-submit's, or has a session: only one Spark can be in it."""
-    return GATEWAY_PORT in os.environ or SparkSession.getActiveSession() is not None
+    with named_main():
+        return GATEWAY_PORT in os.environ or SparkSession.getActiveSession() is not None
+
+
+def check_classic() -> Java:
+    """Returns the Java that Spark is started on. AnalyticsError: there is none, or Spark is not installed."""
+    if importlib.util.find_spec("py4j") is None:
+        raise AnalyticsError(NO_SPARK)
+    return find_java()
 
 
 @contextmanager
@@ -57,9 +65,7 @@ def classic_session(
     master: str | None, conf: Mapping[str, str], progress: Callable[[str], None]
 ) -> Iterator[SparkSession]:
     """Yields a session of its own; stops it and removes its files at the end. Raises AnalyticsError."""
-    if importlib.util.find_spec("py4j") is None:
-        raise AnalyticsError(NO_SPARK)
-    java = find_java()
+    java = check_classic()
     progress(f"Spark {pyspark.__version__}, {java}")
     environ = {
         "JAVA_HOME": str(java.home),

@@ -24,7 +24,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from analytics.classic import classic_session, given_session, is_submitted, send_functions
+from analytics.classic import check_classic, classic_session, given_session, is_submitted, send_functions
 from analytics.engine_errors import engine_error
 from analytics.environment import environment
 from analytics.errors import AnalyticsError
@@ -82,6 +82,19 @@ def spark_engine(
             yield spark
 
 
+def check_engine(engine: str | None, master: str | None, remote: str | None) -> None:
+    """Raises AnalyticsError if spark_engine() would do so for lack of a package or of Java, for versions
+    that do not fit, or because a server is not reached. To be called before work that would be in vain."""
+    chosen = engine_of(engine, master, remote)
+    if chosen == EMBEDDED:
+        _check_embedded()
+    elif chosen == SPARK:
+        check_classic()
+    elif chosen == CONNECT and remote is not None:
+        with _session(remote, FIRST_CONTACT_RETRIES) as spark:
+            _check_server(spark, _place(remote))
+
+
 def engine_of(engine: str | None, master: str | None, remote: str | None) -> str | None:
     """Returns which of ENGINES these options ask for; None: the session that is there already.
     AnalyticsError: the options contradict each other, or what is there."""
@@ -113,8 +126,7 @@ def has_streams(spark: SparkSession) -> bool:
     return " " in version
 
 
-@contextmanager
-def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Iterator[SparkSession]:
+def _check_embedded() -> None:
     if importlib.util.find_spec("pysail") is None:
         raise AnalyticsError(NO_EMBEDDED)
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
@@ -124,6 +136,11 @@ def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Itera
             f"the embedded engine understands PySpark {oldest} to {newest}, and {pyspark.__version__} is "
             "installed: pip install 'keelmq[analytics]' in an environment of its own, or give --engine spark"
         )
+
+
+@contextmanager
+def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Iterator[SparkSession]:
+    _check_embedded()
     settings = dict(conf)
     pool_bytes = memory_bytes(DRIVER_MEMORY, settings.pop(DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT))
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
@@ -169,20 +186,31 @@ def _is_of_sail(name: str) -> bool:
 def _connected(
     remote: str, conf: Mapping[str, str], progress: Callable[[str], None]
 ) -> Iterator[SparkSession]:
-    place = remote.split("/;")[0].rstrip("/")  # what follows may be a token
+    place = _place(remote)
     send_functions()
     with _session(remote, FIRST_CONTACT_RETRIES) as spark:
-        try:
-            version = spark.version
-        except PySparkException as error:
-            raise AnalyticsError(f"--remote {place}: {engine_error(error)}") from None
-        if int(version.split(".")[0]) < SERVER_OLDEST:
-            raise AnalyticsError(f"--remote {place}: Spark {version}; it must be {SERVER_OLDEST}.0 or newer")
+        version = _check_server(spark, place)
         _check_workers(spark, place)
         progress(f"Spark Connect at {place}, Spark {version}")
         _set_policy(spark, RETRIES)
         _set_known(spark, conf)
         yield spark
+
+
+def _place(remote: str) -> str:
+    """Returns the URL without its parameters: one of them may be a token."""
+    return remote.split("/;")[0].rstrip("/")
+
+
+def _check_server(spark: SparkSession, place: str) -> str:
+    """Returns the server's version of Spark. AnalyticsError: it is not reached, or too old."""
+    try:
+        version = spark.version
+    except PySparkException as error:
+        raise AnalyticsError(f"--remote {place}: {engine_error(error)}") from None
+    if int(version.split(".")[0]) < SERVER_OLDEST:
+        raise AnalyticsError(f"--remote {place}: Spark {version}; it must be {SERVER_OLDEST}.0 or newer")
+    return version
 
 
 def _check_workers(spark: SparkSession, place: str) -> None:

@@ -1,7 +1,7 @@
-"""Variables of the process environment that are set for a while: programs that start meanwhile inherit
-them."""
+"""What is different in this process for a while: variables of its environment, its main module."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,3 +21,19 @@ def environment(values: Mapping[str, str], without: Iterable[str] = ()) -> Itera
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def named_main() -> Iterator[None]:
+    """Gives the main module a file, if it has none, as in `python -c` and in workers of pytest-xdist. PySpark's
+    client takes such a process for a run of its own doctests when it is imported, and ends it where Spark itself
+    is not installed."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None or hasattr(main, "__file__"):
+        yield
+        return
+    main.__file__ = "-c"
+    try:
+        yield
+    finally:
+        del main.__file__

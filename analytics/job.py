@@ -22,7 +22,7 @@ from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
 from analytics.compaction.storage import open_storage
 from analytics.engine_errors import spark_in_one_line
-from analytics.engines import spark_engine
+from analytics.engines import check_engine, spark_engine
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
@@ -36,7 +36,7 @@ from analytics.queries.run_tables import EventFrames, run_tables
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
 from analytics.rollup.hours import paths_of
-from analytics.rollup.run import roll_up, write_hours
+from analytics.rollup.run import roll_up, windows_of, write_hours
 from analytics.rollup.store import PART, ROLLUP, RolledHour, RollupStore
 from analytics.rollup.tables import (
     FILLED_LAG,
@@ -88,6 +88,8 @@ def run(
     often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
     `engine`, `master`, `remote`, `conf`: see analytics.engines.
     """
+    check_engine(engine, master, remote)
+    windows_of(window_ms)
     out = output.rstrip("/") if is_url(output) else str(Path(output.removeprefix("file://")).absolute())
     sources = find_sources([input])
     with _only_run(out):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli import analytics
+from cli import analytics_commands
 from cli.answer import run_answering
 from cli.audit import audit
 from cli.backup.command import backup, restore
@@ -179,8 +179,8 @@ def chaos(
     )
 
 
-app.add_typer(analytics.app, name="analytics")
-app.command("report")(analytics.report)
+app.add_typer(analytics_commands.app, name="analytics")
+app.command("report")(analytics_commands.report)
 app.command("status")(status)
 app.command("top")(top)
 app.command("doctor")(doctor)

@@ -29,7 +29,7 @@ from analytics.compaction.merge import Accumulator
 from analytics.compaction.parquet import read_parts, write_parts
 from analytics.compaction.plan import Manifests, Task, by_home, tasks_of
 from analytics.compaction.reading import ReadResult, read_lines
-from analytics.compaction.reports import write_bad_lines, write_not_read
+from analytics.compaction.reports import bad_line_totals, write_bad_lines, write_not_read
 from analytics.compaction.scan import NotRead, Sources
 from analytics.compaction.storage import TEMPORARY, Storage, open_storage
 from analytics.compaction.sweep import sweep
@@ -113,6 +113,8 @@ class _Compaction:
         for _, some in groupby(tasks, key=lambda task: by_home(task.source)):
             self._compact(list(some))
         for each in write_not_read(self._storage, self._not_read):
+            self._progress(each)
+        for each in bad_line_totals(map(self.manifests.get, sorted(self.changed))):
             self._progress(each)
         if self._too_old:
             day = folder_of(self.manifests.kept_from).partition("/")[0].removeprefix("dt=")

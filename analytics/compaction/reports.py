@@ -4,11 +4,11 @@ OUT/compacted/bad/dt=YYYY-MM-DD-hour=HH.jsonl      of each file of that hour the
 OUT/compacted/not_read.json                        of the last run
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from analytics.compaction.manifest import COMPACTED, HourManifest, folder_of
+from analytics.compaction.manifest import COMPACTED, HourManifest, Source, folder_of
 from analytics.compaction.scan import NotRead
 from analytics.compaction.storage import Storage
 
@@ -42,6 +42,25 @@ def write_bad_lines(storage: Storage, manifest: HourManifest) -> None:
         _write(storage, name, b"".join(line + b"\n" for line in lines))
     else:
         storage.delete(name)
+
+
+def bad_line_totals(manifests: Iterable[HourManifest]) -> Iterator[str]:
+    """Yields a line per kind of record with bad lines in these hours: how many, and where the first of them
+    is."""
+    found: dict[str, list[Source]] = {}
+    for manifest in manifests:
+        for source in manifest.sources:
+            if source.bad:
+                found.setdefault(source.kind, []).append(source)
+    for kind, sources in sorted(found.items()):
+        count = sum(sum(each.bad.values()) for each in sources)
+        first = sources[0]
+        place = f"{first.path}, byte {first.bad_lines[0].offset}: " if first.bad_lines else f"{first.path}: "
+        reason = first.bad_lines[0].reason if first.bad_lines else next(iter(first.bad))
+        yield (
+            f"left out: {count:,} bad lines of {kind} in {len(sources)} files, the first in {place}{reason}; "
+            f"listed in {BAD}"
+        )
 
 
 def write_not_read(storage: Storage, not_read: Sequence[NotRead]) -> Iterator[str]:

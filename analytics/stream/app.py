@@ -46,6 +46,9 @@ def run_stream(
     *,
     trigger_s: float = TRIGGER_S,
     progress: Progress = lambda _: None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> None:
     """Runs until SIGTERM or SIGINT. Raises AnalyticsError. `input`, `output`: local directories."""
@@ -61,7 +64,9 @@ def run_stream(
     with (
         spark_in_one_line(),
         stopped_by_signal(stopped),
-        spark_engine(SPARK, conf={**STREAMING, **(conf or {})}, progress=progress) as spark,
+        spark_engine(
+            engine or SPARK, master, remote, {**STREAMING, **(conf or {})}, progress=progress
+        ) as spark,
         stopped_by_signal(stopped),  # again: Spark has put its own handler of SIGINT in place of ours
     ):
         tables = LiveTables(spark, directory, live, minutes_of)

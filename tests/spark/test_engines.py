@@ -230,3 +230,13 @@ def listening() -> list[tuple[str, str]]:
 def is_loopback(address: str) -> bool:
     """127.0.0.1, the same inside IPv6, ::1; /proc writes words of 4 bytes in the order of the machine."""
     return address in {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+@of_embedded
+def test_a_program_without_a_file(tmp_path: Path) -> None:
+    """`python -c`, where PySpark's client would end the process when it is imported."""
+    code = "from analytics.engines import spark_engine\nwith spark_engine() as s: print(s.range(9).count())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("9\n", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli import analytics
+from cli import analytics_commands as analytics
 
 pytest.importorskip("pyarrow")
 

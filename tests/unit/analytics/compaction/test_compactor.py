@@ -392,6 +392,23 @@ def test_bad_lines_are_listed(tmp_path: Path) -> None:
     assert f'"offset":{len(encode_record(sample(HOUR)))},"reason":"undecodable"' in bad
 
 
+def test_bad_lines_are_told(tmp_path: Path) -> None:
+    """A line per kind with what is new: how many, and where the first one is."""
+    good, source = encode_record(sample(HOUR)), tmp_path / "in"
+    first = file_of(source, "ha_sample", "n-1.jsonl")
+    first.write_bytes(good + b"[]\n{}\n")
+    file_of(source, "ha_sample", "n-2.jsonl").write_bytes(b"[]\n")
+    said: list[str] = []
+    compact(find_sources([str(source)]), str(tmp_path / "out"), progress=said.append)
+    assert [line for line in said if "bad lines" in line] == [
+        f"left out: 3 bad lines of ha_sample in 2 files, the first in {first}, byte {len(good)}: "
+        "undecodable; listed in compacted/bad"
+    ]
+    said.clear()
+    compact(find_sources([str(source)]), str(tmp_path / "out"), progress=said.append)
+    assert not [line for line in said if "bad lines" in line]
+
+
 def test_an_unreadable_file_is_named_and_read_later(tmp_path: Path) -> None:
     write(tmp_path / "in", [sample(HOUR)])
     sources = find_sources([str(tmp_path / "in")])

@@ -27,7 +27,28 @@ REPORT = "report.html"
 FETCH = "./run keelmq analytics --help (in a checkout), or pip install 'keelmq[analytics]'"
 FETCH_COMPACT = "pip install 'keelmq[compact]', or ./run keelmq analytics --help (in a checkout)"
 
-app = typer.Typer(no_args_is_help=True, help="Compute lag, SyncStateSet and fail-over tables with Spark.")
+app = typer.Typer(no_args_is_help=True, help="Compute lag, SyncStateSet and fail-over tables.")
+
+
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="embedded|spark|connect",
+        help="What computes: in this process without Java (the default), Spark, or a Spark Connect server",
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark master URL, local[2] or a cluster's: --engine spark"),
+]
+RemoteOption = Annotated[
+    str | None, typer.Option("--remote", help="Spark Connect server, sc://HOST:PORT: --engine connect")
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of the engine; may be repeated"),
+]
 
 
 @contextmanager
@@ -46,9 +67,7 @@ app.command("generate")(generate)
 
 @app.command("run")
 def run_command(
-    source: Annotated[
-        str, typer.Option("--input", help="Directory with telemetry folders in it, or a URL that Spark reads")
-    ],
+    source: Annotated[str, typer.Option("--input", help="Directory or URL with telemetry folders in it")],
     output: Annotated[
         str, typer.Option("--output", help="Directory or URL for Parquet tables and page files")
     ],
@@ -70,27 +89,27 @@ def run_command(
         int | None,
         typer.Option("--keep-days", min=1, help="Delete days before the newest so many (default: keep all)"),
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", help="Spark master URL (default: this machine; see spark-submit)"),
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated")
-    ] = None,
+    engine: EngineOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: path and row counts")
     ] = False,
 ) -> None:
     """Read all telemetry below --input; add what is new to the tables and pages below --output."""
+    from_ts, to_ts = _span_ms(from_time, to_time)
     path = compute(
         source,
         output,
         window_ms=window_ms,
-        from_ts=_utc_ms("--from", from_time),
-        to_ts=_utc_ms("--to", to_time),
+        from_ts=from_ts,
+        to_ts=to_ts,
         interval_ms=None if every_minutes is None else round(every_minutes * 60_000),
         keep_days=keep_days,
+        engine=engine,
         master=master,
+        remote=remote,
         conf=_settings(conf or []),
     )
     with _one_line(FETCH):
@@ -112,15 +131,6 @@ def _index(output: str) -> "Index":
     return PageFiles(Path(output.removeprefix("file://"))).generation().index
 
 
-@app.command("prepare")
-def prepare_command() -> None:
-    """Write an archive of Spark's classes (210 MB, once), with which each run here takes less CPU time."""
-    with _one_line(FETCH):
-        from analytics.class_archive import prepare
-
-        print(prepare(_progress))
-
-
 @app.command("stream")
 def stream_command(
     source: Annotated[
@@ -128,16 +138,20 @@ def stream_command(
     ],
     output: Annotated[Path, typer.Option("--output", help="The output directory of `keelmq analytics run`")],
     every_s: Annotated[float, typer.Option("--every", min=1, help="Seconds from one batch to the next")] = 5,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", help="Spark setting, KEY=VALUE; may be repeated")
-    ] = None,
+    engine: EngineOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Keep the tables and pages of the last minutes, some seconds old, until SIGTERM."""
     settings = _settings(conf or [])
     with _one_line(FETCH):
         from analytics.stream.app import run_stream
 
-        run_stream(str(source), str(output), trigger_s=every_s, progress=_progress, conf=settings)
+        run_stream(
+            str(source), str(output), trigger_s=every_s, progress=_progress, engine=engine, master=master,
+            remote=remote, conf=settings,
+        )  # fmt: skip
 
 
 @app.command("upload")
@@ -217,8 +231,8 @@ def compact_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: hours and counts")] = False,
 ) -> None:
-    """Compact telemetry into sorted Parquet files, one per hour and table. Needs neither Spark nor Java."""
-    from_ts, to_ts = _utc_ms("--from", from_time), _utc_ms("--to", to_time)
+    """Compact telemetry into sorted Parquet files, one per hour and table. Needs no engine."""
+    from_ts, to_ts = _span_ms(from_time, to_time)
     found = _compacted(inputs, output, memory_mb << 20, (from_ts, to_ts), delete_sources=delete_sources)
     if as_json:
         print(json.dumps(found))
@@ -267,6 +281,13 @@ def _sums(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     return dict(sums)
 
 
+def _span_ms(from_time: str | None, to_time: str | None) -> tuple[int | None, int | None]:
+    from_ts, to_ts = _utc_ms("--from", from_time), _utc_ms("--to", to_time)
+    if from_ts is not None and to_ts is not None and from_ts >= to_ts:
+        raise refused(f"--from {from_time} --to {to_time}: --from must be before --to")
+    return from_ts, to_ts
+
+
 def _utc_ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
@@ -288,6 +309,10 @@ def report(
         Path | None, typer.Option("--output", "-o", help=f"HTML file; default: DIRECTORY/{REPORT}")
     ] = None,
     title: Annotated[str, typer.Option("--title", help="Title of the page")] = "KeelMQ report",
+    engine: EngineOption = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Write one self-contained HTML page: lag over time, SyncStateSet membership, every fail-over."""
     if not directory.is_dir():
@@ -296,7 +321,8 @@ def report(
     if not (directory / CURRENT).exists():
         computed = directory / ANALYTICS
         if _is_older(computed / CURRENT, directory):
-            compute(str(directory), str(computed))
+            settings = _settings(conf or [])
+            compute(str(directory), str(computed), engine=engine, master=master, remote=remote, conf=settings)
     path = output or directory / REPORT
     try:
         path.write_text(_page(computed, title), encoding="utf-8")
@@ -331,7 +357,7 @@ def _page(directory: Path, title: str) -> str:
 
 
 def _settings(texts: list[str]) -> dict[str, str]:
-    """Returns the Spark settings of --conf options. If one is not KEY=VALUE, one line ends the program."""
+    """Returns the settings of --conf options. If one is not KEY=VALUE, one line ends the program."""
     found = {}
     for text in texts:
         key, is_pair, value = text.partition("=")
@@ -342,7 +368,7 @@ def _settings(texts: list[str]) -> dict[str, str]:
 
 
 def compute(source: str, output: str, **options: Any) -> str:
-    """Runs the Spark job; returns the path or URL of current.json. If it fails, one line ends the program."""
+    """Runs the job; returns the path or URL of current.json. If it fails, one line ends the program."""
     with _one_line(FETCH):
         from analytics.job import run
 
