@@ -1,5 +1,5 @@
-"""The buckets of keelmq.runtime.log_buckets as expressions over integers: logarithms of floats are off by one near
-the edges of buckets, and differ from engine to engine."""
+"""The buckets of keelmq.runtime.log_buckets as expressions over integers: logarithms of floats are off by one
+near the edges of buckets, and differ from engine to engine."""
 
 from functools import reduce
 
@@ -10,7 +10,8 @@ from keelmq.runtime.log_buckets import BUCKETS, EDGES, STEPS
 
 _LONG_BITS = 63
 _OCTAVE = _LONG_BITS - 1
-"""Numbers are shifted until they are in the octave [2 ** 62, 2 ** 63), in which STEPS edges divide every octave."""
+"""Numbers are shifted until they are in the octave [2 ** 62, 2 ** 63), in which STEPS edges divide every
+octave."""
 _EDGES = EDGES[_OCTAVE * STEPS : (_OCTAVE + 1) * STEPS]
 _MAX = (1 << _LONG_BITS) - 1
 

@@ -1,17 +1,18 @@
 """confirmOffset lag of a group per window: percentiles in bytes, milliseconds and microseconds.
 
-Four units. "bytes" and "ms" are read once a second; "lag_us" and "confirm_us" are histograms that the broker kept
-between two samples. All are counted into the buckets of keelmq.runtime.log_buckets, so a percentile is at most 9.05 %
-above the exact one. Counts of minutes add up to those of an hour; percentiles are never averaged.
+Four units. "bytes" and "ms" are read once a second; "lag_us" and "confirm_us" are histograms that the broker
+kept between two samples. All are counted into the buckets of keelmq.runtime.log_buckets, so a percentile is
+at most 9.05 % above the exact one. Counts of minutes add up to those of an hour; percentiles are never
+averaged.
 
-Samples of a replaced master, and those whose confirmOffset is above their maxOffset (a defect of a truncation), are
-left out of the lag and counted.
+Samples of a replaced master, and those whose confirmOffset is above their maxOffset (a defect of a
+truncation), are left out of the lag and counted.
 
-The percentile of rank q is the top of the first bucket up to which at least q of the values lie, and never more than
-the worst value, where that is known. NULL: nothing was measured.
+The percentile of rank q is the top of the first bucket up to which at least q of the values lie, and never
+more than the worst value, where that is known. NULL: nothing was measured.
 
-covered_ms, in whole seconds: a sample covers its second and the next one, also beyond the window's end if the next
-window has samples; not beyond the hour's. Windows above a minute have the sum of their minutes.
+covered_ms, in whole seconds: a sample covers its second and the next one, also beyond the window's end if the
+next window has samples; not beyond the hour's. Windows above a minute have the sum of their minutes.
 """
 
 from collections.abc import Sequence
@@ -41,15 +42,16 @@ LAG_COLUMNS = (
 _BASE = (*GROUP, "window_ts")
 _WINDOW = (*GROUP, "window", "window_ts")
 _SERIES = (*_WINDOW, "unit")
-_CELLS = "array<struct<unit:int,bucket:int,n:bigint,worst:bigint>>"
 _COUNTED = ("samples", "stale_master", "above_max")
 
 
 def lag(samples: DataFrame, windows: Sequence[int], cells: DataFrame | None = None) -> DataFrame:
-    """Returns a row per group and window with a sample: GROUP, window (its width in ms), window_ts, LAG_COLUMNS.
+    """Returns a row per group and window with a sample: GROUP, window (its width in ms), window_ts,
+    LAG_COLUMNS.
 
-    `samples`: rows of master_sample with is_stale. `windows`: widths in ms, ascending; the first divides a minute or
-    is one, all divide an hour. `cells`: lag_cells() of these samples and of the first width, if they are kept.
+    `samples`: rows of master_sample with is_stale. `windows`: widths in ms, ascending, which divide an hour;
+    the first divides a minute or is one, the others are whole minutes. `cells`: lag_cells() of these samples
+    and of the first width, if they are kept.
     """
     found = lag_cells(samples, windows[0]) if cells is None else cells
     totals = _totals(samples, windows)
@@ -69,24 +71,25 @@ def lag(samples: DataFrame, windows: Sequence[int], cells: DataFrame | None = No
 
 
 def lag_cells(samples: DataFrame, base_ms: int) -> DataFrame:
-    """Returns what the samples of current masters measured, counted: GROUP, window_ts, unit (INT: its place in
-    UNITS), bucket (INT), n, worst.
+    """Returns what the samples of current masters measured, counted: GROUP, window_ts, unit (INT: its place
+    in UNITS), bucket (INT), n, worst.
 
-    They add up: windows become wider by the sum of n and the highest `worst`, the worst value in the bucket; NULL if
-    it is not known.
+    They add up: windows become wider by the sum of n and the highest `worst`, the worst value in the bucket;
+    NULL if it is not known.
     """
     behind = F.col("max_offset") - F.col("confirm_offset")
     lag_ms = F.greatest(F.coalesce("lag_ms", F.lit(0)), F.lit(0))
-    once = F.array(_once(0, behind, "lag_bytes_max"), _once(1, lag_ms, "lag_ms_max"))
-    lists = (_listed(place, name) for place, name in enumerate(UNITS) if place >= 2)
-    each = F.explode(F.concat(once.cast(_CELLS), *lists))
-    return (
-        samples.where("NOT is_stale AND confirm_offset <= max_offset")
-        .select(*GROUP, window_of(F.col("ts"), base_ms).alias("window_ts"), each.alias("cell"))
-        .select(*_BASE, "cell.*")
-        .groupBy(*_BASE, "unit", "bucket")
-        .agg(F.sum("n").alias("n"), F.max("worst").alias("worst"))
+    counted = samples.where("NOT is_stale AND confirm_offset <= max_offset").withColumn(
+        "window_ts", window_of(F.col("ts"), base_ms)
     )
+    # A scan per unit, each of its own columns: exploding all four from one scan costs both engines more.
+    units = [_once(counted, behind, "lag_bytes_max"), _once(counted, lag_ms, "lag_ms_max")]
+    units += [_listed(counted, name) for name in UNITS[2:]]
+    found = (
+        rows.select(*_BASE, F.lit(place).alias("unit"), "bucket", "n", "worst")
+        for place, rows in enumerate(units)
+    )
+    return reduce(DataFrame.unionByName, found)
 
 
 def lag_histogram(cells: DataFrame) -> DataFrame:
@@ -108,28 +111,20 @@ def lag_histogram(cells: DataFrame) -> DataFrame:
     )
 
 
-def _once(place: int, value: Column, worst: str) -> Column:
-    """Returns the cell of a value that is read once a second."""
-    return F.struct(
-        F.lit(place).alias("unit"),
-        bucket(value).alias("bucket"),
-        F.lit(1).cast("bigint").alias("n"),
-        F.greatest(value, F.coalesce(worst, F.lit(0))).alias("worst"),
-    )
+def _once(samples: DataFrame, value: Column, worst: str) -> DataFrame:
+    """Returns the cells of a value that is read once a second."""
+    most = F.greatest(value, F.coalesce(worst, F.lit(0)))
+    found = samples.select(*_BASE, bucket(value).alias("bucket"), most.alias("worst"))
+    return found.groupBy(*_BASE, "bucket").agg(F.count(F.lit(1)).alias("n"), F.max("worst").alias("worst"))
 
 
-def _listed(place: int, name: str) -> Column:
-    """Returns the cells of a histogram in a sample."""
-    cells = F.transform(
-        name,
-        lambda each: F.struct(
-            F.lit(place).alias("unit"),
-            each["bucket"].cast("int").alias("bucket"),
-            each["n"].cast("bigint").alias("n"),
-            F.lit(None).cast("bigint").alias("worst"),
-        ),
+def _listed(samples: DataFrame, name: str) -> DataFrame:
+    """Returns the cells of the histograms in samples."""
+    cells = samples.select(*_BASE, F.explode(name).alias("cell"))
+    found = cells.groupBy(*_BASE, F.col("cell.bucket").cast("int").alias("bucket")).agg(
+        F.sum("cell.n").alias("n")
     )
-    return F.coalesce(cells.cast(_CELLS), F.array().cast(_CELLS))
+    return found.withColumn("worst", F.lit(None).cast("bigint"))
 
 
 def _added(cells: DataFrame, *window: str) -> DataFrame:
@@ -138,20 +133,19 @@ def _added(cells: DataFrame, *window: str) -> DataFrame:
 
 def _widened(cells: DataFrame, windows: Sequence[int]) -> DataFrame:
     """Returns the cells of all widths. `cells`: of the first one."""
-    found = cells.withColumn("window", F.lit(windows[0]))
-    wider = in_widths(cells, windows[1:]).withColumn(
-        "window_ts", window_of(F.col("window_ts"), F.col("window"))
-    )
-    return found.unionByName(_added(wider, *_WINDOW)) if windows[1:] else found
+    if len(windows) == 1:
+        return cells.withColumn("window", F.lit(windows[0]))
+    wide = in_widths(cells, windows).withColumn("window_ts", window_of(F.col("window_ts"), F.col("window")))
+    return _added(wide, *_WINDOW)
 
 
 def _percentiles(cells: DataFrame) -> DataFrame:
     """Returns _SERIES, total (of n), max, and PERCENT."""
-    series = Window.partitionBy(*_SERIES)
-    up_to = F.sum("n").over(
-        series.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    ranked = cells.withColumn("up_to", up_to).withColumn("total", F.sum("n").over(series))
+    series = Window.partitionBy(*_SERIES).orderBy("bucket")
+    up_to = F.sum("n").over(series.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    # Of the same order, so that it takes no sort of its own.
+    total = F.sum("n").over(series.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
+    ranked = cells.withColumns({"up_to": up_to, "total": total})
     reached = {
         name: F.min(F.when(F.col("up_to") * 100 >= F.col("total") * percent, F.col("bucket")))
         for name, percent in PERCENT.items()
@@ -165,7 +159,8 @@ def _percentiles(cells: DataFrame) -> DataFrame:
 
 
 def _totals(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
-    """Returns _WINDOW, _COUNTED, covered_ms, and max_offset and confirm_offset of the last sample that counts."""
+    """Returns _WINDOW, _COUNTED, covered_ms, and max_offset and confirm_offset of the last sample that
+    counts."""
     is_above = ~F.col("is_stale") & (F.col("confirm_offset") > F.col("max_offset"))
     counts = ~F.col("is_stale") & (F.col("confirm_offset") <= F.col("max_offset"))
     second = F.floor(F.pmod("ts", F.lit(MINUTE_MS)) / SECOND_MS)
@@ -204,8 +199,8 @@ def _summed(rows: DataFrame, *window: str) -> DataFrame:
 
 
 def _covered(rows: DataFrame, window_ms: int) -> DataFrame:
-    """Returns the rows with covered_ms. `window_ms`: their width, a minute at most; `seconds`: a bit for each second
-    of the minute with a sample that counts."""
+    """Returns the rows with covered_ms. `window_ms`: their width, a minute at most; `seconds`: a bit for each
+    second of the minute with a sample that counts."""
     width = window_ms // SECOND_MS
     first = F.floor(F.pmod("window_ts", F.lit(MINUTE_MS)) / SECOND_MS)  # the bit of the window's first second
     before = Window.partitionBy(*GROUP).orderBy("window_ts")

@@ -9,11 +9,11 @@ _HOUR = (*GROUP, "hour_ts")
 
 
 def minimum(samples: DataFrame) -> DataFrame:
-    """Returns GROUP, window_ts (of the sample), min_in_sync_replicas of each group's first sample in an hour and of
-    those that differ from the one in front.
+    """Returns GROUP, window_ts (of the sample), min_in_sync_replicas of each group's first sample in an hour
+    and of those that differ from the one in front.
 
-    `samples`: rows of master_sample with hour_ts and is_stale. A sample without a minimum, of an older broker, says
-    nothing; neither does one of a replaced master.
+    `samples`: rows of master_sample with hour_ts and is_stale. A sample without a minimum, of an older
+    broker, says nothing; neither does one of a replaced master.
     """
     known = samples.where("NOT is_stale AND min_in_sync_replicas IS NOT NULL").select(
         *_HOUR, "ts", "broker_id", "min_in_sync_replicas"

@@ -1,5 +1,5 @@
-"""What a group's master knows of its replicas per window, and the lag of a replica that is down: it keeps its last
-acknowledgement, so its lag grows."""
+"""What a group's master knows of its replicas per window, and the lag of a replica that is down: it keeps its
+last acknowledgement, so its lag grows."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,8 @@ def replica_lag(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
     """Returns a row per group, window and replica with a sample: GROUP, window (its width in ms), window_ts,
     broker_id, REPLICA_COLUMNS.
 
-    `samples`: rows of replica_sample with is_stale. `windows`: widths in ms, ascending, each a multiple of the first.
+    `samples`: rows of replica_sample with is_stale. `windows`: widths in ms, ascending, each a multiple of
+    the first.
     """
     behind = F.greatest(F.col("max_offset") - F.col("ack_offset"), F.lit(0))
     order = last_order()
@@ -50,10 +51,11 @@ def replica_lag(samples: DataFrame, windows: Sequence[int]) -> DataFrame:
 def filled(lag: DataFrame, replicas: DataFrame) -> DataFrame:
     """Returns the rows of `replicas` and those of replicas that are down, with a column is_filled.
 
-    `lag` and `replicas`: rows of lag() and replica_lag() of a whole run, of any widths. A row is added for each
-    window, after a replica's first one, in which its group has a master and the replica has no sample: is_filled,
-    samples 0. Its lag in bytes is the master's max_offset without the replica's last ack, and in ms its last one and
-    the time since its last sample, up to the window's end. A window without a sample of the current master has no row.
+    `lag` and `replicas`: rows of lag() and replica_lag() of a whole run, of any widths. A row is added for
+    each window, after a replica's first one, in which its group has a master and the replica has no sample:
+    is_filled, samples 0. Its lag in bytes is the master's max_offset without the replica's last ack, and in
+    ms its last one and the time since its last sample, up to the window's end. A window without a sample of
+    the current master has no row.
     """
     group = (*GROUP, "window")
     masters = lag.where("max_offset IS NOT NULL").select(*group, "window_ts", "max_offset")

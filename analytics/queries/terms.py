@@ -1,15 +1,15 @@
 """Which samples are of the current master.
 
-A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and wrong
-for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of that within
-an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs. An epoch that is
-seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
+A master that was replaced goes on sampling until it hears of it; its numbers are right for its own log and
+wrong for the group. A sample is stale if a higher masterEpoch began at or before its time. What is known of
+that within an hour: the views in the controllers' events, snapshots among them, and the samples' own epochs.
+An epoch that is seen in the first EARLY_MS of an hour, in which no election began it, is of the hour before.
 
-Controllers that are built anew count from 1 again, in a log with another name. Only events name their log. A sample
-is of the newest log that has named its epoch by then, else of the first; every epoch of a newer log is higher than
-all of an older one. A log without a sample does not count: it is left over, or the brokers run on with the epochs of
-the log before. Lines of older writers name no log. In an hour with one log, which is nearly every one, nothing
-changes.
+Controllers that are built anew count from 1 again, in a log with another name. Only events name their log. A
+sample is of the newest log that has named its epoch by then, else of the first; every epoch of a newer log is
+higher than all of an older one. A log without a sample does not count: it is left over, or the brokers run on
+with the epochs of the log before. Lines of older writers name no log. In an hour with one log, which is
+nearly every one, nothing changes.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -25,12 +25,12 @@ _EPOCH = (*_HOUR, "master_epoch")
 
 
 def terms(samples: DataFrame, events: DataFrame) -> DataFrame:
-    """Returns the terms of masters in each hour of a group: GROUP, hour_ts, master_epoch, place, from_ts, to_ts,
-    stale_from_ts.
+    """Returns the terms of masters in each hour of a group: GROUP, hour_ts, master_epoch, place, from_ts,
+    to_ts, stale_from_ts.
 
-    `samples`: rows of master_sample with hour_ts. `events`: rows of controller_event. `place`: of the log, from 0.
-    A sample with this epoch is of the term if it is in [from_ts, to_ts), where NULL is no bound, and stale at or
-    after stale_from_ts; NULL: it is not stale in this hour. One small row per term: keep them.
+    `samples`: rows of master_sample with hour_ts. `events`: rows of controller_event. `place`: of the log,
+    from 0. A sample with this epoch is of the term if it is in [from_ts, to_ts), where NULL is no bound, and
+    stale at or after stale_from_ts; NULL: it is not stale in this hour. One small row per term: keep them.
     """
     seen = _seen_in_events(events)
     every = _seen_in_samples(samples, seen).unionByName(seen.drop("to_ts"))
@@ -77,8 +77,8 @@ def current(samples: DataFrame, terms: DataFrame) -> DataFrame:
 
 
 def _seen_in_events(events: DataFrame) -> DataFrame:
-    """Returns when each log named an epoch first: _EPOCH, log_id, place, is_of_log, first_ts, last_ts, elected,
-    to_ts. `is_of_log`: whether the hour has several logs and the row is of one of them."""
+    """Returns when each log named an epoch first: _EPOCH, log_id, place, is_of_log, first_ts, last_ts,
+    elected, to_ts. `is_of_log`: whether the hour has several logs and the row is of one of them."""
     events = events.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS))
     before, after = F.col("before.master_epoch"), F.col("after.master_epoch")
     begins = F.when(before < after, 1).otherwise(0)  # a snapshot has no view before
@@ -112,7 +112,8 @@ def _seen_in_events(events: DataFrame) -> DataFrame:
 
 
 def _seen_in_samples(samples: DataFrame, seen: DataFrame) -> DataFrame:
-    """Returns the columns of `seen` but to_ts, of samples: from when to when each epoch of a log was sampled."""
+    """Returns the columns of `seen` but to_ts, of samples: from when to when each epoch of a log was
+    sampled."""
     newer = seen.where("is_of_log AND place > 0").select(
         *(F.col(each).alias(f"log_{each}") for each in (*_EPOCH, "place", "first_ts", "to_ts"))
     )
