@@ -35,10 +35,12 @@ def generate(
     if from_ms % HOUR_MS:
         raise refused(f"--from-ms {from_ms} is not the begin of an hour; a multiple of {HOUR_MS} is")
     try:
+        from analytics.engines import spark_engine
         from analytics.errors import AnalyticsError
         from analytics.fleet import files
         from analytics.fleet.plan import KINDS, plan
         from analytics.fleet.rollup import write_rollups
+        from analytics.fleet.tables import write_fleet_tables
         from analytics.pages import write_pages
     except ModuleNotFoundError as error:
         raise refused(f"{error.name} is not installed: pip install 'keelmq[analytics]'") from None
@@ -47,6 +49,8 @@ def generate(
         fleet = plan(seed, groups=groups, hours=hours, kinds=kinds, from_ts=from_ms)
         if rollup:
             write_rollups(fleet, output)
+            with spark_engine(progress=_progress) as spark:
+                write_fleet_tables(spark, fleet, output)
             write_pages(output, progress=_progress)
         elif parquet:
             files.write_compacted(fleet, output, every_ms=every_ms, progress=_progress)

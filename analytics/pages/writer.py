@@ -6,7 +6,7 @@ nothing of it. Older generations stay for readers that have begun, GENERATIONS_K
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from analytics.errors import AnalyticsError
 from analytics.pages.details import by_group, read_run_tables, run_files, write_details
-from analytics.pages.grid import Axis, Grid, GroupName, Resolution, Rollups, read_rows
+from analytics.pages.grid import GROUP, Axis, Grid, GroupName, Resolution, Rollups, groups_in, read_rows
 from analytics.pages.reuse import Reuse, newest_pages
 from analytics.pages.series import find_resolutions, write_series
 from keelmq.runtime.clock import wall_ms
@@ -92,15 +92,12 @@ def _write(
     reuse: Reuse,
 ) -> Index:
     tables = read_run_tables(rollups.out)
-    if not tables["fleet"]:
-        raise AnalyticsError(f"{rollups.out} has no tables of a run: run keelmq analytics run first")
     from_ts, last_ts = _span(resolutions[0])
     until_ts = last_ts + resolutions[0].step_ms
-    groups = sorted(by_group(tables["fleet"]))
+    fleet = {group: row for group, (row,) in by_group(tables["fleet"]).items()}
+    groups = _groups(resolutions[-1], tables, fleet)
     write_series(rollups, to, resolutions, groups, last_ts, reuse)
-    heat = read_rows(
-        run_files(rollups.out, HEAT), ("cluster_name", "broker_name", "window_ts", "cell_ms", *CELLS)
-    )
+    heat = read_rows(run_files(rollups.out, HEAT), (*GROUP, "window_ts", "cell_ms", *CELLS))
     axis = _heat_axis(heat, from_ts, until_ts)
     worst = sorted(tables["incidents"], key=lambda row: (-row["severity"], row["from_ts"]))
     incidents = [_incident(row) for row in worst]
@@ -108,7 +105,7 @@ def _write(
     for each in sorted(incidents, key=lambda each: each.from_ts):
         of_group.setdefault((each.cluster_name, each.broker_name), []).append(each)
     write_details(to, tables, groups, of_group)
-    rows = _index_groups(heat, axis, groups, by_group(tables["fleet"]))
+    rows = _index_groups(heat, axis, groups, fleet)
     names = [each.name for each in resolutions]
     index = Index(
         generated_ts=generation, interval_ms=interval_ms, from_ts=from_ts, to_ts=until_ts - 1,
@@ -125,7 +122,8 @@ def _write(
 def _heat_axis(heat: Any, from_ts: int, until_ts: int) -> Axis:
     """Returns the cells of the heat map, up to the last window of the roll-ups; see queries/fleet.shown()."""
     if heat is None or not len(heat):
-        return _last(STEP_MS["hour"], from_ts, until_ts)
+        is_short = until_ts - from_ts <= HEAT_COLUMNS_MAX * STEP_MS["minute"]
+        return _last(STEP_MS["minute" if is_short else "hour"], from_ts, until_ts)
     return _last(pc.max(heat["cell_ms"]).as_py(), from_ts, until_ts)
 
 
@@ -151,18 +149,33 @@ def _last(step: int, from_ts: int, until_ts: int) -> Axis:
     return Axis(start, step, (end - start) // step)
 
 
+def _groups(
+    coarse: Resolution, tables: Mapping[str, Sequence[Any]], fleet: Collection[GroupName]
+) -> list[GroupName]:
+    found = {*fleet, *by_group(tables["group_totals"])}
+    for table in ("lag", "group_state"):
+        found |= groups_in(read_rows(coarse.paths(table, coarse.days), GROUP))
+    return sorted(found)
+
+
 def _index_groups(
-    heat: Any, axis: Axis, groups: Sequence[GroupName], fleet: Mapping[GroupName, Sequence[Mapping[str, Any]]]
+    heat: Any, axis: Axis, groups: Sequence[GroupName], fleet: Mapping[GroupName, Mapping[str, Any]]
 ) -> list[IndexGroup]:
-    """Returns the rows of the index, worst group first."""
+    """Returns the rows of the index, worst group first. `fleet`: what is known of a group."""
     grid = {} if heat is None or not len(heat) else Grid(heat, axis, groups).columns(CELLS)
-    found = [
-        IndexGroup(
-            **grid.get((group, None), {}),
-            **{name: fleet[group][0][name] for name in IndexGroup.__struct_fields__ if name not in CELLS},
+    nothing = {"unknown_total_ms": axis.count * axis.step_ms}
+    names = [name for name in IndexGroup.__struct_fields__ if name not in (*GROUP, *CELLS)]
+    found = []
+    for cluster, broker in groups:
+        row = fleet.get((cluster, broker), nothing)
+        found.append(
+            IndexGroup(
+                cluster_name=cluster,
+                broker_name=broker,
+                **grid.get(((cluster, broker), None), {}),
+                **{name: row[name] for name in names if name in row},
+            )
         )
-        for group in groups
-    ]
     return sorted(
         found, key=lambda each: (-each.score, -(each.worst_p99_ms or 0), each.cluster_name, each.broker_name)
     )

@@ -17,6 +17,7 @@ _SIMPLE: dict[pa.DataType, types.DataType] = {
     pa.int16(): types.ShortType(),
     pa.int32(): types.IntegerType(),
     pa.int64(): types.LongType(),
+    pa.float64(): types.DoubleType(),
     pa.string(): types.StringType(),
     pa.bool_(): types.BooleanType(),
 }

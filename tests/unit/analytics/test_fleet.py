@@ -175,3 +175,22 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "current.json").exists()
     refused = generate("--groups", "9", "--incidents", "fire", "--output", str(tmp_path))
     assert refused.returncode == 1 and refused.stderr.startswith("keelmq: unknown incidents: fire; known are")
+
+
+@pytest.mark.parametrize(
+    ("groups", "hours", "kinds", "says"),
+    [
+        (10, 1, ("lag", "fire"), "unknown incidents: fire; known are lag, flap"),
+        (0, 1, (), "1 to 100000 groups"),
+        (10, 0, (), "1 to 8784 hours"),
+        (2, 1, KINDS, "9 kinds of incidents need as many groups; there are 2"),
+    ],
+)
+def test_a_plan_that_cannot_be(groups: int, hours: int, kinds: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        plan(1, groups=groups, hours=hours, kinds=kinds, from_ts=START)
+
+
+def test_the_same_seed_is_the_same_fleet() -> None:
+    one, same, other = (plan(seed, groups=50, hours=9, kinds=KINDS, from_ts=START) for seed in (4, 4, 5))
+    assert one == same and one != other

@@ -140,7 +140,6 @@ def test_fine_windows_of_the_first_hour_do_not_end_the_pages(tmp_path: Path) -> 
     index = PageFiles(tmp_path).generation().index
     assert (index.detail_ms, index.resolutions) == (None, ["minute", "hour", "day"])
     assert index.to_ts == START + HOUR_MS + MINUTE_MS - 1
-    assert "lag" in {each.kind for each in index.incidents}
 
 
 def test_the_quality_of_all_groups_is_a_sum_or_the_worst(tmp_path: Path) -> None:
