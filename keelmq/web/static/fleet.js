@@ -113,7 +113,7 @@ function fleetTiles() {
   const unknown = sum((group) => group.unknown_total_ms);
   return el("dl", { class: "tiles", "aria-label": "Totals of the fleet" },
     tile("Groups", whole(groups_total), `${whole(groups.filter((group) => group.incidents).length)} with incidents`),
-    tile("Worst p99 lag", duration(worst), "of a window"),
+    tile("Worst p99 lag", duration(worst), "of a minute"),
     tile("Below minimum", duration(sum((group) => group.below_ms)), "all groups together"),
     tile("Fail-overs", whole(sum((group) => group.failovers)), `${whole(sum((group) => group.unclean_elections))} unclean`),
     tile("Flaps", whole(sum((group) => group.flaps)), "left and came back"),
@@ -295,7 +295,8 @@ function incidentTable(incidents, total, name = "incidents") {
       column("group", "Group", groupKey, { node: link }),
       column("replica", "Replica", (row) => row.replica, { text: replica }),
       timeColumn("from", "From", (row) => row.from),
-      numberColumn("ms", "For", (row) => row.to - row.from, duration),
+      numberColumn("ms", "From first to last", (row) => row.to - row.from, duration),
+      numberColumn("state_ms", "In this state", (row) => row.state_ms ?? null, duration),
       numberColumn("worst", "Worst", (row) => row.worst, whole),
       column("measure", "In words", (row) => (MEASURES[row.kind] || whole)(row.worst)),
     ],

@@ -20,9 +20,9 @@ function groupRemarks({ totals, failovers, members, incidents }) {
   const gaps = gapsOf({ failovers });
   const gap = gaps.length ? `, the longest gap that a producer saw: ${duration(highest(gaps))}` : "";
   const remarks = [["good", failovers.length ? plural(failovers.length, "fail-over") + gap : "No fail-over"]];
-  for (const { kind, replica: ofReplica, from, to } of incidents.filter((each) => !SAID.has(each.kind)).slice(0, 3)) {
+  for (const { kind, replica: ofReplica, from, to, state_ms: held } of incidents.filter((each) => !SAID.has(each.kind)).slice(0, 3)) {
     const who = ofReplica === null || ofReplica === undefined ? "" : ` of ${replica(ofReplica)}`;
-    remarks.push(["warn", `${kindName(kind)}${who} from ${time(from)} for ${duration(to - from)}`]);
+    remarks.push(["warn", `${kindName(kind)}${who} from ${time(from)} for ${duration(held ?? to - from)}`]);
   }
   if (totals.unclean_elections) {
     const unclean = plural(totals.unclean_elections, "unclean election");
@@ -31,7 +31,10 @@ function groupRemarks({ totals, failovers, members, incidents }) {
   if (!members.length) remarks.push(["warn", "no controller_event records: nobody knows who was in the SyncStateSet"]);
   else if (totals.below_min_ms === null) remarks.push(["warn", "not known whether the SyncStateSet was below minInSyncReplicas"]);
   else if (!totals.below_min_ms) remarks.push(["good", "SyncStateSet never below minInSyncReplicas"]);
-  else remarks.push(["warn", `SyncStateSet below minInSyncReplicas for ${duration(totals.below_min_ms)}`]);
+  else {
+    const isLong = incidents.some(({ kind }) => kind === "below-min");
+    remarks.push([isLong ? "warn" : "good", `SyncStateSet below minInSyncReplicas for ${duration(totals.below_min_ms)}`]);
+  }
   const out = members.filter(({ spans }) => spans.length && spans.at(-1).state === "out");
   if (out.length) remarks.push(["warn", `at the end out of sync: replica ${list(out.map((each) => each.broker_id))}`]);
   return remarks;
@@ -57,7 +60,18 @@ function verdict(group) {
     el("p", {}, el("strong", {}, `${word}. `), `${remarks.map(([, text]) => text).join("; ")}.`));
 }
 
-function tiles(group) {
+/** The p99 of each window, in ms: of the broker's own histogram, else of its samples, once a second. The same rule is in
+ * analytics/queries/incidents.py. */
+const p99Of = (lag) => lag.ms_p99.map((ms, i) => inMs(lag.lag_us_p99[i]) ?? ms);
+
+const maxOf = (lag) => lag.ms_max.map((ms, i) => {
+  const known = [ms, inMs(lag.lag_us_max[i])].filter((each) => each !== null);
+  return known.length ? Math.max(...known) : null;
+});
+
+const inMs = (us) => (us === null || us === undefined ? null : Math.ceil(us / 1_000));
+
+function tiles(group, range) {
   const { totals, failovers, lag } = group;
   const gaps = gapsOf(group);
   const tile = (label, value, note) =>
@@ -70,8 +84,8 @@ function tiles(group) {
       ? tile("Longest producer gap", duration(highest(gaps)), `of ${plural(gaps.length, "measured gap")}`)
       : tile("Longest producer gap", NONE, "no producer measured it"),
     group.hasSamples
-      ? tile("Lag, worst p99", duration(highest(lag.ms_p99)), `max ${duration(highest(lag.ms_max))}`)
-      : tile("Lag, worst p99", NONE, "no samples"),
+      ? tile("Worst p99 lag", duration(highest(p99Of(lag))), `of ${duration(range.window)}; highest ${duration(highest(maxOf(lag)))}`)
+      : tile("Worst p99 lag", NONE, "no samples"),
     tile("Elections", whole(totals.elections), `${whole(totals.unclean_elections)} unclean`),
     tile("Shrinks / expands", `${whole(totals.shrinks)} / ${whole(totals.expands)}`, plural(totals.flaps, "flap")),
     tile("Below minimum", totals.below_min_ms === null ? "unknown" : duration(totals.below_min_ms),
@@ -177,7 +191,7 @@ function lagSections(charts, group, range) {
   return el("div", { class: "pair" },
     lagSection(charts, group, range, {
       ...ms, name: "lag-ms", title: "confirmOffset lag, time", keys: ["ms_p50", "ms_p95", "ms_p99", "ms_max"],
-      lead: "How long the oldest byte waited that its replicas had not confirmed.",
+      lead: "How long the oldest byte waited that its replicas had not confirmed, read once a second: the p99 of a minute is of 60 samples.",
     }),
     lagSection(charts, group, range, {
       ...size, name: "lag-bytes", title: "confirmOffset lag, bytes",
@@ -364,7 +378,7 @@ function groupParts(group, charts) {
   const { range, incidents } = group;
   const named = incidents.map((each) => ({ ...each, replica: each.replica ?? null }));
   return [
-    rangeBar(group), verdict(group), tiles(group),
+    rangeBar(group), verdict(group), tiles(group, range),
     named.length || page.index.groups.length > 1 ? incidentTable(named, named.length, "group-incidents") : "",
     membership(charts, group, range), failoverTable(group), lagSections(charts, group, range), consumerSections(charts, group, range),
     el("div", { class: "pair" }, outOfSync(group), recordTable()), clockTable(group), changeTable(group), footer(),
