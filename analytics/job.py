@@ -21,6 +21,7 @@ from analytics.compaction.lock import locked
 from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
 from analytics.compaction.storage import open_storage
+from analytics.compaction.times import HOUR_MS
 from analytics.engine_errors import spark_in_one_line
 from analytics.engines import check_engine, spark_engine
 from analytics.errors import AnalyticsError
@@ -47,7 +48,7 @@ from analytics.rollup.tables import (
     REPLICA_STATE,
     RollUp,
 )
-from analytics.span import HOUR_MS, Span, fine_window_ms, span_of
+from analytics.span import Span, fine_window_ms, span_of
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, ROLE_CHANGE, SEND_GAP, Table
 from keelmq.runtime.clock import wall_ms
 
@@ -102,7 +103,7 @@ def run(
         store = RollupStore(out)
         generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
         with _one_line(out), spark_engine(engine, master, remote, conf, progress) as spark:
-            store.drop(each.hour_ts for each in span.outliers)
+            store.drop(each.hour_ts for each in (*span.outliers, *span.moved))
             roll_up(
                 spark,
                 out,
@@ -220,7 +221,7 @@ def in_order(frame: DataFrame) -> DataFrame:
 def _read_rows(span: Span, not_read: Sequence[NotRead]) -> list[tuple[object, ...]]:
     """Returns what compaction counted, in the columns of READ_SCHEMA."""
     counts: dict[str, Counter[str]] = {}
-    for hours, is_outlier in ((span.hours, False), (span.outliers, True)):
+    for hours, is_outlier in ((span.hours, False), (span.moved, False), (span.outliers, True)):
         for manifest in hours:
             for kind, of in manifest.counts.items():
                 count = counts.setdefault(kind, Counter())

@@ -16,7 +16,7 @@ from analytics.compaction.lock import locked
 from analytics.compaction.manifest import COMPACTED, MANIFESTS, HourManifest, folder_of, hour_of
 from analytics.compaction.storage import open_storage
 from analytics.errors import AnalyticsError
-from analytics.rollup.outliers import outlier_hours
+from analytics.rollup.outliers import outliers_of
 from analytics.rollup.store import MANIFESTS as ROLLUP_MANIFESTS
 from analytics.rollup.store import ROLLUP, RollupStore
 
@@ -63,8 +63,7 @@ def prune(
 
 def _wanted(manifests: Sequence[HourManifest], keep_days: int, now_ms: int) -> int:
     """Returns the first moment to be kept; 0: there is nothing yet."""
-    known = {each.hour_ts: each.rows for each in manifests if each.rows}
-    right = known.keys() - outlier_hours(known, now_ms).keys()
+    right = {each.hour_ts for each in manifests if each.rows} - outliers_of(manifests, now_ms).keys()
     newest = max(right, default=0)
     return max(0, newest // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS)
 

@@ -33,6 +33,7 @@ from analytics.compaction.reports import bad_line_totals, write_bad_lines, write
 from analytics.compaction.scan import NotRead, Sources
 from analytics.compaction.storage import TEMPORARY, Storage, open_storage
 from analytics.compaction.sweep import sweep
+from analytics.compaction.times import Times, TimesReader
 from analytics.errors import AnalyticsError
 from keelmq.remoting.records import RECORD_VERSION
 from keelmq.runtime.clock import wall_ms
@@ -59,10 +60,11 @@ class _Read:
 
 @dataclass(slots=True)
 class _Hour:
-    """What is new in an hour: parts and number of records by kind, and sources."""
+    """What is new in an hour, by kind: parts, number of records, and the times of their writers."""
 
     parts: dict[str, dict[str, list[Part]]] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
+    times: dict[str, Times] = field(default_factory=dict)
 
 
 def compact(
@@ -163,7 +165,11 @@ class _Compaction:
         for rows in read_parts(self._storage, kind, self.manifests.get(hour_ts).parts):
             waiting.add(hour_ts, rows)
         merged = waiting.take(hour_ts, self._memory_bytes // _LOAD_SHARE)
-        hour.parts[kind], hour.records[kind] = write_parts(self._storage, self._folder, kind, hour_ts, merged)
+        times = TimesReader()
+        hour.parts[kind], hour.records[kind] = write_parts(
+            self._storage, self._folder, kind, hour_ts, merged, times.add
+        )
+        hour.times[kind] = times.times()
 
     def _commit(self, hour_ts: int, hour: _Hour, reads: Iterable[_Read]) -> None:
         before = self.manifests.get(hour_ts)
@@ -179,6 +185,9 @@ class _Compaction:
             parts={name: parts[name] for name in sorted(parts)},
             counts=_counts(before.counts, hour.records, sources),
             sources=sources,
+            times={
+                kind: times for kind, times in sorted((before.times | hour.times).items()) if times != Times()
+            },
         )
         write_bad_lines(self._storage, manifest)
         if self.manifests.commit(manifest):

@@ -16,6 +16,7 @@ import msgspec
 
 from analytics.compaction.decode import BadLine
 from analytics.compaction.storage import Storage, Stored, open_storage
+from analytics.compaction.times import Clock, Times, Writer
 from analytics.errors import AnalyticsError
 
 HOUR_MS = 3_600_000
@@ -75,13 +76,30 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
     """`hour_ts`: ms of the hour's beginning. `parts`: by table, in the order of their rows; a table without
-    rows is left out, and all are if there were bad lines only. `counts`: by kind of record."""
+    rows is left out, and all are if there were bad lines only. `counts`: by kind of record. `times`: by kind,
+    of those that tell something; none: compacted by a version that did not look."""
 
     hour_ts: int
     version: int = MANIFEST_VERSION
     parts: dict[str, list[Part]] = {}
     counts: dict[str, Counts] = {}
     sources: list[Source] = []
+    times: dict[str, Times] = {}
+
+    @property
+    def writers(self) -> list[Writer]:
+        """The writers of this hour's samples and events."""
+        return [each for times in self.times.values() for each in times.writers]
+
+    @property
+    def clocks(self) -> list[Clock]:
+        """The brokers whose clocks controllers compared in this hour."""
+        return [each for times in self.times.values() for each in times.clocks]
+
+    @property
+    def shifts(self) -> list[int]:
+        """How many hours brokers' clocks were ahead: see Times.shifts."""
+        return sorted({each for times in self.times.values() for each in times.shifts})
 
     def all_parts(self) -> list[Part]:
         """Returns the parts of all tables."""

@@ -7,7 +7,7 @@ file is a digest of its content.
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,11 +39,17 @@ _DIGEST_BYTES = 16
 
 
 def write_parts(
-    storage: Storage, folder: Path, kind: str, hour_ts: int, sorted_rows: Iterable[pa.Table]
+    storage: Storage,
+    folder: Path,
+    kind: str,
+    hour_ts: int,
+    sorted_rows: Iterable[pa.Table],
+    look: Callable[[str, pa.Table], None] = lambda _name, _rows: None,
 ) -> tuple[dict[str, list[Part]], int]:
     """Writes the tables of a kind; returns their parts and the number of records. Raises OSError.
 
-    `folder`: local, for files that are not complete yet.
+    `folder`: local, for files that are not complete yet. `look`: gets a table's name and its rows, as they
+    are written.
     """
     writers = {name: _TableWriter(name, folder) for name in TABLES_OF[kind]}
     records = 0
@@ -52,6 +58,7 @@ def write_parts(
             records += len(rows)
             for name, table in tables_of(kind, rows).items():
                 writers[name].write(table)
+                look(name, table)
         parts = {name: writer.finish(storage, hour_ts) for name, writer in writers.items()}
     finally:
         for writer in writers.values():

@@ -11,16 +11,12 @@ the offset that was measured for most of it, of equals the smaller one.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from analytics.queries.skew import SAMPLE_MS, STEP_MS
+from analytics.compaction.times import HOLD_MS, OFFSET_MAX_MS, STEP_MS
+from analytics.queries.skew import SAMPLE_MS
 from analytics.queries.windows import window_of
 from analytics.tables import GROUP
 
 MINUTE_MS = 60_000
-HOLD_MS = 3_600_000
-"""How long a measured offset holds, before and after, if no other is nearer: controllers may pause."""
-OFFSET_MAX_MS = 86_400_000
-"""A clock that is farther away is not corrected; the hours of such clocks are left out."""
-
 _BROKER = (*GROUP, "broker_id")
 
 

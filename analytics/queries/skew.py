@@ -14,12 +14,11 @@ A producer's clock is never known.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from analytics.compaction.times import STEP_MS
 from analytics.queries.event_log import HOUR_MS
 from analytics.queries.windows import stacked, window_of
 from analytics.tables import GROUP
 
-STEP_MS = 200
-"""Smaller differences between two samples are the network's and the drift's."""
 SAMPLE_MS = 60_000
 """A clock sample is about the time so long before its ts."""
 REACH_MS = 180_000

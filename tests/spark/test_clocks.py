@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from analytics.queries.clocks import HOLD_MS, MINUTE_MS, OFFSET_MAX_MS, corrected, offsets
-from analytics.queries.skew import STEP_MS, clock_pieces
+from analytics.compaction.times import HOLD_MS, OFFSET_MAX_MS, STEP_MS
+from analytics.queries.clocks import MINUTE_MS, corrected, offsets
+from analytics.queries.skew import clock_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
