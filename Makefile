@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
+.PHONY: answer-key kill-analytics run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -52,6 +52,16 @@ crash:
 # Attacks on a cluster of real processes, with security off and on; make attacks MODE=closed ONLY=replica/
 attacks:
 	./run python -m tests.attacks $(MODE) $(ONLY)
+# Messy telemetry with a known truth: every number of every table, on the embedded engine and on Spark; make answer-key GROUPS=8 SEED=7
+answer-key: engines
+	.venv/bin/python -m tests.spark.key $(if $(GROUPS),--groups $(GROUPS)) $(if $(SEED),--seed $(SEED))
+	.venv-spark/bin/python -m tests.spark.key $(if $(GROUPS),--groups $(GROUPS)) $(if $(SEED),--seed $(SEED))
+# kill -9 of `keelmq analytics run`, its workers and servers, at random moments, on each engine; make kill-analytics COUNT=2 SEED=7
+kill-analytics: engines
+	.venv/bin/python -m tests.spark.kills --count $(or $(COUNT),20) $(if $(SEED),--seed $(SEED))
+	.venv-spark/bin/python -m tests.spark.kills --count $(or $(COUNT),20) $(if $(SEED),--seed $(SEED))
+engines:
+	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test analytics; VENV=$(CURDIR)/.venv-spark; prepare run test spark'
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
 	./run python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)
