@@ -145,9 +145,8 @@ class MessageStore(DispatchingStore):
         confirmed = written_end(self.commit_log, checkpoint.confirm_offset, queues, last_exit)
         self._durable_end = max(checkpoint.confirm_offset, confirmed)
         self.damage.end_must_be_at(confirmed if confirmed > self.commit_log.max_offset else 0)
-        ends, lost_from = read_ends(self.root), self.commit_log.max_offset
-        if ends is not None and (own_abort or not abnormal):
-            lost_from = rebuild_from(self.commit_log, queues, ends, crashed=abnormal)
+        ends = read_ends(self.root) if own_abort or not abnormal else None
+        lost_from = rebuild_from(self.commit_log, queues, ends, crashed=abnormal)
         start = scan_start(
             self.commit_log, checkpoint, queues, abnormal=abnormal, own_abort=own_abort,
             is_end_lost=self.damage.lost_end > 0,

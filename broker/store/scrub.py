@@ -185,6 +185,8 @@ class Scrub:
         if kept.get("hasDamage") is True and not self._store.damage.is_there:
             logger.error("%s is lost; the log is checked from its beginning", self._store.damage.path)
             self.position = 0
+        if self._store.queues.has_lost_entries:
+            self.position = 0
         if self._store.damage.is_file_lost or not 0 <= self.position <= self._store.commit_log.max_offset:
             self.position = 0
 

@@ -6,16 +6,24 @@ The times of the file stay as they were: no program wrote it.
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PAGE_BYTES = 4_096
 
 
+@contextmanager
+def same_times(path: Path) -> Iterator[None]:
+    """Inside, the file may be changed: its times stay."""
+    status = path.stat()
+    yield
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def changed(path: Path, content: bytes) -> None:
     """Another content in place, with the times of the old one."""
-    status = path.stat()
-    path.write_bytes(content)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(content)
 
 
 def flip(path: Path, dice: random.Random) -> None:

@@ -12,6 +12,7 @@ DAMAGES = ("flipped bit", "zeroed page", "truncated", "lost")
 STORE, META = "tests/unit/broker/store/", "tests/unit/broker/metadata/test_damaged_tables.py::"
 HA, RAFT = "tests/unit/broker/ha/", "tests/unit/namesrv/plugins/controller/raft/"
 FILES, UNITS = f"{STORE}test_damaged_files.py::", f"{STORE}test_lost_units.py::"
+SHORT = f"{STORE}test_short_queue_files.py::"
 LOG = f"{STORE}test_damaged_log.py::"
 ENTRY = f"{FILES}test_a_damaged_entry_is_an_error_and_never_another_message"
 BATCH = f"{FILES}test_a_damaged_entry_of_a_batch_queue"
@@ -89,8 +90,20 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             SINCE,
             f"{SCRUBBED}test_lost_entries_of_sound_records_are_written",
         ),
-        "truncated": (f"{FILES}test_a_truncated_file_of_entries", SIGBUS),
-        "lost": (f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only", ENDS, SINCE, NEW_QUEUE),
+        "truncated": (
+            f"{SHORT}test_each_cut_of_one_of_several_files_heals",
+            f"{SHORT}test_each_cut_of_the_only_file_of_a_queue_heals",
+            f"{SHORT}test_entries_since_the_ends_were_written_are_made_again",
+            f"{STORE}test_file_sizes.py::test_a_wrong_size_of_queues_is_refused",
+            SIGBUS,
+        ),
+        "lost": (
+            f"{UNITS}test_a_lost_file_is_an_error_at_its_messages_only",
+            f"{SHORT}test_a_lost_file_makes_the_scrub_begin_anew",
+            ENDS,
+            SINCE,
+            NEW_QUEUE,
+        ),
     },
     "batchconsumequeue": {
         "flipped bit": (
@@ -101,13 +114,16 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{BASES}test_a_consumer_passes_no_message",
         ),
         "zeroed page": (BATCH, f"{SCRUBBED}test_a_lost_page_of_batches"),
-        "truncated": (f"{UNITS}test_a_short_file_is_named_with_its_repair", SIGBUS),
+        "truncated": (f"{SHORT}test_a_short_file_of_batches", SIGBUS),
         "lost": (f"{UNITS}test_a_lost_file_of_batches",),
     },
     "queueEnds": same(
         f"{FILES}test_damaged_ends_of_queues_are_not_used", f"{FILES}test_new_queues_in_damaged_ends"
     ),
-    "index": same(INDEX, SIGBUS),
+    "index": {
+        **same(INDEX, SIGBUS),
+        "truncated": (INDEX, f"{FILES}test_a_truncated_index_is_made_again", SIGBUS),
+    },
     "epochFileCheckpoint": same(*EPOCHS),
     "epochFileCheckpoint.wal": {
         **same(EPOCHS[0], WAL),

@@ -4,11 +4,15 @@ All files of one kind have one size, and the name of a file is the offset of its
 shorter: an empty one, which a crash left before it got its size, and the last one of its directory, which a
 cut or a restore ends behind its last record. So a short file that is alone in its directory is as long as the
 size says if it ends in bytes that nobody has written, and, of the log, has whole sectors.
+
+A file of a queue may also have lost its end, since its entries are made again from the log. No size is one
+that ends within an entry. Any other short file has lost its end if another file proves the size, see
+FileKind.is_proved(); otherwise the configured size may be the wrong one.
 """
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -88,15 +92,24 @@ class FileKind:
             end -= 1
         return list(files[:end])
 
-    def misfit(self, files: Sequence[SizedFile], file_bytes: int) -> SizedFile | None:
-        """Returns the first of the used files of one directory that cannot be one of `file_bytes`."""
+    def misfit(
+        self, files: Sequence[SizedFile], file_bytes: int, *, is_proved: bool = False
+    ) -> SizedFile | None:
+        """Returns the first of the used files of one directory that cannot be one of `file_bytes`. is_proved:
+        the files have this size, so a shorter one of a queue has lost its end."""
         for file in files:
-            is_short = file.size < file_bytes and (
-                file is not files[-1] or (len(files) == 1 and self._is_whole(file))
-            )
-            if is_short or file.size > file_bytes or file.start % file_bytes:
+            if file.size > file_bytes or file.start % file_bytes:
+                return file
+            if file.size == file_bytes or (self._has_gaps and (is_proved or file.size % self.unit_bytes)):
+                continue
+            if file is not files[-1] or (len(files) == 1 and self._is_whole(file)):
                 return file
         return None
+
+    def is_proved(self, file_bytes: int, counts: Mapping[int, int]) -> bool:
+        """Whether files of queues have this size: at least one has it, and no other size is more common.
+        counts: of the files of all directories, by size."""
+        return self._has_gaps and 0 < counts.get(file_bytes, 0) == max(counts.values(), default=0)
 
     def _is_whole(self, file: SizedFile) -> bool:
         return file.size % self._whole_bytes == 0 and file.has_empty_end(self._end_bytes)
@@ -109,18 +122,23 @@ class FileKind:
                 return before, file
         return None
 
-    def check(self, directories: Iterable[Sequence[SizedFile]], how_to_mend: str) -> None:
+    def check(
+        self, directories: Iterable[Sequence[SizedFile]], how_to_mend: str, *, is_size_sure: bool = False
+    ) -> None:
         """Raises StoreError if the configured size does not fit all files, with the size that does.
-        how_to_mend: what to do if no size does."""
+        directories: all of the store; is_size_sure: or only some, of a store that a check of all of them has
+        passed. how_to_mend: what to do if no size does."""
         found = [self.used(files) for files in directories]
-        misfits = (self.misfit(files, self.file_bytes) for files in found)
+        counts = Counter(file.size for files in found for file in files)
+        is_proved = is_size_sure or self.is_proved(self.file_bytes, counts)
+        misfits = (self.misfit(files, self.file_bytes, is_proved=is_proved) for files in found)
         wrong = next((file for file in misfits if file is not None), None)
         if wrong is not None and wrong.size == self.file_bytes:
             raise StoreError(f"{wrong.path} does not continue the files in front of it: {how_to_mend}")
         if wrong is not None:
             raise StoreError(
                 f"{wrong.path} has {wrong.size} bytes, {self.setting} says {self.file_bytes}: "
-                + self._advice(found, how_to_mend)
+                + self._advice(counts, found, how_to_mend)
             )
         for files in found:
             if pair := self.out_of_place(files):
@@ -146,8 +164,9 @@ class FileKind:
             "has them"
         )
 
-    def _advice(self, directories: Sequence[Sequence[SizedFile]], how_to_mend: str) -> str:
-        counts = Counter(file.size for files in directories for file in files)
+    def _advice(
+        self, counts: Counter[int], directories: Sequence[Sequence[SizedFile]], how_to_mend: str
+    ) -> str:
         fitting = list(self._fitting(counts, directories))
         if len(fitting) == 1:
             return f"the files have {fitting[0]} bytes: set {self.setting}={fitting[0]}"
@@ -156,5 +175,8 @@ class FileKind:
 
     def _fitting(self, counts: Counter[int], directories: Sequence[Sequence[SizedFile]]) -> Iterator[int]:
         for size, _ in counts.most_common(SIZES_TRIED_MAX):
-            if size % self.unit_bytes == 0 and not any(self.misfit(files, size) for files in directories):
+            is_proved = self.is_proved(size, counts)
+            if size % self.unit_bytes == 0 and not any(
+                self.misfit(files, size, is_proved=is_proved) for files in directories
+            ):
                 yield size

@@ -67,6 +67,7 @@ class ConsumeQueue:
         "_synced_end",
         "directory",
         "file_bytes",
+        "is_end_lost",
         "is_listed",
         "key_prefix_hash",
         "max_offset",
@@ -75,6 +76,7 @@ class ConsumeQueue:
         "put_bytes",
         "queue_id",
         "seen_to",
+        "shortened",
         "size_counts",
         "topic",
         "waiters",
@@ -96,13 +98,14 @@ class ConsumeQueue:
         self._map: mmap.mmap | None = None
         self._synced_end = 0  # byte position: all in front of it is durable
         self.is_listed = False  # in the file of ends
+        self.is_end_lost, self.shortened = False, list[Path]()  # at the start; see OpenedFiles
         self._names_are_durable = False  # of the files, and of the directories above them
 
     # -- start -------------------------------------------------------------------------------------------
 
     def load(self, *, log_min_offset: int) -> None:
         """Opens the files and finds the end: the first unit that was never written. log_min_offset: where the
-        CommitLog begins. StoreError: a file has another size than configured."""
+        CommitLog begins. StoreError: a file has more bytes than configured, or a wrong name."""
         self._open_files()
         if not self._files:
             return
@@ -113,7 +116,8 @@ class ConsumeQueue:
 
     def _open_files(self) -> None:
         kind = self.file_kind(self.file_bytes)
-        self._files = open_files(self.directory, kind, lambda file: self._units_in(file) > 0)
+        opened = open_files(self.directory, kind, lambda file: self._units_in(file) > 0)
+        self._files, self.is_end_lost, self.shortened = opened
         self._use_last_file()
 
     @classmethod
@@ -318,10 +322,11 @@ class ConsumeQueue:
         offset, size, _ = self.unit(self.max_offset - 1)
         return offset + size if size != FILLER_SIZE else 0
 
-    def may_have_lost_page(self) -> bool:
-        """Whether the queue ends at a page's begin, where it would end if a disk has lost its last page."""
+    def may_have_lost_end(self) -> bool:
+        """Whether its last file was too short, or the queue ends at a page's begin, where it would end if a
+        disk has lost its last page."""
         at = self._end_position % self.file_bytes
-        return bool(self._files) and (not at or -at % PAGE_BYTES < self.unit_bytes)
+        return self.is_end_lost or bool(self._files and (not at or -at % PAGE_BYTES < self.unit_bytes))
 
     def end_before(self, log_offset: int) -> int:
         """Returns the next queue offset as it was when the CommitLog ended at log_offset."""

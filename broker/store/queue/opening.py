@@ -1,16 +1,21 @@
 """Opens the files of a queue at a start, and finds which of its units are lost.
 
-A lost file in the middle is replaced by a sparse one, whose units were never written. So each unit is where
-its number says, and to read a lost one is an error of that read only.
+A lost file in the middle is replaced by a sparse one, whose units were never written, and a file that has
+lost its end gets its size again. So each unit is where its number says, and to read a lost one is an error of
+that read only.
 """
 
+import logging
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.store.log.file_sizes import FileKind, sized_files
 from broker.store.log.mapped_file import MappedFile, file_name
+
+logger = logging.getLogger(__name__)
 
 NEW_FILE: Final = "lost.new"
 PAGE_BYTES: Final = 4_096
@@ -22,18 +27,36 @@ FILLER_SIZE: Final = 2147483647
 _PLACE = struct.Struct(">qi")
 
 
-def open_files(directory: Path, kind: FileKind, has_units: Callable[[MappedFile], bool]) -> list[MappedFile]:
-    """Opens all files that have a unit; if none has, the first file. StoreError, before anything is changed:
-    the size does not fit, or a file has a name that none can have."""
+class OpenedFiles(NamedTuple):
+    """is_end_lost: the last file that has units, or one behind it, was too short. shortened: the files that
+    had some bytes, and too few."""
+
+    files: list[MappedFile]
+    is_end_lost: bool
+    shortened: list[Path]
+
+
+def open_files(directory: Path, kind: FileKind, has_units: Callable[[MappedFile], bool]) -> OpenedFiles:
+    """Opens all files that have a unit; if none has, the first file. To be called when the size fits all
+    queues of the store. StoreError, before anything is changed: a file has more bytes, or a name that none
+    can have."""
     found = sized_files(directory)
-    kind.check([found], how_to_repair(directory))
-    for file in found:
+    kind.check([found], how_to_repair(directory), is_size_sure=True)
+    short = [file for file in found if file.size < kind.file_bytes]
+    for file in short:
         if not file.size:  # a power cut or a kill came between its name and its size
             file.path.unlink()
+        elif rest := file.size % kind.unit_bytes:  # with zeros behind it, it might pass for a unit
+            os.truncate(file.path, file.size - rest)
     files = [MappedFile(file.path, file.start, kind.file_bytes, allocate=False) for file in kind.used(found)]
     while len(files) > 1 and not has_units(files[-1]):
         files.pop().delete()
-    return list(_without_gaps(directory, files))
+    is_end_lost = bool(short) and (not files or short[-1].start >= files[-1].start_offset)
+    shortened = [file.path for file in short if file.size]
+    if shortened:
+        text = "%s has lost its end, at %d of %d bytes: its entries are made again from the log"
+        logger.error(text, shortened[0], next(file.size for file in short if file.size), kind.file_bytes)
+    return OpenedFiles(list(_without_gaps(directory, files)), is_end_lost, shortened)
 
 
 def _without_gaps(directory: Path, files: list[MappedFile]) -> Iterator[MappedFile]:

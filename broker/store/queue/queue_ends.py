@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "queueEnds"
 NO_OFFSET: Final = sys.maxsize
+ZEROS_AT_END: Final = 8
+"""Bytes that no record begins with, so the log was never written there."""
 Row = tuple[str, int, int]
 """Topic, queueId, end."""
 
@@ -105,10 +107,22 @@ def _body_of(line: bytes) -> bytes | None:
     return body if crc == b"%08x" % zlib.crc32(body) else None
 
 
-def rebuild_from(log: CommitLog, queues: Collection[ConsumeQueue], found: QueueEnds, *, crashed: bool) -> int:
+def rebuild_from(
+    log: CommitLog, queues: Collection[ConsumeQueue], found: QueueEnds | None, *, crashed: bool
+) -> int:
     """Returns the CommitLog offset from which entries have to be made again, and cuts off last entries that
-    name bytes behind the log; the log's end: none is lost. crashed: entries were added since."""
-    start = log.max_offset
+    name bytes behind the log; the log's end: none is lost. found: None if it is not known where the queues
+    ended. crashed: entries were added since."""
+    if found is None:
+        starts = [_end_of_last(log, queue) for queue in queues if queue.is_end_lost]
+    else:
+        starts = [*_lost_since(log, queues, found, crashed=crashed)]
+    return min([log.max_offset, *starts])
+
+
+def _lost_since(
+    log: CommitLog, queues: Collection[ConsumeQueue], found: QueueEnds, *, crashed: bool
+) -> Iterator[int]:
     ends = {(topic, queue_id): end for topic, queue_id, end in found.ends}
     for queue in queues:
         end = ends.pop((queue.topic, queue.queue_id), 0)
@@ -118,16 +132,25 @@ def rebuild_from(log: CommitLog, queues: Collection[ConsumeQueue], found: QueueE
             where = f"{queue.topic}/{queue.queue_id}"
             text = "the ConsumeQueue %s ends at %d instead of %d: its entries are made again from the log"
             logger.error(text, where, queue.max_offset, end)
-            start = min(start, max(queue.log_end_offset(), log.min_offset))
-        elif crashed and queue.may_have_lost_page():
-            start = min(start, max(found.offset, log.min_offset))
+            yield _end_of_last(log, queue)
+        elif crashed and queue.may_have_lost_end():
+            yield max(found.offset, log.min_offset)
     for (topic, queue_id), end in ends.items():
         if end:
             logger.error("the ConsumeQueue %s/%d is lost: it is made again from the log", topic, queue_id)
-            start = log.min_offset
+            yield log.min_offset
     there = {(queue.topic, queue.queue_id) for queue in queues if queue.max_offset}
     for topic, queue_id in found.new:
         if (topic, queue_id) not in there:
             logger.error("the new ConsumeQueue %s/%d is lost: it is made again from the log", topic, queue_id)
-            start = min(start, max(found.offset, log.min_offset))
-    return start
+            yield max(found.offset, log.min_offset)
+
+
+def _end_of_last(log: CommitLog, queue: ConsumeQueue) -> int:
+    """Returns where the record of its last entry ends, behind which the records of its lost ones are. If that
+    entry is damaged as well, no record need begin there: then the log's min_offset."""
+    end = queue.log_end_offset()
+    is_boundary = log.min_offset <= end <= log.max_offset and (
+        log.is_record_start(end) or not any(log.view(end, ZEROS_AT_END))
+    )
+    return end if is_boundary else log.min_offset

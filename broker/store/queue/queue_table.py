@@ -92,6 +92,8 @@ class QueueTable:
         self.woken: list[ConsumeQueue] = []
         """Queues with waiters that got a unit since the last wake()."""
         self.waiter_count = 0
+        self.has_lost_entries = False
+        """Whether the start has found lost files, or files without their ends: the scrub begins anew."""
         self._failures = RateLimitedLogger(log, level=logging.ERROR)
 
     def load(self, log_min_offset: int) -> None:
@@ -186,7 +188,9 @@ class QueueTable:
         """Logs which queues have files without units in front of their last one. To be called when the units
         that a crash has left unwritten are cut."""
         for queue in self.each():
+            self.has_lost_entries |= bool(queue.shortened)
             if paths := queue.lost_files():
+                self.has_lost_entries = True
                 where, count = f"{queue.topic}/{queue.queue_id}", len(paths)
                 text = "the ConsumeQueue %s has lost %d files, from %s on: consumers get an error; %s"
                 log.error(text, where, count, paths[0], how_to_repair(queue.directory))

@@ -18,7 +18,8 @@ from broker.store.log.mapped_file import StoreError, lock_directory
 from keelmq.remoting.operations.broker_metadata import SubscriptionGroupConfig
 from keelmq.runtime.config import ConfigError
 from tests.support.ports import free_port
-from tests.support.store_parts import open_store, put, put_many
+from tests.support.server_parts import until
+from tests.support.store_parts import bodies, open_store, put, put_many
 from tests.unit.broker.app.test_broker_app import config
 
 LOG_BYTES, QUEUE_BYTES = 65_536, 2_000
@@ -90,6 +91,11 @@ KINDS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {},
         "no size fits all files (3 of 2000 bytes, 1 of 6000000 bytes): stop the broker and run "
         "keelmq repair --store STORE --queues --queue-file-bytes 2000",
+    ),
+    "larger queue files asked for, and one has lost its end": (
+        lambda root: os.truncate(queue(root, 1), 501),
+        {"mapped_file_size_consume_queue": 6_000_000},
+        "set mappedFileSizeConsumeQueue=2000",
     ),
     "a log file that continues none": (
         lambda root: shutil.copy(log_file(root), root / "commitlog" / f"{5 * LOG_BYTES:020d}"),
@@ -242,6 +248,28 @@ async def test_a_start_that_nothing_refuses(tmp_path: Path) -> None:
     assert start_refusal(config(tmp_path)) is None
     async with Broker(config(tmp_path)) as broker:
         assert broker.store.max_queue_offset("TopicA", 0) == 3
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("cut", [{(0, 0): 501}, {(0, 1): 1_980, (0, 2): 999}, {(0, 2): 40}, {(1, 0): 1_000}])
+async def test_a_start_with_queue_files_that_have_lost_their_ends(
+    tmp_path: Path, cut: dict[tuple[int, int], int], is_clean: bool
+) -> None:
+    """Lone ones, the first, the last and one between, by (queueId, number); doctor does not complain either.
+    The scrub of the broker makes the entries in the middle again."""
+    root = tmp_path / "store"
+    filled(root)
+    if not is_clean:
+        (root / "abort").write_text("keelmq 1")
+    for (queue_id, number), size in cut.items():
+        os.truncate(root / "consumequeue" / "TopicA" / str(queue_id) / f"{number * QUEUE_BYTES:020d}", size)
+    assert start_refusal(config(tmp_path)) is None
+    async with Broker(config(tmp_path, scrub_bytes_per_second=1 << 30)) as broker:
+        store = broker.store
+        assert [store.max_queue_offset("TopicA", queue_id) for queue_id in (0, 1)] == [250, 1]
+        await until(lambda: broker.scrub.rounds > 0)
+        assert bodies(store) == [b"message %d" % number for number in range(250)]
+        assert bodies(store, 1) == [b"body"] and not store.damage
 
 
 async def test_a_lost_directory_of_tables_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

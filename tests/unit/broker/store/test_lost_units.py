@@ -166,13 +166,6 @@ def test_an_empty_file_is_a_lost_one(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_short_file_is_named_with_its_repair(tmp_path: Path) -> None:
-    filled(tmp_path)
-    queue_file(tmp_path, 1).write_bytes(bytes(20))
-    with pytest.raises(StoreError, match=rf"has 20 bytes, .* says {QUEUE_FILE_BYTES}: .* keelmq repair"):
-        open_store(tmp_path)
-
-
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_lost_file_of_batches(tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     store = open_batches(tmp_path)
