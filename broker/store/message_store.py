@@ -199,6 +199,7 @@ class MessageStore(DispatchingStore):
         """Loads the checkpoint and the damage, and notes whether files of the log end in front of the
         checkpoint; then their sizes may change."""
         self._flusher.load()
+        self._flusher.checkpoint.file_sizes = self.config.file_sizes
         self.damage.load()
         if last_exit.is_checkpoint_durable:
             confirmed = self._flusher.checkpoint.confirm_offset

@@ -8,6 +8,7 @@ import msgspec
 from broker.message.delay_levels import DelayLevels
 from broker.message.record import topic_bytes
 from broker.store.index.message_index import ENTRIES_DEFAULT, SLOTS_DEFAULT
+from broker.store.log.checkpoint import FileSizes
 from broker.store.queue.batch_queue import BATCH_FILE_BYTES
 from broker.store.queue.consume_queue import UNIT_BYTES
 
@@ -49,3 +50,10 @@ class StoreConfig(msgspec.Struct, frozen=True):
     index_slots: int = SLOTS_DEFAULT
     index_entries: int = ENTRIES_DEFAULT
     delay_levels: DelayLevels = msgspec.field(default_factory=DelayLevels)
+
+    @property
+    def file_sizes(self) -> FileSizes:
+        """As a checkpoint has them."""
+        return FileSizes(
+            self.commit_log_file_bytes, self.consume_queue_file_bytes, self.batch_queue_file_bytes
+        )

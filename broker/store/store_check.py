@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from broker.store.log.checkpoint import read_file_sizes
 from broker.store.log.commit_log import HOW_TO_MEND_LOG, log_file_kind
 from broker.store.log.file_sizes import FileKind, SizedFile, sized_files
 from broker.store.log.mapped_file import StoreError, is_locked
@@ -33,9 +34,12 @@ def check_store(config: StoreConfig) -> None:
         raise StoreError(f"{root} is in use by another broker process (lock file held)")
     log_files = sized_files(log_path)
     kind = log_file_kind(config.commit_log_file_bytes)
-    kind.check([log_files], HOW_TO_MEND_LOG)
-    _check_queues(root / "consumequeue", ConsumeQueue.file_kind(config.consume_queue_file_bytes))
-    _check_queues(root / "batchconsumequeue", BatchQueue.file_kind(config.batch_queue_file_bytes))
+    known = read_file_sizes(root / "checkpoint")
+    kind.check([log_files], HOW_TO_MEND_LOG, is_size_sure=known.log == kind.file_bytes)
+    queue_kind = ConsumeQueue.file_kind(config.consume_queue_file_bytes)
+    batch_kind = BatchQueue.file_kind(config.batch_queue_file_bytes)
+    _check_queues(root / "consumequeue", queue_kind, known.queue)
+    _check_queues(root / "batchconsumequeue", batch_kind, known.batch_queue)
     for path in (*_small_files(root), *(file.path for file in log_files)):
         _check_access(path)
     used = kind.used(log_files)
@@ -52,7 +56,7 @@ def check_room(directory: Path, needed: int) -> None:
         )
 
 
-def _check_queues(base: Path, kind: FileKind) -> None:
+def _check_queues(base: Path, kind: FileKind, known_bytes: int) -> None:
     files = list[list[SizedFile]]()
     for queue in queue_directories(base):
         if not _is_ours(queue.status, 0o300):
@@ -65,6 +69,7 @@ def _check_queues(base: Path, kind: FileKind) -> None:
     kind.check(
         files,
         f"stop the broker and run keelmq repair --store {base.parent} --queues {option} {kind.file_bytes}",
+        is_size_sure=known_bytes == kind.file_bytes,
     )
 
 

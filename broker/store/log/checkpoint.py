@@ -3,11 +3,13 @@
     0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp
     24 masterFlushedOffset | 32 confirmPhyOffset
     40 "KSUM" | 44 CRC-32 of the 40 bytes in front of it
+    48 mappedFileSizeCommitLog | 56 mappedFileSizeConsumeQueue | 64 mapperFileSizeBatchConsumeQueue
+    72 "KSIZ" | 76 CRC-32 of the 24 bytes in front of it
 
-RocketMQ neither reads nor writes the last two. A page without "KSUM" is taken as it is. One whose checksum
-does not match is damaged, or RocketMQ has written it since: no value of it is used, and a start after a crash
-scans the whole log. Source: RocketMQ 5.3.3 StoreCheckpoint (4.9 writes only the first three; missing values
-read as 0).
+RocketMQ neither reads nor writes the last two lines. A page without "KSUM" is taken as it is. One whose
+checksum does not match is damaged, or RocketMQ has written it since: no value of it is used, and a start
+after a crash scans the whole log. Source: RocketMQ 5.3.3 StoreCheckpoint (4.9 writes only the first three;
+missing values read as 0).
 """
 
 import logging
@@ -15,7 +17,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +27,19 @@ PAGE_BYTES: Final = 4096
 _VALUES = struct.Struct(">qqqqq")
 _SUM = struct.Struct(">4sI")
 _MARK: Final = b"KSUM"
+_SIZES: Final = struct.Struct(">qqq")
+_SIZES_MARK: Final = b"KSIZ"
+_SIZES_AT: Final = _VALUES.size + _SUM.size
 _SAFETY_MS: Final = 3000
+
+
+class FileSizes(NamedTuple):
+    """Bytes of each file of the log, of ConsumeQueues and of BatchQueues, as the broker that ran last was
+    configured; 0: not known."""
+
+    log: int = 0
+    queue: int = 0
+    batch_queue: int = 0
 
 
 class StoreCheckpoint(msgspec.Struct):
@@ -37,6 +51,7 @@ class StoreCheckpoint(msgspec.Struct):
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    file_sizes: FileSizes = FileSizes()
 
     def min_timestamp(self) -> int:
         """Records that were stored before this time (ms) are durable in the log and in the queues."""
@@ -52,7 +67,29 @@ def read_checkpoint(path: Path) -> StoreCheckpoint:
     if fault := _fault(raw):
         logger.error("%s: %s: it is not used; after a crash the whole log is scanned", path, fault)
         return StoreCheckpoint()
-    return StoreCheckpoint(*_VALUES.unpack_from(raw)) if raw else StoreCheckpoint()
+    found = StoreCheckpoint(*_VALUES.unpack_from(raw)) if raw else StoreCheckpoint()
+    found.file_sizes = _sizes_in(raw)
+    return found
+
+
+def read_file_sizes(path: Path) -> FileSizes:
+    """Returns the sizes in the file, which are not known if it is damaged. Logs nothing."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return FileSizes()
+    return FileSizes() if _fault(raw) else _sizes_in(raw)
+
+
+def _sizes_in(raw: bytes) -> FileSizes:
+    """Returns the sizes. If RocketMQ has written the page, the checksum of the values does not match."""
+    sizes = raw[_SIZES_AT : _SIZES_AT + _SIZES.size]
+    has_sum = raw[_VALUES.size : _VALUES.size + len(_MARK)] == _MARK
+    if not has_sum or raw[_SIZES_AT + _SIZES.size :][: _SUM.size] != _SUM.pack(
+        _SIZES_MARK, zlib.crc32(sizes)
+    ):
+        return FileSizes()
+    return FileSizes(*_SIZES.unpack(sizes))
 
 
 def _fault(raw: bytes) -> str:
@@ -76,7 +113,8 @@ def write_checkpoint(path: Path, checkpoint: StoreCheckpoint) -> None:
                           checkpoint.index_msg_timestamp, checkpoint.master_flushed_offset,
                           checkpoint.confirm_offset)
     # fmt: on
-    values += _SUM.pack(_MARK, zlib.crc32(values))
+    sizes = _SIZES.pack(*checkpoint.file_sizes)
+    values += _SUM.pack(_MARK, zlib.crc32(values)) + sizes + _SUM.pack(_SIZES_MARK, zlib.crc32(sizes))
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if os.fstat(fd).st_size < PAGE_BYTES:

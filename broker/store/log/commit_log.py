@@ -82,10 +82,11 @@ class CommitLog(CuttableLog):
 
     def load(self) -> None:
         """Opens the files. Every file counts as full until the store's recovery has truncated the log.
-        StoreError, before a file is changed: a size or a name does not fit."""
+        To be called when the size fits, see check_store(). StoreError, before a file is changed: a file has
+        more bytes, or fewer in front of another, or a wrong name."""
         self.directory.mkdir(parents=True, exist_ok=True)
         kind, found = log_file_kind(self.file_bytes), sized_files(self.directory)
-        kind.check([found], HOW_TO_MEND_LOG)
+        kind.check([found], HOW_TO_MEND_LOG, is_size_sure=True)
         self.allocator.clear()
         used = kind.used(found)
         for file in reversed(found[len(used) :]):  # crash while the file was created

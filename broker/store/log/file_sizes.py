@@ -6,8 +6,9 @@ cut or a restore ends behind its last record. So a short file that is alone in i
 size says if it ends in bytes that nobody has written, and, of the log, has whole sectors.
 
 A file of a queue may also have lost its end, since its entries are made again from the log. No size is one
-that ends within an entry. Any other short file has lost its end if another file proves the size, see
-FileKind.is_proved(); otherwise the configured size may be the wrong one.
+that ends within an entry. Any other short file has lost its end if the size is known to be right: the broker
+that ran last had it, or another file proves it, see FileKind.is_proved(). Otherwise the configured size may
+be the wrong one.
 """
 
 import os
@@ -96,13 +97,14 @@ class FileKind:
         self, files: Sequence[SizedFile], file_bytes: int, *, is_proved: bool = False
     ) -> SizedFile | None:
         """Returns the first of the used files of one directory that cannot be one of `file_bytes`. is_proved:
-        the files have this size, so a shorter one of a queue has lost its end."""
+        the files have this size, so a shorter one of a queue, or the only one of the log, has lost its
+        end."""
         for file in files:
             if file.size > file_bytes or file.start % file_bytes:
                 return file
             if file.size == file_bytes or (self._has_gaps and (is_proved or file.size % self.unit_bytes)):
                 continue
-            if file is not files[-1] or (len(files) == 1 and self._is_whole(file)):
+            if file is not files[-1] or (len(files) == 1 and not is_proved and self._is_whole(file)):
                 return file
         return None
 
@@ -126,8 +128,8 @@ class FileKind:
         self, directories: Iterable[Sequence[SizedFile]], how_to_mend: str, *, is_size_sure: bool = False
     ) -> None:
         """Raises StoreError if the configured size does not fit all files, with the size that does.
-        directories: all of the store; is_size_sure: or only some, of a store that a check of all of them has
-        passed. how_to_mend: what to do if no size does."""
+        directories: all of the store; or some, of a store that a check of all has passed. is_size_sure: it
+        has, or the broker that ran last had this size. how_to_mend: what to do if no size does."""
         found = [self.used(files) for files in directories]
         counts = Counter(file.size for files in found for file in files)
         is_proved = is_size_sure or self.is_proved(self.file_bytes, counts)

@@ -2,9 +2,9 @@
 
 Only one replica of the group may have damage that is not healed: `Ledger.allowed` says which. Damage of the
 log lies where every replica has confirmed the bytes, so that the others have sound copies; it is healed when
-the file has its former bytes again. Other files may be rebuilt with other bytes: the check of all files at
-the end judges them. The identity of a replica (.broker.meta), the votes of controllers, locks, telemetry and
-logs of programs are never touched.
+the file has its former bytes again, and so are the entries of confirmed records in a ConsumeQueue. Other
+files may be rebuilt with other bytes: the check of all files at the end judges them. The identity of a
+replica (.broker.meta), the votes of controllers, locks, telemetry and logs of programs are never touched.
 """
 
 import os
@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from broker.backup.log_records import HEADER_BYTES, records_in
+from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from cli.lab.chaos.history import Damage
 
 PAGE_BYTES: Final = 4_096
 RECORDS_LOOKED_AT: Final = 2_000
+PAGE_SHARE: Final = 0.5
 LOG = "commitlog"
+QUEUES: Final = "consumequeue"
 DERIVED: Final = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "epochFileCheckpoint", "config")
 """What `lose` and `truncate` may take, below storePathRootDir, beside (truncate only) files of the log."""
 COVERED: Final = ((0, 12), (28, 36))
@@ -30,7 +33,7 @@ body, what a checksum or the form of a record covers."""
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """A change of a file of the log. before: the bytes that it had from `start` on."""
+    """A change of a file of the log, or of a ConsumeQueue. before: the bytes that it had from `start` on."""
 
     program: str
     path: Path
@@ -71,7 +74,7 @@ class Ledger:
         self.wounds.append(replace(wound, before=bytes(before)))
 
     def open_of(self, program: str) -> list[Wound]:
-        """Returns the damage of a replica's log that is still there."""
+        """Returns the damage of a replica's log and ConsumeQueues that is still there."""
         return [wound for wound in self.wounds if wound.program == program and wound.is_open]
 
     def allowed(self, programs: Sequence[str]) -> str | None:
@@ -123,8 +126,8 @@ class Surgeon:
         return self._write("zero", path, self._dice.choice(used) * PAGE_BYTES, bytes(PAGE_BYTES))
 
     def _truncate(self) -> Damage | None:
-        """A file loses its end. With another file of the log than its last one, the start would be refused,
-        and an operator asked."""
+        """A file loses its end, half the time where a page begins, as file systems do it. With another file
+        of the log than its last one, the start would be refused, and an operator asked."""
         names = [path for path in (self._store / LOG).glob("*") if path.name.isdecimal()]
         logs = [path for path in names if path == max(names) and int(path.name) < self._end]
         path = self._one_of([*self._derived(), *logs])
@@ -132,9 +135,12 @@ class Surgeon:
             return None
         size = path.stat().st_size
         start = self._dice.randrange(size)
+        if self._dice.random() < PAGE_SHARE:
+            start -= start % PAGE_BYTES
         if path.parent.name == LOG:
             before = _bytes_at(path, start, max(0, min(size, self._end - int(path.name)) - start))
             self._ledger.add(Wound(self._program, path, start, before, "truncate"))
+        self._note_entries("truncate", path, start)
         with same_time(path):
             os.truncate(path, start)
         return self._damage("truncate", path, start, size - start)
@@ -145,8 +151,23 @@ class Surgeon:
         if path is None:
             return None
         size = path.stat().st_size
+        self._note_entries("lose", path, 0)
         path.unlink()
         return self._damage("lose", path, 0, size)
+
+    def _note_entries(self, kind: str, path: Path, start: int) -> None:
+        """The entries that a file of a ConsumeQueue loses from byte `start` on must come back with the bytes
+        that they had. One that loses a part is lost as a whole."""
+        if path.relative_to(self._store).parts[0] != QUEUES:
+            return
+        first = start // UNIT_BYTES * UNIT_BYTES
+        raw = _bytes_at(path, first, path.stat().st_size - first).rstrip(b"\0")
+        raw = raw.ljust(-(-len(raw) // UNIT_BYTES) * UNIT_BYTES, b"\0")
+        units = enumerate(UNIT.iter_unpack(raw), start=1)
+        confirmed = [number for number, (offset, size, _) in units if size > 0 and offset + size <= self._end]
+        if confirmed:
+            before = raw[: confirmed[-1] * UNIT_BYTES]
+            self._ledger.add(Wound(self._program, path, first, before, kind))
 
     # -- where -------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
 SEEDS = 1_000_000
 QUEUES = 4
 LOG_FILE_BYTES = 1 << 20
+QUEUE_FILE_BYTES = 200_000
 """Small, for a new file every few seconds: faults coincide with the change of files, full disks are
 noticed."""
 NAME_SERVERS, BROKERS = 3, 3
@@ -366,5 +367,6 @@ def broker_settings(options: ChaosOptions) -> dict[str, str]:
         "minInSyncReplicas": str(options.min_in_sync),
         "flushDiskType": "SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
         "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
+        "mappedFileSizeConsumeQueue": str(QUEUE_FILE_BYTES),
         "cleanFileForciblyEnable": "false",
     }

@@ -115,3 +115,10 @@ def test_the_log_has_no_short_file_in_front_of_another(tmp_path: Path) -> None:
         tmp_path / "a", kind, [{0: 4_096, 4_096: 4_095, 8_192: 4_096}], is_full=True
     )
     assert refusal(tmp_path / "b", kind, [{0: 4_096, 4_096: 4_095}], is_full=True) == ""
+
+
+def test_a_size_that_ran_last_needs_no_other_proof(tmp_path: Path) -> None:
+    kind = log_file_kind(4_096)
+    assert "=1024" in refusal(tmp_path / "a", kind, [{0: 1_024}], is_full=False)
+    assert refusal(tmp_path / "b", kind, [{0: 1_024}], is_full=False, sure=True) == ""
+    assert refusal(tmp_path / "c", kind, [{0: 1_024}, {0: 4_097}], is_full=False, sure=True)

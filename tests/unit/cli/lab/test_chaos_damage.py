@@ -11,6 +11,7 @@ import pytest
 from broker.backup.log_records import records_in
 from broker.backup.offline_check import StoreCheck, check_stopped
 from broker.store.offline import offline_store
+from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 from broker.store.settings import NamedTopic, StoreConfig
 from cli.lab.chaos.bursts import runs_of
 from cli.lab.chaos.damage import DERIVED, Ledger, Surgeon
@@ -163,6 +164,33 @@ def test_a_cut_log_file_is_open_until_it_has_its_end_again(whole: tuple[Path, in
     assert ledger.open_of("broker-1")
     (store / damage.file).write_bytes(before[damage.file])
     assert not ledger.open_of("broker-1")
+
+
+@pytest.mark.parametrize("kind", ["truncate", "lose"])
+def test_lost_entries_are_open_until_they_are_there_again(
+    whole: tuple[Path, int], tmp_path: Path, kind: str
+) -> None:
+    """Those of records that all replicas have confirmed."""
+    seen = 0
+    for seed in range(24):
+        for end in (whole[1], whole[1] // 2, 0):
+            store, ledger = Path(shutil.copytree(whole[0], tmp_path / f"{seed}-{end}")), Ledger()
+            damage = surgeon(ledger, seed, store, end).strike(kind)
+            if damage is None or not damage.file.startswith("consumequeue/"):
+                continue
+            before = (whole[0] / damage.file).read_bytes()
+            lost = [*UNIT.iter_unpack(before)][damage.start // UNIT_BYTES :]
+            confirmed = [unit for unit in lost if unit[1] and sum(unit[:2]) <= end]
+            assert len(ledger.open_of("broker-1")) == (1 if confirmed else 0)
+            first = damage.start // UNIT_BYTES * UNIT_BYTES
+            back = before[: first + len(confirmed) * UNIT_BYTES].ljust(len(before), b"\0")
+            (store / damage.file).write_bytes(back)
+            assert not ledger.open_of("broker-1"), "later ones were not confirmed"
+            if confirmed:
+                (store / damage.file).write_bytes(before[: first + 15].ljust(len(before), b"\0"))
+                assert ledger.open_of("broker-1"), "a part of the first one is not there"
+                seen += 1
+    assert seen > 0
 
 
 def test_records_end_at_the_first_byte_that_is_none(whole: tuple[Path, int]) -> None:
