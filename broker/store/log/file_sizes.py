@@ -29,6 +29,16 @@ LOST_FILES_MAX: Final = 10_000
 """Between two files of a queue: more are the sign of a file with a wrong name."""
 
 
+_WITHOUT_IT: Final = (
+    "the broker then serves the rest of the log, and copies these messages from a replica that has them"
+)
+
+
+def _is_most_common(file_bytes: int, counts: Mapping[int, int]) -> bool:
+    """Whether a file has this size, and no other size is more common."""
+    return 0 < counts.get(file_bytes, 0) == max(counts.values(), default=0)
+
+
 class SizedFile:
     """A file of the log or of a queue. start: the offset in its name; size: its bytes."""
 
@@ -111,7 +121,7 @@ class FileKind:
     def is_proved(self, file_bytes: int, counts: Mapping[int, int]) -> bool:
         """Whether files of queues have this size: at least one has it, and no other size is more common.
         counts: of the files of all directories, by size."""
-        return self._has_gaps and 0 < counts.get(file_bytes, 0) == max(counts.values(), default=0)
+        return self._has_gaps and _is_most_common(file_bytes, counts)
 
     def _is_whole(self, file: SizedFile) -> bool:
         return file.size % self._whole_bytes == 0 and file.has_empty_end(self._end_bytes)
@@ -137,6 +147,12 @@ class FileKind:
         wrong = next((file for file in misfits if file is not None), None)
         if wrong is not None and wrong.size == self.file_bytes:
             raise StoreError(f"{wrong.path} does not continue the files in front of it: {how_to_mend}")
+        if (
+            wrong is not None
+            and not self._has_gaps
+            and self._has_lost_end(wrong, found, counts, is_size_sure)
+        ):
+            raise StoreError(self._lost_end(wrong))
         if wrong is not None:
             raise StoreError(
                 f"{wrong.path} has {wrong.size} bytes, {self.setting} says {self.file_bytes}: "
@@ -145,6 +161,31 @@ class FileKind:
         for files in found:
             if pair := self.out_of_place(files):
                 raise StoreError(self._missing(*pair, how_to_mend))
+
+    def _has_lost_end(
+        self,
+        wrong: SizedFile,
+        directories: Sequence[Sequence[SizedFile]],
+        counts: Mapping[int, int],
+        is_size_sure: bool,
+    ) -> bool:
+        """Whether the file is too short, and so would be with every size that may be right."""
+        is_large = any(file.size > self.file_bytes for files in directories for file in files)
+        return (
+            not is_large
+            and wrong.size < self.file_bytes
+            and (is_size_sure or _is_most_common(self.file_bytes, counts))
+        )
+
+    def _lost_end(self, file: SizedFile) -> str:
+        """Returns what to do with a file of the log that has lost its end, and is not the last one."""
+        end = file.start + self.file_bytes
+        return (
+            f"{file.path} has {file.size} of {self.file_bytes} bytes: it has lost its end, after a power"
+            f" failure or a fault of the disk. The messages at {file.end}..{end} were there. Restore it from"
+            f" a copy of this store. If there is none, give it its size (truncate -s {self.file_bytes}"
+            f" {file.path}): {_WITHOUT_IT}"
+        )
 
     def _missing(self, before: SizedFile, file: SizedFile, how_to_mend: str) -> str:
         """Returns which files are missing between the two, and what to do."""
@@ -162,8 +203,7 @@ class FileKind:
         return (
             f"{text}the messages at {begin}..{file.start} were there. Restore {each} from a copy of this "
             f"store. If there is none, make {each} anew from zeros (truncate -s {self.file_bytes} {missing})"
-            ": the broker then serves the rest of the log, and copies these messages from a replica that "
-            "has them"
+            f": {_WITHOUT_IT}"
         )
 
     def _advice(

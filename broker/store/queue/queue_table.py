@@ -192,7 +192,10 @@ class QueueTable:
             if paths := queue.lost_files():
                 self.has_lost_entries = True
                 where, count = f"{queue.topic}/{queue.queue_id}", len(paths)
-                text = "the ConsumeQueue %s has lost %d files, from %s on: consumers get an error; %s"
+                text = (
+                    "the ConsumeQueue %s has lost %d files, from %s on: consumers get an error until the"
+                    " scrub has made their entries again; if it is off (scrubBytesPerSecond=0), %s"
+                )
                 log.error(text, where, count, paths[0], how_to_repair(queue.directory))
 
     # -- retention ---------------------------------------------------------------------------------------

@@ -108,13 +108,17 @@ def test_when_the_store_has_passed_one_queue_passes(tmp_path: Path) -> None:
     assert "MEND" in refusal(tmp_path / "d", kind, [{0: SIZE, 1_020: OTHER}], is_full=False, sure=True)
 
 
-def test_the_log_has_no_short_file_in_front_of_another(tmp_path: Path) -> None:
-    """Its bytes are nowhere else in this store."""
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_log_has_no_short_file_in_front_of_another(tmp_path: Path, sure: bool) -> None:
+    """Its bytes are nowhere else in this store; and no setting is wrong, if another file tells the size."""
     kind = log_file_kind(4_096)
-    assert "no size fits" in refusal(
-        tmp_path / "a", kind, [{0: 4_096, 4_096: 4_095, 8_192: 4_096}], is_full=True
-    )
-    assert refusal(tmp_path / "b", kind, [{0: 4_096, 4_096: 4_095}], is_full=True) == ""
+    short: Sizes = {0: 4_096, 4_096: 4_095, 8_192: 4_096}
+    assert "has 4095 of 4096 bytes" in refusal(tmp_path / "a", kind, [short], is_full=True, sure=sure)
+    assert refusal(tmp_path / "b", kind, [{0: 4_096, 4_096: 4_095}], is_full=True, sure=sure) == ""
+    other: Sizes = {0: 2_048, 2_048: 2_048, 4_096: 4_096}
+    assert "no size fits" in refusal(tmp_path / "c", kind, [other], is_full=True)
+    large: Sizes = {0: 2_048, 4_096: 4_096, 8_192: 4_097}
+    assert "no size fits" in refusal(tmp_path / "d", kind, [large], is_full=True, sure=sure)
 
 
 def test_a_size_that_ran_last_needs_no_other_proof(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files of the CommitLog that are missing: the start names them, and what it says to do works."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from broker.store.log.mapped_file import StoreError, file_name
 from broker.store.message_store import MessageStore
 from broker.store.whole_reading import DamagedRecordError
+from tests.support.file_damage import content_of
 from tests.support.store_parts import crash, open_store, put, records_in
 
 FILE_BYTES = 4_096
@@ -66,6 +68,31 @@ def test_a_missing_file_is_named_and_zeros_in_its_place_bring_back_the_rest(
     whole = {number for number, offset in enumerate(offsets) if offset // FILE_BYTES not in lost}
     assert 0 < len(whole) < COUNT and readable(store) == whole
     assert store.damage, "a read, or the scan of a start, has found it: it is healed from a replica"
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("size", [1, 1_000, 1_024, FILE_BYTES - 600])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_short_file_is_named_and_serves_its_rest_when_it_has_its_size(
+    tmp_path: Path, number: int, size: int, clean: bool
+) -> None:
+    offsets = filled(tmp_path, clean=clean)
+    os.truncate(log_file(tmp_path, number), size)
+    before = content_of(tmp_path)
+    with pytest.raises(StoreError) as refused:
+        open_store(tmp_path, commit_log_file_bytes=FILE_BYTES)
+    assert content_of(tmp_path) == before
+    text, begin = str(refused.value), number * FILE_BYTES
+    assert f"{log_file(tmp_path, number)} has {size} of {FILE_BYTES} bytes" in text
+    assert f"{begin + size}..{begin + FILE_BYTES} were there" in text
+    command = text.partition("(truncate")[2].partition(")")[0].split()
+    subprocess.run(["truncate", *command], check=True)
+    store = open_store(tmp_path, commit_log_file_bytes=FILE_BYTES)
+    ends, lost = [*offsets[1:], store.commit_log.max_offset], range(begin + size, begin + FILE_BYTES)
+    whole = {each for each, at in enumerate(offsets) if ends[each] <= lost.start or at >= lost.stop}
+    assert len(whole) < COUNT and readable(store) >= whole
+    assert store.damage and put(store)[2] == COUNT
     store.close()
 
 
