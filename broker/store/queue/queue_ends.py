@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "queueEnds"
 NO_OFFSET: Final = sys.maxsize
-ZEROS_AT_END: Final = 8
-"""Bytes that no record begins with, so the log was never written there."""
+ZEROS_AT_END: Final = 4_096
+"""With so many, the log was not written there; a header has some as well."""
 Row = tuple[str, int, int]
 """Topic, queueId, end."""
 

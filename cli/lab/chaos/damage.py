@@ -146,14 +146,21 @@ class Surgeon:
         return self._damage("truncate", path, start, size - start)
 
     def _lose(self) -> Damage | None:
-        """A file that can be made again from others, or from other replicas, is not there any more."""
-        path = self._one_of(list(self._derived()))
+        """A file that can be made again from others, or from other replicas, is not there any more. Nobody
+        would miss the first one of several of a queue, because retention deletes these."""
+        path = self._one_of([path for path in self._derived() if not self._is_first_of_several(path)])
         if path is None:
             return None
         size = path.stat().st_size
         self._note_entries("lose", path, 0)
         path.unlink()
         return self._damage("lose", path, 0, size)
+
+    def _is_first_of_several(self, path: Path) -> bool:
+        if path.relative_to(self._store).parts[0] != QUEUES:
+            return False
+        files = sorted(path.parent.iterdir())
+        return len(files) > 1 and path == files[0]
 
     def _note_entries(self, kind: str, path: Path, start: int) -> None:
         """The entries that a file of a ConsumeQueue loses from byte `start` on must come back with the bytes

@@ -12,7 +12,7 @@ from broker.store.log.mapped_file import StoreError
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import UNIT_BYTES
 from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
-from tests.support.file_damage import content_of, put_back, same_times, times_of
+from tests.support.file_damage import changed, content_of, put_back, same_times, times_of
 from tests.support.slices import share
 from tests.support.store_parts import QUEUE_FILE_BYTES, bodies, crash, open_store, put, put_many
 from tests.unit.broker.store.test_inner_batch import confirm, messages, open_batches, put_items
@@ -130,6 +130,25 @@ def test_a_part_of_an_entry_is_no_entry(tmp_path: Path) -> None:
         assert queue.unit(UNITS + 4)[1] > 300 and queue.unit(UNITS + 5) == (0, 0, 0)
         crash(store)
         put_back(tmp_path, files, times)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("has_ends", [True, False])
+async def test_the_last_entry_is_damaged_as_well(tmp_path: Path, has_ends: bool, clean: bool) -> None:
+    """Its record does not end where it says, and the log, which is not read from there on, is not damaged."""
+    filled(tmp_path, clean=clean, size=LARGE)
+    if not has_ends:
+        (tmp_path / ENDS_NAME).unlink()
+    path = queue_file(tmp_path, size=LARGE)
+    cut(path, 30 * UNIT_BYTES)
+    content = bytearray(path.read_bytes())
+    content[29 * UNIT_BYTES + 11] ^= 0x20  # of its size
+    changed(path, bytes(content))
+    store = open_store(tmp_path, consume_queue_file_bytes=LARGE)
+    assert not store.damage
+    assert store.queues.get("TopicA", 0).max_offset == COUNT and put(store)[2] == COUNT
+    await healed(store)
+    store.close()
 
 
 async def test_the_scrub_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -193,6 +193,22 @@ def test_lost_entries_are_open_until_they_are_there_again(
     assert seen > 0
 
 
+def test_the_first_of_several_files_of_a_queue_is_never_lost(whole: tuple[Path, int], store: Path) -> None:
+    """A start takes it for one that retention has deleted."""
+    lost = set[str]()
+    directory = store / "consumequeue" / "T" / "0"
+    for start in (20_000, 40_000):
+        shutil.copy(directory / f"{0:020d}", directory / f"{start:020d}")
+    for seed in range(300):
+        damage = surgeon(Ledger(), seed, store, whole[1]).strike("lose")
+        assert damage is not None
+        lost.add(damage.file)
+        source = whole[0] / damage.file
+        shutil.copy(source if source.exists() else directory / f"{0:020d}", store / damage.file)
+    assert f"consumequeue/T/0/{0:020d}" not in lost
+    assert {f"consumequeue/T/0/{40_000:020d}", f"consumequeue/T/1/{0:020d}"} <= lost
+
+
 def test_records_end_at_the_first_byte_that_is_none(whole: tuple[Path, int]) -> None:
     first = whole[0] / "commitlog" / f"{0:020d}"
     raw = bytearray(first.read_bytes())
