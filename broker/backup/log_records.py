@@ -1,10 +1,12 @@
-"""Where the messages are in the bytes of a file of the CommitLog, for tools that read files. Pure."""
+"""Where the messages are in the bytes of a file of the CommitLog, and which bytes of the log the entries of a
+ConsumeQueue name, for tools that read files. Opens none."""
 
 from collections.abc import Iterator
 
 from broker.message.record import HEADER_BYTES, parse
+from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
 
-__all__ = ["HEADER_BYTES", "records_in"]
+__all__ = ["HEADER_BYTES", "UNIT_BYTES", "record_ends", "records_in"]
 
 
 def records_in(raw: bytes, base: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -20,3 +22,9 @@ def records_in(raw: bytes, base: int, end: int) -> Iterator[tuple[int, int, int]
             length = int.from_bytes(raw[position + HEADER_BYTES - 4 : position + HEADER_BYTES], "big")
             yield position, size, position + HEADER_BYTES + length
         position += size
+
+
+def record_ends(raw: bytes) -> Iterator[int]:
+    """Yields for each entry in the bytes of a ConsumeQueue, which are a multiple of UNIT_BYTES, where its
+    record ends in the log; 0 for one that was never written."""
+    return (offset + size if size > 0 else 0 for offset, size, _ in UNIT.iter_unpack(raw))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from broker.backup.log_records import HEADER_BYTES, records_in
-from broker.store.queue.consume_queue import UNIT, UNIT_BYTES
+from broker.backup.log_records import HEADER_BYTES, UNIT_BYTES, record_ends, records_in
 from cli.lab.chaos.history import Damage
 
 PAGE_BYTES: Final = 4_096
@@ -170,8 +169,7 @@ class Surgeon:
         first = start // UNIT_BYTES * UNIT_BYTES
         raw = _bytes_at(path, first, path.stat().st_size - first).rstrip(b"\0")
         raw = raw.ljust(-(-len(raw) // UNIT_BYTES) * UNIT_BYTES, b"\0")
-        units = enumerate(UNIT.iter_unpack(raw), start=1)
-        confirmed = [number for number, (offset, size, _) in units if size > 0 and offset + size <= self._end]
+        confirmed = [number for number, end in enumerate(record_ends(raw), 1) if 0 < end <= self._end]
         if confirmed:
             before = raw[: confirmed[-1] * UNIT_BYTES]
             self._ledger.add(Wound(self._program, path, first, before, kind))
