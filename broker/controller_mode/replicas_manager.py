@@ -78,10 +78,13 @@ class ReplicasManager:
         on_change: Callable[[Role, Role, int], None],
         on_confirmed: Callable[[int], None],
         on_sync_state_set: Callable[[frozenset[int]], None],
+        unfit_because: Callable[[], str],
+        on_refused: Callable[[], None],
     ) -> None:
         """on_change(before, after, took_ms): a change has just been finished. on_confirmed(asked_ms): the
         active controller, asked at that time, says that this broker is master. on_sync_state_set: told the
-        SyncStateSet of every role update."""
+        SyncStateSet of every role update. unfit_because: why this broker must not be master; empty: it may.
+        on_refused: `refused_epoch` has grown."""
         self._identity, self._controller, self._ha, self._effects = identity, controller, ha, effects
         self._role_change = RoleChange(ha, effects)
         self._cluster_name, self._broker_name = cluster_name, broker_name
@@ -99,10 +102,13 @@ class ReplicasManager:
         self._changing = asyncio.Lock()
         self._on_change, self._on_confirmed = on_change, on_confirmed
         self._on_sync_state_set = on_sync_state_set
+        self._unfit_because, self._on_refused = unfit_because, on_refused
         self._lost_because = ""
         self._failed: tuple[int, int] = (0, 0)  # masterEpoch of a promotion that fails, how often it did
         self.fault = ""
         """Why this broker cannot take the role that the controllers gave it; it sends no heartbeats then."""
+        self.refused_epoch = -1
+        """No term up to this masterEpoch is begun by this process any more; -1: none was refused."""
 
     @property
     def role(self) -> Role:
@@ -224,8 +230,22 @@ class ReplicasManager:
                 reason,
             )
 
+    async def _refuse(self, epoch: int, sync_state_set: frozenset[int], why: str) -> None:
+        """Refuses to be master up to this masterEpoch, for the life of this process. The controllers hear it
+        with the next heartbeat, and elect a member of the SyncStateSet of before."""
+        if epoch <= self.refused_epoch:
+            return
+        self.refused_epoch = epoch
+        logger.critical("this broker refuses to be master at masterEpoch %d: %s", epoch, why)
+        if not await self._elections.give_back(sync_state_set):
+            self._on_refused()
+
     async def _carry_out(self, role_update: RoleUpdate) -> None:
         match decide_role(self._role, role_update):
+            case ChangeToMaster() if why := self._unfit_because():
+                await self._refuse(role_update.master_epoch, role_update.sync_state_set, why)
+            case ChangeToMaster() if role_update.master_epoch <= self.refused_epoch:
+                logger.info("masterEpoch %d was refused by this process", role_update.master_epoch)
             case ChangeToMaster():
                 async with self._changing:
                     await self._change_to_master(role_update)
@@ -239,6 +259,9 @@ class ReplicasManager:
                 if role_update.master_epoch > self._role.epoch and self._role.is_master:
                     self._effects.fence("the controllers have ended this broker's term as master")
                 self.fault = ""  # the next election may choose this broker: that is a new try
+                if self._unfit_because() and role_update.master_epoch > self.refused_epoch:
+                    self.refused_epoch = role_update.master_epoch
+                    self._on_refused()
                 self._elections.want()
             case RegisterAgain(reason):
                 self._lost_id(reason)

@@ -175,6 +175,8 @@ class ControllerMode:
             on_change=self._role_changed,
             on_confirmed=self._confirmed,
             on_sync_state_set=self._peers.members,
+            unfit_because=lambda: parts.store.damage.end_fault,
+            on_refused=lambda: self._heartbeats.beat_now(),
         )
 
     def _make_hand_over(self) -> None:
@@ -411,22 +413,26 @@ class ControllerMode:
         self._heartbeats.beat_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
-        """Returns the heartbeat; None: this broker is not registered, or must not be elected."""
+        """Returns the heartbeat; None: this broker is not registered, or must not be elected. With a lost end
+        it must not be elected either, and says so: silent, it might be elected before the controllers notice
+        that its earlier process has died, and could not refuse."""
         config, store = self._config, self._parts.store
         if not self._identity.is_registered or self.fault or self._parts.disk_fault.text:
             return None
-        if store.damage.lost_end:
-            return None  # elected alone, it would refuse, and no other one could be elected
+        broker_id, lost_end = self._identity.broker_id, store.damage.lost_end
+        knows_epochs = self.ha.log_epochs.fault is None
         return BrokerHeartbeatRequest(
             **self._names,
             broker_addr=self._parts.address(),
-            broker_id=self._identity.broker_id,
+            broker_id=None if lost_end else broker_id,
+            unfit_broker_id=broker_id if lost_end else None,
+            refused_master_epoch=self._manager.refused_epoch if lost_end and knows_epochs else None,
             epoch=self.ha.last_epoch,
             max_offset=store.commit_log.max_offset,
-            confirm_offset=store.confirm_offset,
+            confirm_offset=lost_end or store.confirm_offset,
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
-            hands_over=True,
+            hands_over=not lost_end,
             min_in_sync_replicas=config.min_in_sync_replicas,
             send_time_millis=wall_ms(),
             all_ack_in_sync_state_set=self.role.is_master and config.all_ack_in_sync_state_set,

@@ -149,7 +149,11 @@ class BrokerHeartbeatRequest(Wire):
     all_ack_in_sync_state_set, of a master: it acknowledges nothing that a member of the SyncStateSet lacks;
     silent_master_epoch, of a slave: its link to the master of this masterEpoch is silent; damaged_bytes, of
     its confirmed log: they failed their checksum and are not healed, so a sound replica is elected;
-    disk_full, its disk has no room for messages, so a replica that has some is elected."""
+    disk_full, its disk has no room for messages, so a replica that has some is elected; unfit_broker_id,
+    instead of broker_id: this broker refuses to be master, because it has lost the end of its log, which was
+    confirmed up to confirm_offset (controllers that do not know this field refuse the heartbeat, and so do
+    not elect it); refused_master_epoch, of such a broker: it has begun no term behind `epoch`, and begins
+    none up to this masterEpoch."""
 
     cluster_name: str
     broker_addr: str
@@ -167,6 +171,8 @@ class BrokerHeartbeatRequest(Wire):
     silent_master_epoch: int | None = None
     damaged_bytes: int | None = None
     disk_full: bool | None = None
+    unfit_broker_id: int | None = None
+    refused_master_epoch: int | None = None
 
 
 class BrokerHeartbeatResponse(Wire):

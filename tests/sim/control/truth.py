@@ -32,7 +32,9 @@ class View:
 @dataclass
 class Truth:
     """`history`: the events in their one order; `groups`: name -> (index of the last event that it was true
-    after, the group), oldest first."""
+    after, the group), oldest first. `entered`: by group, the last elected master, its masterEpoch, and the
+    SyncStateSet before that election, until this master changes the set. `begun`: (group, masterEpoch) of the
+    terms that a master has begun; `refused`: of those that must not begin any more."""
 
     violations: list[str] = field(default_factory=list)
     history: list[bytes] = field(default_factory=list)
@@ -45,6 +47,9 @@ class Truth:
     acknowledged: int = 0
     pushed: int = 0
     elections: dict[str, int] = field(default_factory=dict)
+    entered: dict[str, tuple[int, int, frozenset[int]]] = field(default_factory=dict)
+    begun: set[tuple[str, int]] = field(default_factory=set)
+    refused: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def violated(self, text: str) -> None:
         self.violations.append(text)
@@ -102,6 +107,32 @@ class Truth:
             in_sync = old.sync_state_set if old is not None else frozenset()
             if in_sync and not event.unclean and new.master_broker_id not in (None, *in_sync):
                 self.violated(f"{where}: elected from outside the SyncStateSet")
+        self._entered(old, new, event, where)
+
+    def _entered(self, old: BrokerSet | None, new: BrokerSet, event: AnyEvent, where: str) -> None:
+        """Members come back to the SyncStateSet only by their master, or if it has refused its term: those of
+        before its election, and only if nobody has begun that term."""
+        name, before = new.broker_name, old.sync_state_set if old is not None else frozenset()
+        elected, epoch, members = self.entered.get(name, (None, 0, frozenset()))
+        if isinstance(event, AlterSyncStateSet):
+            self.entered.pop(name, None)
+        elif isinstance(event, ElectMaster) and new.master_broker_id is not None:
+            again = new.master_broker_id == elected and before == {elected}
+            if not again:
+                self.entered[name] = new.master_broker_id, new.master_epoch, before
+        elif not new.sync_state_set <= before:
+            if not new.sync_state_set <= before | members:
+                self.violated(f"{where}: the SyncStateSet has members that it had not before epoch {epoch}")
+            for each in range(epoch, new.master_epoch):
+                self.refused[name, each] = elected or 0
+                if (name, each) in self.begun:
+                    self.violated(f"{where}: the term of epoch {each} has begun, and is refused")
+
+    def term_begun(self, name: str, epoch: int) -> None:
+        """A master takes messages in the term of this masterEpoch."""
+        self.begun.add((name, epoch))
+        if (name, epoch) in self.refused:
+            self.violated(f"broker {self.refused[name, epoch]} has refused epoch {epoch}, and begins it")
 
     # ---- what controllers say ----
 

@@ -171,8 +171,7 @@ class BadDisk:
             self.damage_beside(name, self._dice.choice(NOT_READ))
 
     async def strike_stopped(self, name: str) -> None:
-        """Stops it, damages its disk, and starts it again some time later. No end is lost if machines lose
-        their power: such a replica must not be elected alone, and its heartbeats of before still count."""
+        """Stops it, damages its disk, and starts it again some time later."""
         world, dice = self._world, self._dice
         end, has_others = self.sound_end(name, of_all=False), self._has_others(name)
         if dice.random() < 0.5:
@@ -184,9 +183,8 @@ class BadDisk:
             return
         if not [each for each in world.members if each != name]:
             end, has_others = 0, False  # it is the only one by now
-        kinds = ("flip", "zero") if world.conditions.power else ("flip", "zero", "truncate")
         if dice.random() < 0.5:
-            self.damage_log(name, dice.choice(kinds), end)
+            self.damage_log(name, dice.choice(("flip", "zero", "truncate")), end)
         elif has_others:
             self.damage_beside(name, dice.choice(BESIDE))
         world.loop.call_later(dice.uniform(*DOWN_S), world.revive, name)

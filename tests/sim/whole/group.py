@@ -262,6 +262,7 @@ class WholeGroup:
         if run.is_master and role.is_master and role.epoch > run.begun_epoch:
             run.begun_epoch = role.epoch
             self.note("", f"{run.name} is master of epoch {role.epoch}")
+            self.truth.term_begun(GROUP, role.epoch)
             is_newest = self.group is not None and role.epoch >= self.group.master_epoch
             self.judge.began(run.name, role.epoch, log, is_newest=is_newest)
             if is_newest:

@@ -33,7 +33,7 @@ from namesrv.plugins.controller.core.rules import (
     fence,
     unknown_set,
 )
-from namesrv.plugins.controller.core.state import BrokerSet, PastElection, Replica, State
+from namesrv.plugins.controller.core.state import BrokerSet, PastElection, Replica, State, Term
 from namesrv.plugins.controller.core.transfer import import_into
 
 
@@ -193,7 +193,9 @@ def _alter(before: BrokerSet | None, event: AlterSyncStateSet) -> BrokerSet | Re
     new_set = frozenset(event.new_sync_state_set)
     if new_set == before.sync_state_set:
         return before
-    return replace(before, sync_state_set=new_set, sync_state_set_epoch=before.sync_state_set_epoch + 1)
+    return replace(
+        before, sync_state_set=new_set, sync_state_set_epoch=before.sync_state_set_epoch + 1, term=None
+    )
 
 
 def _fence_sync_state_set(before: BrokerSet | None, event: FenceSyncStateSet) -> BrokerSet | Refused:
@@ -225,7 +227,7 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
         return refused
     winner = event.new_master_broker_id
     if winner is None:
-        return _clear_master(before)
+        return _clear_master(before) if event.kept is msgspec.UNSET else _restore(before, event.kept)
     if winner == before.master_broker_id:
         return Refused(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, f"broker {winner} is already the master")
     if winner not in before.replicas or not _may_win(before, winner, event.unclean):
@@ -240,7 +242,16 @@ def _elect(before: BrokerSet | None, event: ElectMaster) -> BrokerSet | Refused:
         # nothing proves that the others have the same data: only the new master is in sync (RIP-44)
         sync_state_set=frozenset({winner}) | (before.sync_state_set & frozenset(event.kept or ())),
         sync_state_set_epoch=before.sync_state_set_epoch + 1,
+        term=_term_of(before, winner),
     )
+
+
+def _term_of(before: BrokerSet, winner: int) -> Term:
+    """Returns the term that begins. Elected again, a master may not have begun its earlier term either: the
+    members of before that one are kept."""
+    if before.term is not None and before.term.broker_id == winner and before.sync_state_set == {winner}:
+        return before.term
+    return Term(winner, before.master_epoch + 1, before.sync_state_set)
 
 
 def _may_win(before: BrokerSet, winner: int, unclean: bool) -> bool:
@@ -252,6 +263,18 @@ def _clear_master(before: BrokerSet) -> BrokerSet:
     if before.master_broker_id is None:
         return before
     return replace(before, master_broker_id=None, master_epoch=before.master_epoch + 1)
+
+
+def _restore(before: BrokerSet, members: tuple[int, ...]) -> BrokerSet:
+    """Clears the master, and adds the members of before the last election to the SyncStateSet again."""
+    return replace(
+        before,
+        master_broker_id=None,
+        master_epoch=before.master_epoch + 1,
+        sync_state_set=before.sync_state_set | (frozenset(members) & before.replicas.keys()),
+        sync_state_set_epoch=before.sync_state_set_epoch + 1,
+        term=None,
+    )
 
 
 def _clean(before: BrokerSet | None, event: CleanBrokerData) -> BrokerSet | Refused | None:

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 import msgspec
 
 from keelmq.remoting.codes import ResponseCode
-from namesrv.plugins.controller.core.elect import Election, LiveView, Verdict, elect, elect_successor
+from namesrv.plugins.controller.core.elect import (
+    Election,
+    LiveView,
+    Verdict,
+    elect,
+    elect_successor,
+    refused_term,
+)
 from namesrv.plugins.controller.core.events import (
     AlterSyncStateSet,
     AnyEvent,
@@ -90,7 +97,8 @@ def decide_register(
     have lost data that was not on disk. Another member of the SyncStateSet has that data and is elected. If
     there is none, the restarted master needs a new epoch, because its slaves may have data of the old epoch
     that it has lost. The term continues if nothing was written in it yet (`epoch`, the last one on its disk,
-    is older): for example if a 1003 is repeated, or arrives after its sender was elected.
+    is older): for example if a 1003 is repeated, or arrives after its sender was elected. Unless the process
+    before has refused it.
     """
     broker_set = state.brokers.get(broker_name)
     if broker_set is None:
@@ -114,7 +122,8 @@ def decide_register(
             broker_address=broker_address,
             expected_address=replica.address,
         )
-    if broker_id == broker_set.master_broker_id and (epoch is None or epoch >= broker_set.master_epoch):
+    may_have_begun = epoch is None or epoch >= broker_set.master_epoch or view.is_unfit(broker_id)
+    if broker_id == broker_set.master_broker_id and may_have_begun:
         return elect_event(broker_set, elect_successor(broker_set, view), view)
     return Answer(broker_set)
 
@@ -296,7 +305,7 @@ def decide_election(held: HeldElection, view: LiveView, election_request: Electi
             kept = tuple(sorted(election_request.drained.equal_replicas & broker_set.sync_state_set))
             reason = f"handed over by {broker_set.master_broker_id}"
             return msgspec.structs.replace(event, v=2, kept=kept, reason=reason)
-        case Verdict.ELECTED:
+        case Verdict.ELECTED | Verdict.REFUSED:
             return elect_event(broker_set, election, view)
         case Verdict.KEEP:
             remark = (
@@ -325,7 +334,10 @@ def elect_event(broker_set: BrokerSet, election: Election, view: LiveView) -> El
     """Returns the event of this election. `view`: the liveness that the election was based on."""
     master = broker_set.master_broker_id
     loss = None if master is None else view.lost.get(master)
+    term = refused_term(broker_set, view) if election.verdict is Verdict.REFUSED else None
     return ElectMaster(
+        v=1 if term is None else 4,
+        kept=msgspec.UNSET if term is None else tuple(sorted(term.sync_state_set)),
         broker_name=broker_set.broker_name,
         new_master_broker_id=election.winner,
         expected_master_epoch=broker_set.master_epoch,

@@ -1,8 +1,10 @@
 """elect(): which replica becomes master, and why. Pure; liveness is an argument (LiveView).
 
 Only a live member of the SyncStateSet may win, because it has every acknowledged message; other replicas only
-if unclean elections are enabled. The recorded master stays until it is proved dead. Source: RocketMQ 5.3.3,
-DefaultElectPolicy. Offsets are compared, never subtracted: RocketMQ's int difference overflows above 2 GiB.
+if unclean elections are enabled. A replica that says that it is unfit never wins: it has lost the end of its
+log, and refuses to be master. The recorded master stays until it is proved dead, or unfit. Source: RocketMQ
+5.3.3, DefaultElectPolicy. Offsets are compared, never subtracted: RocketMQ's int difference overflows above
+2 GiB.
 """
 
 from collections.abc import Mapping
@@ -10,13 +12,15 @@ from enum import Enum
 
 import msgspec
 
-from namesrv.plugins.controller.core.state import BrokerSet
+from namesrv.plugins.controller.core.state import BrokerSet, Term
 
 
 class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     """Last heartbeat of a live broker. election_priority: smaller is better. connection_id: it arrived over
     this one; 0: over HTTP. damaged_bytes: of its confirmed log, which failed their checksum. disk_full: its
-    disk has no room for messages."""
+    disk has no room for messages. is_unfit: its log ends at max_offset and was confirmed up to
+    confirm_offset, so it refuses to be master. refused_epoch, of an unfit one: it has begun no term behind
+    `epoch`, and will begin none up to this masterEpoch; -1: it does not know its epochs."""
 
     broker_address: str
     epoch: int = -1
@@ -26,6 +30,8 @@ class LiveInfo(msgspec.Struct, frozen=True, gc=False):
     connection_id: int = 0
     damaged_bytes: int = 0
     disk_full: bool = False
+    is_unfit: bool = False
+    refused_epoch: int = -1
 
 
 class LossReason(Enum):
@@ -63,6 +69,15 @@ class LiveView(msgspec.Struct, frozen=True):
         """Returns whether the replica is active, or presumed alive."""
         return broker_id in self.live or broker_id in self.presumed
 
+    def is_unfit(self, broker_id: int) -> bool:
+        """Returns whether the replica is active, and refuses to be master."""
+        info = self.live.get(broker_id)
+        return info is not None and info.is_unfit
+
+    def serves(self, master: int | None) -> bool:
+        """Returns whether this recorded master may be at work."""
+        return master is not None and self.is_alive(master) and not self.is_unfit(master)
+
     def works_at(self, broker_id: int, address: str) -> bool:
         """Returns whether the replica is surely active, and sends heartbeats from this brokerAddr; or may be,
         because a new active controller has not heard it yet."""
@@ -86,6 +101,7 @@ class Verdict(Enum):
     KEEP = "keep"  # the recorded master is alive
     ELECTED = "elected"
     NONE = "none"  # no replica may win
+    REFUSED = "refused"  # by the elected master: the SyncStateSet of before its election is restored first
     WAIT = "wait"  # no replica may win yet: a member has sent no heartbeat yet, or is doubtful
 
 
@@ -116,8 +132,10 @@ def elect(
     controller has received no heartbeat yet: the others may have restarted and lost data not yet on disk.
     """
     master = broker_set.master_broker_id
-    if master is not None and view.is_alive(master) and preferred in (None, master):
+    if view.serves(master) and preferred in (None, master):
         return Election(Verdict.KEEP, f"master {master} is alive")
+    if preferred is None and (term := refused_term(broker_set, view)) is not None:
+        return Election(Verdict.REFUSED, why_refused(term, view))
     members = sorted(broker_set.replicas if broker_set.is_new else broker_set.sync_state_set)
     winner = _best(members, view, preferred)
     if preferred is not None and winner == preferred:
@@ -154,13 +172,41 @@ def elect_successor(broker_set: BrokerSet, view: LiveView) -> Election:
     return Election(verdict, f"master {master} has restarted", winner)
 
 
+def refused_term(broker_set: BrokerSet, view: LiveView) -> Term | None:
+    """Returns the term that the elected master has refused, if the SyncStateSet of before that election has
+    other members; None: there is none, or nothing proves that nobody has begun it.
+
+    Refused means: the replica has begun no term since, and will not begin this one (LiveInfo.refused_epoch).
+    So nothing was acknowledged since that election, and those members still have everything.
+    """
+    term = broker_set.term
+    live = None if term is None else view.live.get(term.broker_id)
+    if term is None or live is None or not live.is_unfit:
+        return None
+    is_master = broker_set.master_broker_id in (None, term.broker_id)
+    has_begun = live.epoch >= term.master_epoch or live.refused_epoch < broker_set.master_epoch
+    others = (term.sync_state_set & broker_set.replicas.keys()) - broker_set.sync_state_set
+    return term if is_master and not has_begun and others else None
+
+
+def why_refused(term: Term, view: LiveView) -> str:
+    """Returns why the SyncStateSet of before this term is restored."""
+    why = unfitness_of(view.live[term.broker_id])
+    members = sorted(term.sync_state_set)
+    return f"broker {term.broker_id} has refused its term ({why}): the SyncStateSet is {members} again"
+
+
 def _unheard(broker_set: BrokerSet, members: list[int], view: LiveView) -> bool:
     """Returns whether a member has sent no heartbeat yet. False for a new group, which has no messages."""
     return not broker_set.is_new and not view.presumed.isdisjoint(members)
 
 
 def _best(pool: list[int], view: LiveView, preferred: int | None) -> int | None:
-    candidates = [each for each in pool if each in view.live and preferred in (None, each)]
+    candidates = [
+        each
+        for each in pool
+        if each in view.live and preferred in (None, each) and not view.live[each].is_unfit
+    ]
     return max(candidates, key=lambda each: rank(each, view), default=None)
 
 
@@ -192,9 +238,10 @@ def _is_passed_over(preferred: int, members: list[int], master: int | None, view
     """Whether a designated replica is refused because its log is damaged."""
     if not view.live[preferred].damaged_bytes or preferred == master:
         return False
-    if master is not None and view.is_alive(master):
+    if view.serves(master):
         return True
-    return any(each != preferred and each in view.live and rank(each, view)[0] for each in members)
+    others = [each for each in members if each != preferred and each in view.live]
+    return any(rank(each, view)[0] and not view.live[each].is_unfit for each in others)
 
 
 DISK_FULL = "its disk is full"
@@ -206,6 +253,14 @@ def damage_of(live: LiveInfo) -> str:
     return f"{live.damaged_bytes} confirmed bytes of its log are damaged"
 
 
+def unfitness_of(live: LiveInfo) -> str:
+    """Returns why an unfit replica is not elected."""
+    return (
+        f"it has lost the end of its log: that ends at {live.max_offset}, and was confirmed up to"
+        f" {live.confirm_offset}"
+    )
+
+
 def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
     master = broker_set.master_broker_id
     if broker_set.is_new:
@@ -214,6 +269,8 @@ def _why(broker_set: BrokerSet, view: LiveView, preferred: int | None) -> str:
         return "designated"
     if master is None:
         return "no master"
+    if view.is_unfit(master):
+        return f"master {master} has lost the end of its log"
     loss = view.lost.get(master)
     return f"master {master} is not active" + ("" if loss is None else f" ({loss.reason.value})")
 
@@ -222,7 +279,13 @@ def _why_not(members: list[int], view: LiveView, preferred: int | None) -> str:
     if preferred is not None:
         if preferred not in members:
             return f"broker {preferred} is not in the SyncStateSet {members}"
+        if view.is_unfit(preferred):
+            return f"broker {preferred} is not elected: {unfitness_of(view.live[preferred])}"
         return f"broker {preferred} is not alive: this controller receives no heartbeat from it"
     if any(each in view.presumed or each in view.doubtful for each in members):
         return f"waiting to hear from the SyncStateSet {members}"
-    return f"no member of the SyncStateSet {members} is alive"
+    unfit = [each for each in members if view.is_unfit(each)]
+    if not unfit:
+        return f"no member of the SyncStateSet {members} is alive"
+    others = f"no other member of the SyncStateSet {members} is alive"
+    return f"broker {unfit[0]} is not elected: {unfitness_of(view.live[unfit[0]])}; {others}"

@@ -12,7 +12,7 @@ import msgspec
 from namesrv.plugins.controller.core.state import PastElection
 from namesrv.plugins.controller.core.state_codec import CleanedRecord, SetRecord
 
-EVENT_VERSION = 3
+EVENT_VERSION = 4
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", rename="camel"):
@@ -65,8 +65,9 @@ class ElectMaster(GroupEvent, tag="electMaster", frozen=True, kw_only=True):
     Fenced by both epochs: the SyncStateSet may have shrunk since the decision and exclude the winner.
     unclean: the winner may be outside the SyncStateSet, and acknowledged messages may be lost.
     kept (v 2): members that stay in the SyncStateSet, because a drained master has confirmed that they have
-    all of its data. last_heartbeat_ts, detected_ts: when the lost master sent its last heartbeat and when it
-    was found inactive, ms since 1970 by the clock of the proposer.
+    all of its data. Without a new master (v 4): the members of before the last election, because that master
+    has refused its term, and nothing was acknowledged in it. last_heartbeat_ts, detected_ts: when the lost
+    master sent its last heartbeat and when it was found inactive, ms since 1970 by the clock of the proposer.
     """
 
     new_master_broker_id: int | None

@@ -4,7 +4,14 @@ import msgspec
 
 from keelmq.remoting.codes import ResponseCode
 from namesrv.plugins.controller.core.decide import Answer, ElectionRequest, decide_election, hold_election
-from namesrv.plugins.controller.core.elect import DISK_FULL, Election, LiveView, damage_of, rank
+from namesrv.plugins.controller.core.elect import (
+    DISK_FULL,
+    Election,
+    LiveView,
+    damage_of,
+    rank,
+    unfitness_of,
+)
 from namesrv.plugins.controller.core.events import ElectMaster
 from namesrv.plugins.controller.core.rules import Refused
 from namesrv.plugins.controller.core.state import BrokerSet, State
@@ -91,6 +98,8 @@ def _why(broker_id: int, broker_set: BrokerSet, view: LiveView, election: Electi
         if election.unclean:
             return "wins outside the SyncStateSet: acknowledged messages that it lacks are lost"
         return f"wins: {election.reason}"
+    if view.is_unfit(broker_id):
+        return unfitness_of(view.live[broker_id])
     if election.winner is None and broker_id == broker_set.master_broker_id and view.is_alive(broker_id):
         return "stays master: it is alive"
     if broker_id not in view.live:

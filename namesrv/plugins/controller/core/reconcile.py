@@ -1,8 +1,8 @@
 """Which groups need an election, and when a failed election is repeated. Pure.
 
-A group needs one while it has replicas, but no master or a master that is known to be dead. A failed election
-is repeated with back-off, and its reason is stored. A dead master that no replica can succeed is cleared only
-after a delay, so that it stays master if it merely lost its connection for a moment.
+A group needs one while it has replicas, but no master or a master that is known to be dead or unfit. A failed
+election is repeated with back-off, and its reason is stored. A dead master that no replica can succeed is
+cleared only after a delay, so that it stays master if it merely lost its connection for a moment.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,8 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 def needs_election(broker_set: BrokerSet, view: LiveView) -> bool:
-    """Returns whether the group has replicas, but no live master."""
-    master = broker_set.master_broker_id
-    return bool(broker_set.replicas) and (master is None or not view.is_alive(master))
+    """Returns whether the group has replicas, but no master that may be at work."""
+    return bool(broker_set.replicas) and not view.serves(broker_set.master_broker_id)
 
 
 def next_retry(retry: Retry | None, *, now_ms: int, reason: str, retry_max_ms: int) -> Retry:

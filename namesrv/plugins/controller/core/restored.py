@@ -61,4 +61,5 @@ def _without_master(group: BrokerSet, raise_epochs: int, raise_ids: int) -> Brok
         sync_state_set_epoch=group.sync_state_set_epoch + raise_epochs,
         next_broker_id=next_broker_id,
         id_floor=next_broker_id,
+        term=None,
     )

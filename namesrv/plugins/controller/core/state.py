@@ -37,9 +37,20 @@ class Replica(msgspec.Struct, frozen=True, gc=False):
     check_code: str
 
 
+class Term(msgspec.Struct, frozen=True, gc=False):
+    """The term of an elected master that has not changed the SyncStateSet yet. sync_state_set: the members
+    before the election, each of which has all that was acknowledged until the master begins its term."""
+
+    broker_id: int
+    master_epoch: int
+    sync_state_set: frozenset[int]
+
+
 class BrokerSet(msgspec.Struct, frozen=True, gc=False):
     """One broker group. Epochs start at 0 (or above those of a cleaned group) and only grow. An id never gets
-    a second owner: no id below id_floor is assigned again, because its owner may have been cleaned."""
+    a second owner: no id below id_floor is assigned again, because its owner may have been cleaned. term: of
+    the last elected master; None: it has changed the SyncStateSet since, or nobody was elected. apply() does
+    not decide by it, so states of older releases may lack it."""
 
     cluster_name: str
     broker_name: str
@@ -50,6 +61,7 @@ class BrokerSet(msgspec.Struct, frozen=True, gc=False):
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int = 0
     id_floor: int = FIRST_BROKER_ID
+    term: Term | None = None
 
     @property
     def is_new(self) -> bool:

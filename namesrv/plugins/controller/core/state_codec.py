@@ -2,7 +2,8 @@
 
 Version 2 added cleaned groups, settings and past elections; version 1 can still be read. A newer version is
 refused: without the parts that it does not know this controller would differ from the others. log_id is
-optional in version 2, because nothing is decided by it.
+optional in version 2, because nothing is decided by it; so is the term of a group, because apply() does not
+decide by it.
 """
 
 import msgspec
@@ -14,6 +15,7 @@ from namesrv.plugins.controller.core.state import (
     PastElection,
     Replica,
     State,
+    Term,
 )
 
 STATE_VERSION = 2
@@ -25,6 +27,14 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
     id: int
     address: str
     check_code: str
+
+
+class TermRecord(msgspec.Struct, frozen=True):
+    """A Term, sorted."""
+
+    broker_id: int
+    master_epoch: int
+    sync_state_set: list[int]
 
 
 class SetRecord(msgspec.Struct, frozen=True):
@@ -39,6 +49,7 @@ class SetRecord(msgspec.Struct, frozen=True):
     sync_state_set: list[int]
     sync_state_set_epoch: int
     id_floor: int = FIRST_BROKER_ID
+    term: TermRecord | None = None
 
 
 class CleanedRecord(msgspec.Struct, frozen=True):
@@ -104,7 +115,7 @@ def state_from_json(data: bytes) -> State:
 
 def set_record(broker_set: BrokerSet) -> SetRecord:
     """Returns the JSON record of a group."""
-    replicas = sorted(broker_set.replicas.items())
+    replicas, term = sorted(broker_set.replicas.items()), broker_set.term
     return SetRecord(
         cluster_name=broker_set.cluster_name,
         broker_name=broker_set.broker_name,
@@ -115,11 +126,15 @@ def set_record(broker_set: BrokerSet) -> SetRecord:
         sync_state_set=sorted(broker_set.sync_state_set),
         sync_state_set_epoch=broker_set.sync_state_set_epoch,
         id_floor=broker_set.id_floor,
+        term=None
+        if term is None
+        else TermRecord(term.broker_id, term.master_epoch, sorted(term.sync_state_set)),
     )
 
 
 def broker_set_of(record: SetRecord) -> BrokerSet:
     """Inverse of set_record()."""
+    term = record.term
     return BrokerSet(
         cluster_name=record.cluster_name,
         broker_name=record.broker_name,
@@ -130,6 +145,9 @@ def broker_set_of(record: SetRecord) -> BrokerSet:
         sync_state_set=frozenset(record.sync_state_set),
         sync_state_set_epoch=record.sync_state_set_epoch,
         id_floor=record.id_floor,
+        term=None
+        if term is None
+        else Term(term.broker_id, term.master_epoch, frozenset(term.sync_state_set)),
     )
 
 

@@ -244,6 +244,8 @@ class Elections:
             self.check_group(name)  # fenced: the group has changed, perhaps by a broker's own 1002
         elif applied.after is not None and applied.after.master_broker_id is None:
             self._failed(name, f"{election.reason}; the master is cleared")
+            if election.verdict is Verdict.REFUSED:
+                self.check_group(name)  # a member of the restored SyncStateSet may be alive
 
     def _failed(self, name: str, reason: str) -> None:
         broker_set = self._proposer.state.brokers.get(name)

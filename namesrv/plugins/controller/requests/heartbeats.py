@@ -58,6 +58,8 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     silent_master_epoch: Int64 | None = None
     damaged_bytes: Int64 | None = None
     disk_full: bool | None = None
+    unfit_broker_id: Int64 | None = None
+    refused_master_epoch: Int64 | None = None
 
 
 class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
@@ -69,7 +71,8 @@ class HeartbeatCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 
 
 class HeartbeatHandler:
-    """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat.
+    """`became_active(key)` is called for a broker that was inactive or doubtful before its heartbeat, or has
+    begun or ceased to refuse to be master: the group may need an election.
     `group_of(key)`: the group of the replicated state that has this broker; None: it is not registered.
     `hung_masters` is told of each slave whose master is silent. `clock_offsets` None: clocks are not
     compared."""
@@ -104,13 +107,14 @@ class HeartbeatHandler:
         Returns the response frame; None: oneway, or the connection is closed. Raises CommandError.
         """
         ext = command.ext
-        if ext.broker_id is None:
+        broker_id = ext.unfit_broker_id if ext.broker_id is None else ext.broker_id
+        if broker_id is None:
             raise CommandError(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
         if peer.is_closing():
             return None  # the connection is closed: nothing would ever remove this heartbeat
         self.beats += 1
         config, timeout_ms, now_ms = self._config.current, ext.heartbeat_timeout_mills or 0, self._clock()
-        key = BrokerKey(ext.cluster_name, ext.broker_name, ext.broker_id)
+        key = BrokerKey(ext.cluster_name, ext.broker_name, broker_id)
         live = LiveInfo(
             ext.broker_addr,
             ext.epoch,
@@ -120,10 +124,13 @@ class HeartbeatHandler:
             peer.connection_id,
             max(ext.damaged_bytes or 0, 0),
             ext.disk_full is True,
+            ext.broker_id is None,
+            -1 if ext.refused_master_epoch is None else ext.refused_master_epoch,
         )
         was_sure = self._liveness.is_active(key, now_ms) and not self._liveness.is_doubtful(key, now_ms)
         if was_sure:
             self._check_owner(key, live)
+        is_changed = _refuses(self._liveness.info(key)) != _refuses(live)
         beats = self._all_ack_beats(key, now_ms) if ext.all_ack_in_sync_state_set else None
         is_new = self._liveness.record_heartbeat(
             key,
@@ -144,7 +151,7 @@ class HeartbeatHandler:
         if is_new and self._liveness.count > KEYS_MAX and self._group_of(key) is None:
             self._liveness.forget(key)
             raise CommandError(ResponseCode.SYSTEM_BUSY, f"the maximum of {KEYS_MAX} brokers send heartbeats")
-        if not was_sure:
+        if not was_sure or is_changed:
             self._became_active(key)
         if self._clock_offsets is not None and ext.send_time_millis is not None:
             self._clock_offsets.add(key, sent_ms=ext.send_time_millis, received_ms=wall_ms())
@@ -181,6 +188,12 @@ class HeartbeatHandler:
             return Silence(BEATS_MIN_MS, now_ms)
         beats.heard(now_ms)
         return beats
+
+
+def _refuses(known: object) -> int | None:
+    """Returns the refused masterEpoch of a replica that refuses to be master; None: it does not."""
+    live = known.live if isinstance(known, Heartbeat) else known
+    return live.refused_epoch if isinstance(live, LiveInfo) and live.is_unfit else None
 
 
 def _lenient(code: int, opaque: int, flag: int, ext_fields: Mapping[str, str]) -> HeartbeatCommand:

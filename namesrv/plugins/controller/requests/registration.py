@@ -81,8 +81,7 @@ class RegistrationHandlers:
             # address may have written in it, and may go on.
             decided = await self._decide_register(request.model_copy(update={"epoch": None}), 0)
         broker_set = decided.broker_set
-        master = broker_set.master_broker_id
-        is_alive = master is not None and self._liveness_view.view(broker_set).is_alive(master)
+        is_alive = self._liveness_view.view(broker_set).serves(broker_set.master_broker_id)
         info = master_info(broker_set if is_alive else None, self._replicator)
         header = wire.RegisterBrokerToControllerResponse(
             cluster_name=request.cluster_name, broker_name=request.broker_name, **info.model_dump()

@@ -158,6 +158,8 @@ class Broker:
         self.directory = directory
         self.changes: list[tuple[int, int, list[str]]] = []
         self.confirmed: list[int] = []
+        self.refused: list[int] = []
+        self.unfit_because = ""
 
     def changed(self, before: Role, after: Role, took_ms: int) -> None:
         assert took_ms >= 0
@@ -191,6 +193,8 @@ class Broker:
             on_change=self.changed,
             on_confirmed=self.confirm,
             on_sync_state_set=lambda sync_state_set: None,
+            unfit_because=lambda: self.unfit_because,
+            on_refused=lambda: self.refused.append(self.manager.refused_epoch),
         )
         self.manager.start(self.tasks)
         return self.manager
