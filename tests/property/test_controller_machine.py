@@ -65,6 +65,7 @@ events: st.SearchStrategy[AnyEvent] = st.one_of(
         expected_master_epoch=epochs,
         expected_sync_state_set_epoch=epochs,
         unclean=st.booleans(),
+        kept=st.just(msgspec.UNSET) | st.lists(ids, max_size=3).map(tuple),
         reason=st.sampled_from(["", "first election"]),
     ),
     st.builds(

@@ -230,7 +230,7 @@ class Bench:
             return reply
         return Reply(reply)
 
-    async def beat(self, broker_id: int, **values: object) -> None:
+    async def beat(self, broker_id: int, /, **values: object) -> None:
         """A heartbeat over the broker's connection, opened if it has none."""
         if broker_id not in self.peers:
             self._connections += 1

@@ -229,9 +229,11 @@ def rank(broker_id: int, view: LiveView) -> tuple[bool, int, int, bool, bool, in
 
 
 def _has_all_confirmed(live: LiveInfo, view: LiveView) -> bool:
-    others = view.live.values()
+    others = [each for each in view.live.values() if not each.is_unfit]
     newest = max((each.epoch for each in others), default=live.epoch)
-    return live.epoch >= newest and live.max_offset >= max(each.confirm_offset for each in others)
+    return live.epoch >= newest and live.max_offset >= max(
+        (each.confirm_offset for each in others), default=-1
+    )
 
 
 def _is_passed_over(preferred: int, members: list[int], master: int | None, view: LiveView) -> bool:
