@@ -221,6 +221,13 @@ def test_a_master_elected_again_is_still_in_its_first_term() -> None:
     assert refused_term(after, says(refused_epoch=7, epoch=5)) is None
 
 
+async def test_a_master_that_changes_the_sync_state_set_has_begun_its_term(bench: Bench) -> None:
+    await bench.elect(2, designate=True)
+    assert group(bench).term == Term(2, 2, frozenset({1, 2, 3}))
+    await bench.alter([2, 3], master=2, epoch=2, set_epoch=3)
+    assert group(bench).term is None
+
+
 def test_a_master_that_has_begun_and_is_unfit_is_no_master_any_more() -> None:
     election = elect(elected(), says(epoch=5))
     assert election.verdict is Verdict.NONE and "lost the end" in election.reason
