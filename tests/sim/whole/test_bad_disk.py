@@ -7,20 +7,27 @@ from unittest import mock
 
 import pytest
 
+from broker.controller_mode.service import ControllerMode
 from broker.ha.service import HaService
 from broker.healing.service import Healer
 from broker.message.record import parse
 from broker.store import log_check
 from broker.store.damage import DamagedRanges
+from broker.store.log.checkpoint import read_checkpoint
 from cli.lab.chaos import damage
 from cli.lab.chaos.damage import Ledger, Wound
+from keelmq.remoting.operations.route import BrokerHeartbeatRequest
+from namesrv.plugins.controller.core import elect
 from tests.sim.checkers import Violation
-from tests.sim.whole.bad_disk import EPOCHS, Healed, quick_scrub
+from tests.sim.whole.bad_disk import CHECKPOINT, EPOCHS, Healed, quick_scrub
 from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
 from tests.sim.whole.judge import Judge
 from tests.sim.whole.test_whole import Bytes
 
 QUIET = Conditions()
+CHECKPOINTED_S = 12.0
+"""A checkpoint is durable by then."""
+POWER = Conditions(power=True, settings={"flushDiskType": "SYNC_FLUSH"})
 
 
 async def damage_a_slave(world: WholeGroup, kind: str) -> None:
@@ -70,6 +77,32 @@ async def keeps_its_end(world: WholeGroup) -> None:
     await world.conclude()
 
 
+async def is_elected_while_dead(world: WholeGroup) -> None:
+    """The machine of a replica loses its power, and the controllers elect this replica before they miss it.
+    It comes back without the end of its log, and refuses. Another member of the SyncStateSet of before is
+    elected, without an operator."""
+    world.start()
+    world.start_clients()
+    await world.whole()
+    assert world.master is not None
+    master = world.master.name
+    slave, other = world.others(master)
+    await seconds(CHECKPOINTED_S)
+    world.kill(slave, power=True)
+    durable = read_checkpoint(world.disks[slave].root / CHECKPOINT).confirm_offset
+    world.bad_disk.damage_log(slave, "truncate", durable)
+    assert world.bad_disk.unhealed()
+    world.kill(other)
+    world.kill(master)
+    await world.until(lambda: world.members == [slave], 1.0, "it is not elected")
+    await seconds(0.1)
+    world.revive(slave)
+    await world.until(lambda: len(world.members) == len(world.disks), 3.0, "its term is not refused")
+    world.revive(other)
+    await world.until(lambda: world.master is not None and world.master.name == other, 5.0, "no master")
+    await world.conclude()
+
+
 async def loses_its_epochs(world: WholeGroup) -> None:
     world.start()
     world.start_clients()
@@ -101,16 +134,32 @@ def no_lost_end() -> AbstractContextManager[object]:
     return mock.patch.object(DamagedRanges, "end_must_be_at", lambda damage, offset: None)
 
 
+def no_refusal() -> AbstractContextManager[object]:
+    return mock.patch.object(elect, "refused_term", lambda broker_set, view: None)
+
+
+def no_unfit_heartbeats() -> AbstractContextManager[object]:
+    """As before: silence."""
+    real = ControllerMode._heartbeat
+
+    def heartbeat(mode: ControllerMode) -> BrokerHeartbeatRequest | None:
+        return None if mode._parts.store.damage.lost_end else real(mode)
+
+    return mock.patch.object(ControllerMode, "_heartbeat", heartbeat)
+
+
 def no_epochs() -> AbstractContextManager[object]:
     async def nothing(service: HaService, *arguments: object) -> None: ...
 
     return mock.patch.object(HaService, "_recover_epochs", nothing)
 
 
-@pytest.mark.parametrize("story", [heals, heals_a_body, loses_its_epochs, keeps_its_end])
+@pytest.mark.parametrize(
+    "story", [heals, heals_a_body, loses_its_epochs, keeps_its_end, is_elected_while_dead]
+)
 def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -> None:
     with quick_scrub():
-        play(1, story, QUIET)
+        play(1, story, POWER if story is is_elected_while_dead else QUIET)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +169,16 @@ def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -
         (heals_a_body, no_checksums, "is not healed"),
         (loses_its_epochs, no_epochs, "SyncStateSet"),
         (keeps_its_end, no_lost_end, "is master"),
+        (is_elected_while_dead, no_refusal, "its term is not refused"),
+        (is_elected_while_dead, no_unfit_heartbeats, "its term is not refused"),
+        (is_elected_while_dead, no_lost_end, "confirm|lacks|not refused"),
     ],
 )
 def test_a_protection_that_is_off_is_found(
     story: Callable[[WholeGroup], object], off: Callable[[], AbstractContextManager[object]], what: str
 ) -> None:
     with off(), quick_scrub(), pytest.raises(Violation, match=what):
-        play(1, story, QUIET)
+        play(1, story, POWER if story is is_elected_while_dead else QUIET)
 
 
 def test_a_body_that_nobody_sent_is_a_violation() -> None:
