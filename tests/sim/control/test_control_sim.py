@@ -135,6 +135,35 @@ class TestTheJudge:
         truth = self.after(self.GROUP, replace(self.GROUP, **changes))  # type: ignore[arg-type]
         assert any(found in each for each in truth.violations), truth.violations
 
+    RESTORED = ElectMaster(
+        v=4, broker_name="g", new_master_broker_id=None, kept=(1, 2),
+        expected_master_epoch=1, expected_sync_state_set_epoch=1,
+    )  # fmt: skip
+
+    def refused(self, members: set[int], *, begun: tuple[int, ...] = ()) -> Truth:
+        """Broker 1 is elected out of 1 and 2, and then there is no master and this SyncStateSet."""
+        before = replace(self.GROUP, master_broker_id=None, master_epoch=0, sync_state_set=frozenset({1, 2}))
+        before = replace(before, sync_state_set_epoch=0)
+        truth = self.after(before, self.GROUP)
+        for epoch in begun:
+            truth.term_begun("g", epoch)
+        third = replace(self.GROUP.replicas[1], check_code="c;1")
+        after = replace(
+            self.GROUP, master_broker_id=None, master_epoch=2, sync_state_set=frozenset(members),
+            sync_state_set_epoch=2, next_broker_id=4, replicas={**self.GROUP.replicas, 3: third},
+        )  # fmt: skip
+        truth.applied("n0", encode_event(self.RESTORED), State(brokers={"g": after}, event_count=3))
+        return truth
+
+    def test_a_term_that_is_refused(self) -> None:
+        truth = self.refused({1, 2})
+        truth.term_begun("g", 2)
+        assert not truth.violations
+        truth.term_begun("g", 1)
+        assert truth.violations == ["broker 1 has refused epoch 1, and begins it"]
+        assert "has begun, and is refused" in self.refused({1, 2}, begun=(1,)).violations[0]
+        assert "members that it had not before" in self.refused({1, 2, 3}).violations[0]
+
     def test_controllers_that_differ(self) -> None:
         truth = self.after(self.GROUP)
         truth.applied("n1", self.EVENT + b" ", truth.states[1])

@@ -120,7 +120,7 @@ class Truth:
             again = new.master_broker_id == elected and before == {elected}
             if not again:
                 self.entered[name] = new.master_broker_id, new.master_epoch, before
-        elif not new.sync_state_set <= before:
+        elif old is not None and not new.sync_state_set <= before:
             if not new.sync_state_set <= before | members:
                 self.violated(f"{where}: the SyncStateSet has members that it had not before epoch {epoch}")
             for each in range(epoch, new.master_epoch):

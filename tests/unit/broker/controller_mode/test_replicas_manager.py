@@ -515,6 +515,60 @@ async def test_who_fell_silent_may_be_elected_again(broker: Broker) -> None:
     await until(lambda: not manager.fault)
 
 
+async def test_a_broker_that_has_lost_its_end_refuses_to_be_master(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For the life of its process: what it has told the controllers stays true, whatever it hears later."""
+    broker.unfit_because = "the end of the log is lost"
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await until(lambda: broker.refused == [4])
+    manager.offer(RoleUpdate(4, 2, "me:1", frozenset({2}), 5))
+    manager.offer(RoleUpdate(3, 2, "me:1", frozenset({2}), 5))
+    broker.controller.elect(1, epoch=5)
+    manager.poll_now()
+    await broker.scene.until(lambda: "announce 5" in broker.scene.log)  # it copies what it has lost
+    assert not [line for line in broker.scene.log if line.startswith("ha master")]
+    assert broker.refused == [4] and not manager.fault
+    refusals = [each for each in caplog.messages if "refuses to be master" in each]
+    assert refusals == ["this broker refuses to be master at masterEpoch 4: the end of the log is lost"]
+
+
+async def test_a_term_that_was_refused_is_not_begun_later(broker: Broker) -> None:
+    broker.unfit_because = "the end of the log is lost"
+    broker.controller.elect(2, epoch=4)
+    manager = broker.start()
+    await until(lambda: broker.refused == [4])
+    broker.unfit_because = ""
+    done = asyncio.Event()
+    manager._on_sync_state_set = lambda members: done.set()
+    manager.poll_now()
+    await done.wait()
+    broker.controller.elect(2, epoch=5)
+    manager.poll_now()
+    await broker.scene.until(lambda: "announce 5" in broker.scene.log)
+    assert [line for line in broker.scene.log if line.startswith("ha master")] == ["ha master 5 [2]"]
+
+
+async def test_a_broker_that_has_lost_its_end_refuses_what_ended_before_it_came(broker: Broker) -> None:
+    """There is no master any more: a late word of its election begins nothing."""
+    broker.unfit_because = "the end of the log is lost"
+    broker.controller.master = MasterInfo(master_epoch=5)
+    broker.start()
+    await until(lambda: broker.refused == [5])
+
+
+async def test_a_refused_mastership_goes_to_a_member_that_was_kept(broker: Broker) -> None:
+    broker.unfit_because = "the end of the log is lost"
+    broker.controller.elect(2, epoch=4)
+    broker.controller.members = SyncStateSet(sync_state_set=[2, 3], sync_state_set_epoch=4)
+    other = MasterInfo(master_broker_id=3, master_address="m:1", master_epoch=5, sync_state_set_epoch=5)
+    broker.controller.script[ELECT_MASTER.code] = [Ok(other, ElectMasterResponseBody(sync_state_set=[3]))]
+    manager = broker.start()
+    await broker.scene.until(lambda: "announce 5" in broker.scene.log)
+    assert manager.role.master_broker_id == 3 and not broker.refused
+
+
 @pytest.mark.usefixtures("quick")
 async def test_a_promotion_that_does_not_end_is_a_failure(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
