@@ -39,7 +39,7 @@ KEPT_OUT = {
     "minInSyncReplicas", "haBrokerAddr", "masterFlushOffset", "controllers", "waitMillis",
     "sendTimeMillis", "forwardsSends", "allAckInSyncStateSet", "silentMasterEpoch",
     "damagedBytes", "digest", "partNumber", "partCount", "asksForParts",
-    "needsRoom", "diskFull", "takesParts",
+    "needsRoom", "diskFull", "takesParts", "unfitBrokerId", "refusedMasterEpoch",
 }  # fmt: skip
 """Header fields of acts and of members that say nothing about a resource; `value` is one of `changes`."""
 
