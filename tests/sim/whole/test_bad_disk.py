@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from broker.controller_mode.service import ControllerMode
+from broker.controller_mode import service
 from broker.ha.service import HaService
 from broker.healing.service import Healer
 from broker.message.record import parse
@@ -140,16 +141,15 @@ def no_refusal() -> AbstractContextManager[object]:
 
 def no_unfit_heartbeats() -> AbstractContextManager[object]:
     """As before: silence."""
-    real = ControllerMode._heartbeat
 
-    def heartbeat(mode: ControllerMode) -> BrokerHeartbeatRequest | None:
-        return None if mode._parts.store.damage.lost_end else real(mode)
+    def heartbeat(**fields: Any) -> BrokerHeartbeatRequest | None:
+        return None if fields["unfit_broker_id"] is not None else BrokerHeartbeatRequest(**fields)
 
-    return mock.patch.object(ControllerMode, "_heartbeat", heartbeat)
+    return mock.patch.object(service, "BrokerHeartbeatRequest", heartbeat)
 
 
 def no_epochs() -> AbstractContextManager[object]:
-    async def nothing(service: HaService, *arguments: object) -> None: ...
+    async def nothing(ha: HaService, *arguments: object) -> None: ...
 
     return mock.patch.object(HaService, "_recover_epochs", nothing)
 

@@ -159,6 +159,7 @@ class Broker:
         self.changes: list[tuple[int, int, list[str]]] = []
         self.confirmed: list[int] = []
         self.refused: list[int] = []
+        self.heard: list[frozenset[int]] = []
         self.unfit_because = ""
 
     def changed(self, before: Role, after: Role, took_ms: int) -> None:
@@ -192,7 +193,7 @@ class Broker:
             poll_period_ms=60_000,
             on_change=self.changed,
             on_confirmed=self.confirm,
-            on_sync_state_set=lambda sync_state_set: None,
+            on_sync_state_set=self.heard.append,
             unfit_because=lambda: self.unfit_because,
             on_refused=lambda: self.refused.append(self.manager.refused_epoch),
         )
@@ -540,10 +541,9 @@ async def test_a_term_that_was_refused_is_not_begun_later(broker: Broker) -> Non
     manager = broker.start()
     await until(lambda: broker.refused == [4])
     broker.unfit_because = ""
-    done = asyncio.Event()
-    manager._on_sync_state_set = lambda members: done.set()
+    heard = len(broker.heard)
     manager.poll_now()
-    await done.wait()
+    await until(lambda: len(broker.heard) > heard)
     broker.controller.elect(2, epoch=5)
     manager.poll_now()
     await broker.scene.until(lambda: "announce 5" in broker.scene.log)
