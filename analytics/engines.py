@@ -156,7 +156,10 @@ def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Itera
         try:
             progress(f"the embedded engine, Sail {pysail.__version__}")
             host, port = server.listening_address
-            with _session(f"sc://{host}:{port}", FIRST_CONTACT_RETRIES) as spark:
+            with (
+                environment(_of_object_stores()),
+                _session(f"sc://{host}:{port}", FIRST_CONTACT_RETRIES) as spark,
+            ):
                 _set_known(spark, settings)
                 spark.conf.set(KEPT, ARROW)
                 spark.conf.set(PATHS, OF_URLS)
@@ -176,6 +179,13 @@ def _sail_settings(scratch: str, pool_bytes: int) -> dict[str, str]:
         "SAIL_RUNTIME__TEMPORARY_FILES__PATHS": f'["{scratch}/tmp"]',
         "SAIL_SPARK__SESSION_TIMEOUT_SECS": str(SESSION_TIMEOUT_S),
     }
+
+
+def _of_object_stores() -> dict[str, str]:
+    """Sail reads the settings of an object store when it is used first, and refuses one without TLS unless it
+    is told."""
+    is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {"AWS_ALLOW_HTTP": "true"} if is_plain else {}
 
 
 def _is_of_sail(name: str) -> bool:

@@ -1,8 +1,12 @@
 """The whole job on files: compaction, roll-ups, tables, pages, and what a failed run leaves behind."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pyarrow.fs as pa_fs
@@ -19,7 +23,9 @@ from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of
 from keelmq.web.page_reader import GroupAnswer, PageFiles
 from tests.spark import model
 from tests.spark.conftest import add_line
+from tests.spark.engine import ENGINE
 from tests.spark.histories import CLUSTER, History, random_history, write_telemetry
+from tests.unit.analytics.s3 import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -219,6 +225,34 @@ def test_an_output_that_cannot_be_written(run: Run, source: Path, tmp_path: Path
         run(source, tmp_path / "file")
 
 
+@pytest.mark.timeout(300)
+def test_an_output_in_an_object_store(
+    run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine reads it by itself, with the credentials of the environment; what is in it is what a run
+    with a local output writes. A program of its own: an engine looks at the environment when it starts."""
+    if ENGINE != "embedded":
+        pytest.skip("classic Spark needs hadoop-aws, which is no package of pip")
+    with s3_server() as url:
+        endpoint = parse_qs(urlsplit(url).query)["endpoint_override"][0]
+        system, _ = pa_fs.FileSystem.from_uri(url % "")
+        system.create_dir("bucket")
+        environ = {"AWS_ENDPOINT_URL": f"http://{endpoint}", "AWS_REGION": "us-east-1"}
+        environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        arguments = ["run", "--input", str(source), "--output", "s3a://bucket/out", "--window-ms", str(WINDOW_MS)]
+        subprocess.run(
+            [sys.executable, "-m", "cli.keelmq", "analytics", *arguments], env=os.environ | environ, check=True
+        )
+        run(source, tmp_path / "local")
+        found = system.get_file_info(pa_fs.FileSelector("bucket/out/rollup", recursive=True))
+        there = {
+            each.path.removeprefix("bucket/out/rollup/"): system.open_input_file(each.path).read()
+            for each in found
+            if each.path.endswith(".parquet")
+        }
+        assert there and there == files_of(tmp_path / "local" / "rollup")
+
+
 @pytest.mark.timeout(600)
 def test_an_output_that_is_a_url(
     run: Run, source: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +261,8 @@ def test_an_output_that_is_a_url(
     here, and what is in it is what a run with a local output writes."""
     there = tmp_path / "there"
     there.mkdir()
+    if ENGINE != "spark":
+        pytest.skip("only Hadoop has this file system")
     spark.conf.set("fs.viewfs.mounttable.bucket.link./out", f"file://{there}")
 
     def opened(url: str) -> tuple[pa_fs.FileSystem, str]:
