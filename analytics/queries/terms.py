@@ -80,7 +80,10 @@ def _seen_in_events(events: DataFrame) -> DataFrame:
     """Returns when each log named an epoch first: _EPOCH, log_id, place, is_of_log, first_ts, last_ts,
     elected, to_ts. `is_of_log`: whether the hour has several logs and the row is of one of them."""
     events = events.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS))
-    before, after = F.col("before.master_epoch"), F.col("after.master_epoch")
+    # The embedded engine reads a field of a STRUCT that is NULL as 0 if the rows came from an Arrow table.
+    before, after = (
+        F.when(F.col(view).isNotNull(), F.col(f"{view}.master_epoch")) for view in ("before", "after")
+    )
     begins = F.when(before < after, 1).otherwise(0)  # a snapshot has no view before
     log = F.coalesce("log_id", F.lit("")).alias("log_id")
     views = [
