@@ -74,7 +74,7 @@ class FleetFrames:
 
 def p99_ms() -> Column:
     """Returns the 99th percentile of a window's lag in ms, rounded up: of the broker's own histogram
-    (lag_us, looked at every few ms), else of its samples, 60 in a minute."""
+    (lag_us, 600 readings in a minute), else of its samples, 60 in a minute."""
     return F.coalesce(_ms_of("lag_us_p99"), F.col("ms_p99"))
 
 
