@@ -162,8 +162,9 @@ def _index_groups(
     heat: Any, axis: Axis, groups: Sequence[GroupName], fleet: Mapping[GroupName, Mapping[str, Any]]
 ) -> list[IndexGroup]:
     """Returns the rows of the index, worst group first. `fleet`: what is known of a group."""
-    grid = {} if heat is None or not len(heat) else Grid(heat, axis, groups).columns(CELLS)
-    nothing = {"unknown_total_ms": axis.count * axis.step_ms}
+    is_empty = heat is None or not len(heat)
+    grid: Mapping[Any, Mapping[str, Any]] = {} if is_empty else Grid(heat, axis, groups).columns(CELLS)
+    nothing: Mapping[str, Any] = {"unknown_total_ms": axis.count * axis.step_ms}
     names = [name for name in IndexGroup.__struct_fields__ if name not in (*GROUP, *CELLS)]
     found = []
     for cluster, broker in groups:
