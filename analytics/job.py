@@ -160,14 +160,19 @@ class _Run:
                 window_ms: self._write_filled(window_ms, f"{aside}/{FILLED}")
                 for window_ms in self._rolled_hours[-1].windows
             }
-            self._write(aside, self._fleet(tables, files[WINDOW_MS]))
+            self._write(aside, self._fleet(tables, files[WINDOW_MS], keep))
         self._store.end_run(run_ts)
 
     def _write(self, folder: str, tables: Mapping[str, DataFrame]) -> None:
         for name, frame in tables.items():
             self._store.write_table(f"{folder}/{name}/{PART}", in_order(frame).toArrow())
 
-    def _fleet(self, tables: Mapping[str, DataFrame], replicas: Mapping[int, str]) -> dict[str, DataFrame]:
+    def _fleet(
+        self,
+        tables: Mapping[str, DataFrame],
+        replicas: Mapping[int, str],
+        keep: Callable[[DataFrame], DataFrame],
+    ) -> dict[str, DataFrame]:
         """Returns the tables of the fleet's page. `tables`: of this run; `replicas`: the files of its
         replica_lag by hour."""
         from_ts, to_ts, cell_ms = shown(self._span.from_ts, self._span.to_ts)
@@ -179,7 +184,9 @@ class _Run:
         groups = groups_of(tables["group_totals"], self._rolled(LAG, HOUR_MS, self._rolled_hours))
         frames = {name: frame.where(within) for name, frame in rolled.items()}
         frames |= {each.name: tables[each.name] for each in fields(FleetFrames) if each.name not in frames}
-        return fleet_tables(FleetFrames(**frames), groups, from_ts=from_ts, to_ts=to_ts, cell_ms=cell_ms)
+        return fleet_tables(
+            FleetFrames(**frames), groups, from_ts=from_ts, to_ts=to_ts, cell_ms=cell_ms, kept=keep
+        )
 
     def _write_filled(self, window_ms: int, folder: str) -> dict[int, str]:
         """Writes replica_lag with the lag of replicas that are down, some hours at a time; returns the names

@@ -4,6 +4,7 @@ All are of the same windows of a minute: a group's worst p99 is the p99 of its w
 of its cells.
 """
 
+from collections.abc import Callable
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -31,13 +32,19 @@ def shown(from_ts: int, to_ts: int) -> tuple[int, int, int]:
 
 
 def fleet_tables(
-    frames: FleetFrames, groups: DataFrame, *, from_ts: int, to_ts: int, cell_ms: int
+    frames: FleetFrames,
+    groups: DataFrame,
+    *,
+    from_ts: int,
+    to_ts: int,
+    cell_ms: int,
+    kept: Callable[[DataFrame], DataFrame] = kept,
 ) -> dict[str, DataFrame]:
     """Returns the run tables by name: incidents, fleet, heat. `groups`: their names, each once. The bounds:
     see shown()."""
     groups = kept(groups)
     cells = kept(heat(frames, cell_ms=cell_ms))
-    found = kept(incidents(frames, groups, from_ts=from_ts, to_ts=to_ts))
+    found = kept(incidents(frames, groups, from_ts=from_ts, to_ts=to_ts, kept=kept))
     return {
         "incidents": found,
         "fleet": fleet(frames, groups, cells, found, from_ts=from_ts, to_ts=to_ts),

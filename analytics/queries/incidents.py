@@ -83,7 +83,14 @@ def max_ms() -> Column:
     return F.greatest(_ms_of("lag_us_max"), F.col("ms_max"))
 
 
-def incidents(frames: FleetFrames, groups: DataFrame, *, from_ts: int, to_ts: int) -> DataFrame:
+def incidents(
+    frames: FleetFrames,
+    groups: DataFrame,
+    *,
+    from_ts: int,
+    to_ts: int,
+    kept: Callable[[DataFrame], DataFrame] = kept,
+) -> DataFrame:
     """Returns one row per incident of these groups that touches [from_ts, to_ts): kind, group, replica (NULL:
     the whole group), from_ts, to_ts (exclusive), worst (ms, bytes or a count, by kind), state_ms (how long
     the rule held; NULL: a moment, or not known), severity."""
