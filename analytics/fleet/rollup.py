@@ -90,7 +90,8 @@ def write_rollups(fleet: Fleet, out: Path) -> None:
                 _write(rows.table(), _path(out / "rollup" / name / f"window={window_ms}", hour))
     for name, listed in _run_tables(fleet).items():
         path = out / "tables" / f"run={fleet.to_ts}" / name / "part.parquet"
-        _write(_typed(pa.Table.from_pylist(listed)), path)
+        if listed:  # Spark does not read a file without columns
+            _write(_typed(pa.Table.from_pylist(listed)), path)
 
 
 def _typed(table: Any) -> Any:
