@@ -1,4 +1,4 @@
-"""Writes requirements/downloads.txt: what a set-up of each group downloads, in MB. Called by `make lock`.
+"""Writes requirements/downloads: what a set-up of each group downloads, in MB. Called by `make lock`.
 
     python tools/downloads.py UV GROUP:BASE,BASE GROUP ...
 
@@ -16,7 +16,7 @@ from locked import REQUIREMENTS, read_lock
 
 PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
 TAGS = ("-cp311-cp311-", "-abi3-", "-none-")
-OUTPUT = REQUIREMENTS / "downloads.txt"
+OUTPUT = REQUIREMENTS / "downloads"
 
 
 def sizes(uv: str, group: str) -> dict[str, int]:

@@ -65,7 +65,7 @@ make_all() {
     lock="$ROOT/requirements/$group.txt"
     stamp="$VENV/.$group.$(cksum < "$lock" | tr ' ' -)"
     [ -e "$stamp" ] && continue
-    size=$(sed -n "s/^$group \([0-9]*\)$/, \1 MB to download (less what uv has in its cache)/p" "$ROOT/requirements/downloads.txt")
+    size=$(sed -n "s/^$group \([0-9]*\)$/, \1 MB to download (less what uv has in its cache)/p" "$ROOT/requirements/downloads")
     say "installing requirements/$group.txt$size"
     "$UV" pip install --quiet --python "$VENV" --require-hashes -r "$lock"
     rm -f "$VENV/.$group."*

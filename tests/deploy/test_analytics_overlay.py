@@ -91,7 +91,9 @@ def test_the_job_and_the_stream_read_it_and_the_name_servers_show_it(objects: Ob
 def test_the_jars_fit_the_wheel() -> None:
     pyspark = pytest.importorskip("pyspark")
     jars = {path.name for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
-    tree = ElementTree.parse(ROOT / "deploy" / "docker" / "analytics-jars.xml")
+    if not jars:
+        pytest.skip("only Spark's client is installed")
+    tree = ElementTree.parse(ROOT / "deploy" / "docker" / "spark-jars.xml")
     (properties,) = tree.iter("{http://maven.apache.org/POM/4.0.0}properties")
     versions = {each.tag.partition("}")[2]: each.text for each in properties}
     assert f"hadoop-client-api-{versions['hadoop.version']}.jar" in jars
@@ -99,12 +101,27 @@ def test_the_jars_fit_the_wheel() -> None:
     assert f"spark-core_2.13-{versions['spark.version']}.jar" in jars
 
 
-def test_the_image_copies_what_its_context_has() -> None:
-    ignored = (ROOT / "deploy" / "docker" / "Dockerfile.analytics.dockerignore").read_text().splitlines()
+def test_the_jars_fit_the_lock_file() -> None:
+    """Also where Spark is not installed."""
+    text = (ROOT / "deploy" / "docker" / "spark-jars.xml").read_text()
+    (version,) = re.findall(r"<spark.version>(.+)</spark.version>", text)
+    assert f"\npyspark=={version} " in (ROOT / "requirements" / "spark.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("image", "copies"),
+    [
+        ("analytics", ["requirements/analytics.txt", "."]),
+        ("spark", ["deploy/docker/spark-jars.xml", "requirements/spark.txt", "."]),
+    ],
+)
+def test_the_image_copies_what_its_context_has(image: str, copies: list[str]) -> None:
+    docker = ROOT / "deploy" / "docker"
+    ignored = (docker / f"Dockerfile.{image}.dockerignore").read_text().splitlines()
     common = {line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] != "#"}
     assert common - set(ignored) == {"!requirements/run.txt"}
-    text = (ROOT / "deploy" / "docker" / "Dockerfile.analytics").read_text()
+    text = (docker / f"Dockerfile.{image}").read_text()
     copied = re.findall(r"^COPY (?!--from)(\S+)", text, flags=re.MULTILINE)
-    assert copied == ["deploy/docker/analytics-jars.xml", "requirements/analytics.txt", "."]
-    for path in copied[:2]:
+    assert copied == copies
+    for path in copied[:-1]:
         assert (ROOT / path).is_file() and f"!{path}" in ignored

@@ -73,6 +73,14 @@ def test_all_lock_files_are_checked_and_agree(locked: ModuleType) -> None:
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
 
 
+def test_what_a_set_up_downloads_is_known() -> None:
+    """Analytics took 456 MB for Spark alone; the embedded engine must save 200 of them."""
+    lines = (ROOT / "requirements" / "downloads").read_text().splitlines()[1:]
+    sizes = {group: int(size) for group, size in map(str.split, lines)}
+    assert sizes.keys() == set(GROUPS) - {"supply"}
+    assert 0 < sizes["analytics"] <= 256 < sizes["spark"]
+
+
 def test_a_lock_line_without_a_hash_is_found(locked: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"fastapi==1\.0 has no hash"):
         locked.parse_lock("fastapi==1.0\n    # via keelmq (pyproject.toml)\n", "run.txt")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from analytics.java import cache_directory
 from cli.keelmq import app
 from tests.deploy.conftest import ROOT
 
@@ -45,13 +44,10 @@ def test_its_command_exists(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["keelmq-analytics.service", "keelmq-analytics-stream.service"])
-def test_the_script_that_starts_java_can_be_written(name: str) -> None:
-    """ProtectSystem=strict leaves nothing writable but what the unit names."""
+def test_only_what_is_named_can_be_written(name: str) -> None:
+    """The engine's scratch files are in the unit's own /tmp."""
     service = settings(ROOT / "deploy" / "systemd" / name)["Service"]
-    assert service["ProtectSystem"] == "strict"
-    variable, _, value = service.get("Environment", "").partition("=")
-    folder = cache_directory({variable: value, "HOME": "/home/keelmq"})
-    assert folder == Path("/var/cache", service["CacheDirectory"])
+    assert (service["ProtectSystem"], service["PrivateTmp"]) == ("strict", "yes")
 
 
 def test_there_are_units() -> None:
