@@ -41,6 +41,9 @@ DRIVER = {
     "spark.sql.shuffle.partitions": "8",
     DRIVER_MEMORY: DRIVER_MEMORY_DEFAULT,
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+"""Those of `conf` are added to ours: of two that contradict each other Java takes the last."""
+
 STOP_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, OSError)
 
 LOCAL = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -79,10 +82,13 @@ def classic_session(
     with tempfile.TemporaryDirectory(prefix="keelmq-spark-", ignore_cleanup_errors=True) as scratch:
         settings = COMMON | DRIVER | (LOCAL if is_local else {}) | _places(scratch)
         settings |= {"spark.master": master} if master else {}
+        settings |= conf
+        if JAVA_OPTIONS in conf:
+            settings[JAVA_OPTIONS] = f"{_places(scratch)[JAVA_OPTIONS]} {conf[JAVA_OPTIONS]}"
         if not is_local:
             send_functions()
         with environment(environ, without=("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")):
-            spark = _start(settings | dict(conf))
+            spark = _start(settings)
         _without_tracebacks(spark)
         try:
             yield spark
@@ -148,7 +154,7 @@ def _places(scratch: str) -> dict[str, str]:
     return {
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        "spark.driver.extraJavaOptions": options,
+        JAVA_OPTIONS: options,
     }
 
 
