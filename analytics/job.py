@@ -37,6 +37,7 @@ from analytics.queries.run_tables import EventFrames, run_tables
 from analytics.remote_output import is_url, publish_pages
 from analytics.retention import prune
 from analytics.rollup.hours import paths_of
+from analytics.rollup.inputs import inputs_of
 from analytics.rollup.run import roll_up, windows_of, write_hours
 from analytics.rollup.store import PART, ROLLUP, RolledHour, RollupStore
 from analytics.rollup.tables import (
@@ -109,6 +110,7 @@ def run(
                 out,
                 span.hours,
                 base_ms=window_ms or fine_window_ms(span),
+                inputs=inputs_of(manifests),
                 ends=span.ends,
                 progress=progress,
             )
@@ -206,7 +208,9 @@ class _Run:
         return names
 
     def _compacted(self, table: Table) -> DataFrame:
-        return read_table(self._spark, paths_of(self._store.url, self._span.hours, table), table)
+        return read_table(
+            self._spark, paths_of(self._store.url, (*self._span.hours, *self._span.moved), table), table
+        )
 
     def _rolled(self, table: RollUp, window_ms: int, hours: Iterable[RolledHour]) -> DataFrame:
         """Returns the rows of a roll-up table."""

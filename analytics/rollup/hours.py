@@ -1,6 +1,6 @@
 """The rows of some hours as the roll-up tables need them: by one clock, computed once for several tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,45 +16,52 @@ from analytics.queries.skew import clock_pieces
 from analytics.queries.sync_state_set import group_spans
 from analytics.queries.terms import current, terms
 from analytics.queries.windows import window_of
+from analytics.rollup.inputs import Inputs
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, MASTER_SAMPLE, REPLICA_SAMPLE, Table
 
 
 class Hours:
     """The rows of `batch`, hours by the controllers' clock, below `out_url`.
 
-    `around`: the hours around the batch from which a broker's rows move into it, because its clock is off.
-    `windows`: widths in ms, ascending. `ends`: up to when an hour has rows, by its beginning; an hour that is
-    not there, to its end.
+    `inputs`: what each of them reads: also hours from which a broker's rows move here, because its clock is
+    off. `windows`: widths in ms, ascending. `ends`: up to when an hour has rows, by its beginning; an hour
+    that is not there, to its end.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         out_url: str,
+        inputs: Sequence[Inputs],
         batch: Sequence[HourManifest],
-        around: Sequence[HourManifest],
         windows: Sequence[int],
         ends: Mapping[int, int],
     ) -> None:
         self.windows = windows
         self._spark, self._out_url, self._ends = spark, out_url, ends
-        self._batch, self._around = batch, around
+        self._batch = batch
+        self._inputs = _once(hour for each in inputs for hour in each.hours)
+        self._clock_hours = _once(hour for each in inputs for hour in each.clock_hours)
         self._kept: dict[str, DataFrame] = {}
+
+    @property
+    def manifests(self) -> list[HourManifest]:
+        """The compacted hours that are read."""
+        return _once((*self._inputs, *self._clock_hours))
 
     def has_any(self, tables: Sequence[Table]) -> bool:
         """Returns whether one of these compacted tables has rows."""
-        return any(table.name in each.parts for each in (*self._batch, *self._around) for table in tables)
+        return any(table.name in each.parts for each in self._inputs for table in tables)
 
     def rows(self, table: Table) -> DataFrame:
         """Returns the rows that a broker wrote in these hours, by the controllers' clock, with hour_ts."""
-        if not self._around:
+        if not self._clock_hours:
             return self._read(table, self._batch).withColumn("hour_ts", hour_of(F.col("ts")))
-        every = sorted((*self._batch, *self._around), key=lambda each: each.hour_ts)
 
         def of_clocks() -> DataFrame:
-            return offsets(clock_pieces(self._read(CLOCK_SAMPLE, every)))
+            return offsets(clock_pieces(self._read(CLOCK_SAMPLE, self._clock_hours)))
 
-        moved = corrected(self._read(table, every), self._once("offsets", of_clocks))
+        moved = corrected(self._read(table, self._inputs), self._once("offsets", of_clocks))
         hours = [each.hour_ts for each in self._batch]
         return moved.withColumn("hour_ts", hour_of(F.col("ts"))).where(F.col("hour_ts").isin(hours))
 
@@ -110,6 +117,12 @@ class Hours:
 
     def _read(self, table: Table, manifests: Sequence[HourManifest]) -> DataFrame:
         return read_table(self._spark, paths_of(self._out_url, manifests, table), table)
+
+
+def _once(hours: Iterable[HourManifest]) -> list[HourManifest]:
+    """Returns each hour once, ascending."""
+    found = {each.hour_ts: each for each in hours}
+    return [found[hour_ts] for hour_ts in sorted(found)]
 
 
 def hour_of(ts: Column) -> Column:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from analytics.compaction.manifest import HOUR_MS, HourManifest
 from analytics.errors import AnalyticsError
 from analytics.rollup.hours import Hours
+from analytics.rollup.inputs import Inputs, inputs_of
 from analytics.rollup.store import ROLLUP, RollupStore
 from analytics.rollup.tables import TABLES, RollUp
 
@@ -47,20 +48,23 @@ def roll_up(
     *,
     base_ms: int | None = None,
     tables: Collection[str] = TABLES.keys(),
+    inputs: Mapping[int, Inputs] | None = None,
     ends: Mapping[int, int] | None = None,
     progress: Progress = lambda _: None,
 ) -> list[int]:
     """Computes what is not up to date; returns those hours. A second run does nothing.
 
     `manifests`: of the compacted hours to look at. `base_ms`: a window besides minutes and hours. `tables`:
-    names from TABLES; what is made of events needs `minimum`. `ends`: up to when an hour has rows.
+    names from TABLES; what is made of events needs `minimum`. `inputs`: inputs_of() all compacted hours, by
+    hour_ts; None: of `manifests`. `ends`: up to when an hour has rows.
     """
     windows, store = windows_of(base_ms), RollupStore(out)
-    stale = store.stale(manifests, windows)
+    inputs = inputs or inputs_of(manifests)
+    stale = store.stale(manifests, windows, inputs)
     for batch in _batches(stale):
         progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
-        store.check_parts(batch)
-        hours = Hours(spark, store.url, batch, (), windows, ends or {})
+        hours = Hours(spark, store.url, [inputs[each.hour_ts] for each in batch], batch, windows, ends or {})
+        store.check_parts(hours.manifests)
         files: dict[int, list[str]] = {each.hour_ts: [] for each in batch}
         try:
             for table in TABLES.values():
@@ -71,7 +75,7 @@ def roll_up(
                         files[hour_ts].append(name)
         finally:
             hours.close()
-        store.place(batch, files, windows)
+        store.place(batch, files, windows, inputs)
     return [each.hour_ts for each in stale]
 
 

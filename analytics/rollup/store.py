@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from analytics.compaction.manifest import HourManifest, folder_of, manifest_name
 from analytics.compaction.storage import file_system, is_object_store
 from analytics.errors import AnalyticsError
+from analytics.rollup.inputs import Inputs, inputs_of
 
 ROLLUP = "rollup"
 MANIFESTS = f"{ROLLUP}/manifest"
@@ -79,16 +80,23 @@ class RollupStore:
         """Returns the URLs of the files of a table's windows, hour by hour."""
         return [f"{self.url}/{name}" for each in hours for name in each.paths(table, window_ms)]
 
-    def stale(self, manifests: Iterable[HourManifest], windows: Sequence[int]) -> list[HourManifest]:
+    def stale(
+        self,
+        manifests: Sequence[HourManifest],
+        windows: Sequence[int],
+        inputs: Mapping[int, Inputs] | None = None,
+    ) -> list[HourManifest]:
         """Returns the hours whose roll-ups are missing, empty after a power cut (on a local disk: nothing is
-        synced), or of other parts or fewer windows."""
-        return [each for each in manifests if not self._is_fresh(each, windows)]
+        synced), or of other parts or fewer windows. `inputs`: what they read, by hour_ts; None: inputs_of()
+        of these hours."""
+        inputs = inputs or inputs_of(manifests)
+        return [each for each in manifests if not self._is_fresh(each, windows, inputs[each.hour_ts])]
 
-    def _is_fresh(self, manifest: HourManifest, windows: Sequence[int]) -> bool:
+    def _is_fresh(self, manifest: HourManifest, windows: Sequence[int], inputs: Inputs) -> bool:
         found = self.read(manifest.hour_ts)
         return (
             found is not None
-            and found.parts == sorted(manifest.paths())
+            and found.parts == inputs.parts
             and {*windows} <= {*found.windows}
             and self._is_whole(found)
         )
@@ -131,17 +139,25 @@ class RollupStore:
         return name
 
     def place(
-        self, manifests: Iterable[HourManifest], files: Mapping[int, Iterable[str]], windows: Sequence[int]
+        self,
+        manifests: Sequence[HourManifest],
+        files: Mapping[int, Iterable[str]],
+        windows: Sequence[int],
+        inputs: Mapping[int, Inputs] | None = None,
     ) -> None:
         """Deletes the files that these hours no longer have, and writes their manifests. `files`: what put()
-        returned, by hour."""
+        returned, by hour. `inputs`: as for stale()."""
+        inputs = inputs or inputs_of(manifests)
         for manifest in manifests:
             before = self._of_any_version(manifest.hour_ts)
             names = sorted(files.get(manifest.hour_ts, ()))
             for name in set(before.files if before else ()) - {*names}:
                 self._delete_file(name)
             rolled = RolledHour(
-                hour_ts=manifest.hour_ts, parts=sorted(manifest.paths()), windows=sorted(windows), files=names
+                hour_ts=manifest.hour_ts,
+                parts=inputs[manifest.hour_ts].parts,
+                windows=sorted(windows),
+                files=names,
             )
             self._write(_manifest(manifest.hour_ts), msgspec.json.encode(rolled))
 

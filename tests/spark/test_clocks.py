@@ -3,12 +3,16 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from analytics.compaction.times import HOLD_MS, OFFSET_MAX_MS, STEP_MS
 from analytics.queries.clocks import MINUTE_MS, corrected, offsets
 from analytics.queries.skew import clock_pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 HOUR_MS = 3_600_000
 START = 1_767_225_600_000
