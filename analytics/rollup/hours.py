@@ -16,6 +16,7 @@ from analytics.queries.skew import clock_pieces
 from analytics.queries.sync_state_set import group_spans
 from analytics.queries.terms import current, terms
 from analytics.queries.windows import window_of
+from analytics.rollup.edges import NEAR_MS
 from analytics.rollup.inputs import Inputs
 from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, MASTER_SAMPLE, REPLICA_SAMPLE, Table
 
@@ -54,16 +55,20 @@ class Hours:
         return any(table.name in each.parts for each in self._inputs for table in tables)
 
     def rows(self, table: Table) -> DataFrame:
-        """Returns the rows that a broker wrote in these hours, by the controllers' clock, with hour_ts."""
+        """Returns the rows that brokers wrote in these hours, by the controllers' clock, with hour_ts.
+
+        None is more than NEAR_MS after the hour's end, where a wrong clock may put some.
+        """
+        hour_ts = hour_of(F.col("ts"))
         if not self._clock_hours:
-            return self._read(table, self._batch).withColumn("hour_ts", hour_of(F.col("ts")))
+            return self._until_end(self._read(table, self._batch).withColumn("hour_ts", hour_ts))
 
         def of_clocks() -> DataFrame:
             return offsets(clock_pieces(self._read(CLOCK_SAMPLE, self._clock_hours)))
 
         moved = corrected(self._read(table, self._inputs), self._once("offsets", of_clocks))
         hours = [each.hour_ts for each in self._batch]
-        return moved.withColumn("hour_ts", hour_of(F.col("ts"))).where(F.col("hour_ts").isin(hours))
+        return self._until_end(moved.withColumn("hour_ts", hour_ts).where(F.col("hour_ts").isin(hours)))
 
     def masters(self) -> DataFrame:
         """Returns rows of master_sample, with is_stale."""
@@ -109,6 +114,11 @@ class Hours:
             return whole
         known = F.create_map(*(F.lit(value).cast("long") for pair in short for value in pair))
         return F.coalesce(known[F.col("hour_ts")], whole)
+
+    def _until_end(self, rows: DataFrame) -> DataFrame:
+        hours = {each.hour_ts for each in self._batch}
+        is_short = any(hour in hours and end + NEAR_MS < hour + HOUR_MS for hour, end in self._ends.items())
+        return rows.where(F.col("ts") < self._end() + NEAR_MS) if is_short else rows
 
     def _once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         if name not in self._kept:

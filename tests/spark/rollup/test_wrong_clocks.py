@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analytics.compaction.manifest import read_manifests
+from analytics.rollup.edges import NEAR_MS
 from analytics.rollup.inputs import inputs_of
 from analytics.rollup.run import roll_up
 from analytics.rollup.store import RollupStore
@@ -109,7 +110,7 @@ def test_wrong_clocks_change_nothing(
 def test_without_clock_samples_a_broker_keeps_its_own_time(
     spark: SparkSession, tmp_path: Path, right: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """Nor does it move the end of the span: its last hour is left out."""
+    """Nor does it move the end of the span: what it wrote after the others is left out."""
     measured = [
         each
         for each in records(STEADY)
@@ -123,8 +124,22 @@ def test_without_clock_samples_a_broker_keeps_its_own_time(
     assert mine == [row for row in right["lag"] if row["broker_name"] == "right"]
     assert {row["window_ts"] for row in lag if row["broker_name"] == "hour"} == {
         row["window_ts"] + HOUR_MS for row in right["lag"]
-        if row["broker_name"] == "hour" and row["window_ts"] < HOUR + 2 * HOUR_MS
+        if row["broker_name"] == "hour" and row["window_ts"] + HOUR_MS < TO + NEAR_MS - 5_000
     }  # fmt: skip
+
+
+def test_rows_after_the_end_of_the_others_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a master whose clock is ahead, by how much is not known: they would give each group a gap."""
+    last = HOUR + 50 * MINUTE_MS
+    ahead: Clocks = {("hour", 1): lambda _: -5 * MINUTE_MS}
+    write(tmp_path / "in", [each for each in records(ahead, until=last) if not isinstance(each, ClockSample)])
+    run(tmp_path / "in", tmp_path / "out")
+    assert rolled(spark, tmp_path / "out") == [FROM, last - 5_000 + 1]
+    until = {row["broker_name"]: row["window_ts"] for row in tables(tmp_path / "out")["lag"]}
+    assert until == {
+        **dict.fromkeys(("right", "ahead", "behind"), last - MINUTE_MS),
+        "hour": last + MINUTE_MS,
+    }
 
 
 def test_run_by_run_is_all_at_once(
