@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from analytics.queries.availability import group_totals, minimum_changes
+from analytics.queries.clocks import corrected, offsets
 from analytics.queries.event_log import group_history
 from analytics.queries.failover import elections, failovers, with_ready
 from analytics.queries.kept import kept
@@ -41,8 +42,9 @@ def run_tables(
     elected = kept(elections(history))
     pieces = kept(clock_pieces(frames.clock_sample, from_ts=from_ts, to_ts=to_ts))
     ready = kept(with_ready(elected, frames.role_change, pieces))
-    skew = kept(clock_skew(pieces, clock_bounds(elected, frames.role_change)))
-    stale = stale_role_changes(elected, frames.role_change)
+    roles = kept(corrected(frames.role_change, offsets(pieces)))
+    skew = kept(clock_skew(pieces, clock_bounds(elected, roles)))
+    stale = stale_role_changes(elected, roles)
     return {
         "membership": membership(spans),
         "sync_state_set_changes": sync_state_set_changes(history),
