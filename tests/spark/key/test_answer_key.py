@@ -32,10 +32,7 @@ class Computed:
     out: Path
 
 
-NOT_YET = pytest.mark.xfail(reason="samples are not corrected yet", strict=False)
-
-
-@pytest.fixture(scope="module", params=["right", pytest.param("skewed", marks=NOT_YET)])
+@pytest.fixture(scope="module", params=["right", "skewed"])
 def computed(
     spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Computed:
