@@ -228,8 +228,8 @@ def test_old_data_is_said_to_be_stale(tmp_path: Path) -> None:
     assert not any(piece.startswith("Stale") for piece in text)
 
 
-def write_live(out: Path, age_ms: int) -> None:
-    """The last hour of two groups: one without a master, one with lag."""
+def write_live(out: Path, age_ms: int, *more: LiveFleetGroup) -> None:
+    """The last hour of two groups: one without a master, one with lag; and of more."""
     data_to_ts = wall_ms() - age_ms
     start = data_to_ts // 60_000 * 60_000 - 59 * 60_000
     groups = [
@@ -237,6 +237,7 @@ def write_live(out: Path, age_ms: int) -> None:
                        ms_max=[8_000] * 60, samples_ts=data_to_ts),
         LiveFleetGroup(cluster_name="KeelCluster", broker_name="broker-01", ms_p99=[1] * 58 + [None] * 2,
                        ms_max=[1] * 58 + [None] * 2, no_master_ms=[0] * 58 + [60_000] * 2),
+        *more,
     ]  # fmt: skip
     fleet = LiveFleet(
         computed_ts=data_to_ts, data_to_ts=data_to_ts, every_ms=5_000, start_ts=start, groups=groups
@@ -264,3 +265,35 @@ def test_the_last_hour_of_the_fleet_is_live(tmp_path: Path, age_ms: int, is_stal
     assert len(re.findall(r'<td class="heat h4"', table)) == 60
     assert re.search(r"live: data to \d\d:\d\d:\d\d UTC", text)
     assert ("Live data is stale: it ends 1 h ago" in text) == is_stale
+
+
+@pytest.mark.slow
+def test_what_controllers_do_not_tell_is_never_fine_on_the_live_page(tmp_path: Path) -> None:
+    """A group that has samples and no events; one with a gap of half a minute; one whose minimum is unknown."""
+    lag, name = {"ms_p99": [1] * 60, "ms_max": [1] * 60}, "KeelCluster"
+    nothing: list[int | None] = [None] * 60
+    zero: list[int | None] = [0] * 60
+    out = write_example(tmp_path / "out", with_groups(FLEET[:2]))
+    write_live(
+        out, 2_000,
+        LiveFleetGroup(cluster_name=name, broker_name="broker-02", below_min_ms=nothing, no_master_ms=nothing,
+                       unknown_ms=nothing, **lag),
+        LiveFleetGroup(cluster_name=name, broker_name="broker-03", below_min_ms=zero, no_master_ms=zero,
+                       unknown_ms=[*zero[:59], 30_000], **lag),
+        LiveFleetGroup(cluster_name=name, broker_name="broker-04", below_min_ms=nothing, **lag),
+        LiveFleetGroup(cluster_name=name, broker_name="broker-05", **lag),
+    )  # fmt: skip
+    with listener(out) as address:
+        document = drawn(address, tmp_path / "profile")
+    text = " ".join(Text(document).pieces)
+    assert "3 groups in a state that is not known; worst p99 lag 7 s." in text
+    table = document[document.index('class="heatmap live"') :].split("</table>")[0]
+    found = {
+        row.partition("</a>")[0][-9:]: re.findall(r'class="heat ([^"]*)"[^>]*>([^<]*)<', row)
+        for row in table.split("<a ")[1:]
+    }
+    assert found["broker-02"] == [("h0 part", "?")] * 60
+    assert found["broker-03"] == [("h0", "")] * 59 + [("h0 part", "?")]
+    assert found["broker-04"] == [("h0 part", "?")] * 60
+    assert found["broker-05"] == [("h0", "")] * 60
+    assert "state unknown for 30 s" in table and "minimum unknown" in table
