@@ -81,7 +81,7 @@ def span_of(
         axis.start(hours[0]),
         axis.edge(hours[-1], until_ts=hours[-1] + HOUR_MS) + 1,
         [with_rows[hour_ts] for hour_ts in axis.moved],
-        {hour_ts: _whole(end, hour_ts) for hour_ts, end in ends.items()},
+        {hour_ts: end_of_hour(hour_ts, end) for hour_ts, end in ends.items()},
     )
 
 
@@ -139,11 +139,6 @@ class _Axis:
         )
 
 
-def _whole(last_ts: int, hour_ts: int) -> int:
-    whole = hour_ts + HOUR_MS
-    return whole if last_ts >= whole - 2_000 else last_ts + 1
-
-
 def _tell(
     reasons: Mapping[int, str], manifests: Mapping[int, HourManifest], progress: Callable[[str], None]
 ) -> None:
@@ -151,6 +146,13 @@ def _tell(
         left_out = [hour for hour, why in reasons.items() if why == reason]
         count = sum(manifests[hour].rows for hour in left_out)
         progress(f"left out: {count:,} rows of {len(left_out)} hours {reason} (wrong clocks)")
+
+
+def end_of_hour(hour_ts: int, last_ts: int) -> int:
+    """Returns up to when an hour counts whose last row is at `last_ts`, exclusive: if only a moment is missing,
+    to its end."""
+    whole = hour_ts + HOUR_MS
+    return whole if last_ts >= whole - 2_000 else last_ts + 1
 
 
 def fine_window_ms(span: Span) -> int | None:

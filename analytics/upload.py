@@ -18,7 +18,7 @@ from analytics.compaction.columns import KINDS
 from analytics.compaction.scan import OPEN
 from analytics.compaction.storage import Storage
 from analytics.errors import AnalyticsError
-from analytics.stream.files import CLOSED, last_line_end
+from analytics.live.files import CLOSED, last_line_end
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.clock import wall_ms
 

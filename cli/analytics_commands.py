@@ -146,7 +146,7 @@ def stream_command(
     """Keep the tables and pages of the last minutes, some seconds old, until SIGTERM."""
     settings = _settings(conf or [])
     with _one_line(FETCH):
-        from analytics.stream.app import run_stream
+        from analytics.live.app import run_stream
 
         run_stream(
             str(source), str(output), trigger_s=every_s, progress=_progress, engine=engine, master=master,

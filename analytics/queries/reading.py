@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from analytics.tables import Table
 
@@ -41,7 +42,17 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> 
     of_spark = spark_schema(schema)
     if not paths:
         return no_rows(spark, of_spark)
-    return spark.read.schema(of_spark).parquet(*(as_pattern(spark, path) for path in paths))
+    is_url = _paths_are_urls(spark)  # asked once: it may be a request to a server
+    return spark.read.schema(of_spark).parquet(*(_pattern(path, is_url=is_url) for path in paths))
+
+
+def local_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Returns the rows of an Arrow table, which may be empty; not for many rows: they are in the plan."""
+    if len(table):
+        return spark.createDataFrame(table)
+    schema = from_arrow_schema(table.schema)
+    assert isinstance(schema, types.StructType)
+    return no_rows(spark, schema)
 
 
 def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
@@ -53,10 +64,17 @@ def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
 def as_pattern(spark: SparkSession, path: str) -> str:
     """Returns a path as the readers of this session's engine take it: a URL in which the characters of
     patterns stand for themselves."""
+    return _pattern(path, is_url=_paths_are_urls(spark))
+
+
+def _paths_are_urls(spark: SparkSession) -> bool:
+    return spark.conf.get(PATHS, "") == OF_URLS
+
+
+def _pattern(path: str, *, is_url: bool) -> str:
     scheme, separator, rest = path.partition("://")
     if not separator:
         scheme, rest = "file", path
-    is_url = spark.conf.get(PATHS, "") == OF_URLS
     return f"{scheme}://{quote(rest) if is_url else rest.translate(_MAGIC)}"
 
 

@@ -92,7 +92,9 @@ class Hours:
 
     def spans(self) -> DataFrame:
         """Returns group_spans() of the history."""
-        return self._once("spans", lambda: group_spans(self.history(), from_ts=0, to_ts=self._end()))
+        return self._once(
+            "spans", lambda: group_spans(self.history(), from_ts=0, to_ts=end_of_hours(self._ends))
+        )
 
     def close(self) -> None:
         """Frees what was computed for several tables."""
@@ -106,19 +108,10 @@ class Hours:
     def _events(self) -> DataFrame:
         return self._read(CONTROLLER_EVENT, self._batch)
 
-    def _end(self) -> Column:
-        """Returns how far an hour's records reach: of an hour that is not over, not to its end."""
-        whole = F.col("hour_ts") + HOUR_MS
-        short = [(hour_ts, end) for hour_ts, end in sorted(self._ends.items()) if end < hour_ts + HOUR_MS]
-        if not short:
-            return whole
-        known = F.create_map(*(F.lit(value).cast("long") for pair in short for value in pair))
-        return F.coalesce(known[F.col("hour_ts")], whole)
-
     def _until_end(self, rows: DataFrame) -> DataFrame:
         hours = {each.hour_ts for each in self._batch}
         is_short = any(hour in hours and end + NEAR_MS < hour + HOUR_MS for hour, end in self._ends.items())
-        return rows.where(F.col("ts") < self._end() + NEAR_MS) if is_short else rows
+        return rows.where(F.col("ts") < end_of_hours(self._ends) + NEAR_MS) if is_short else rows
 
     def _once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         if name not in self._kept:
@@ -133,6 +126,17 @@ def _once(hours: Iterable[HourManifest]) -> list[HourManifest]:
     """Returns each hour once, ascending."""
     found = {each.hour_ts: each for each in hours}
     return [found[hour_ts] for hour_ts in sorted(found)]
+
+
+def end_of_hours(ends: Mapping[int, int]) -> Column:
+    """Returns how far the records of hour_ts reach: of an hour that is not over, not to its end. `ends`: by
+    hour_ts; an hour that is not there has its end."""
+    whole = F.col("hour_ts") + HOUR_MS
+    short = [(hour_ts, end) for hour_ts, end in sorted(ends.items()) if end < hour_ts + HOUR_MS]
+    if not short:
+        return whole
+    known = F.create_map(*(F.lit(value).cast("long") for pair in short for value in pair))
+    return F.coalesce(known[F.col("hour_ts")], whole)
 
 
 def hour_of(ts: Column) -> Column:

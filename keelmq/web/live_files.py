@@ -51,8 +51,9 @@ class LiveGroup(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LiveFleetGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A group in the last hour, one number a minute. `below_min_ms`, `no_master_ms`: empty if they are 0 in
-    every minute; `samples_ts`: the end of its last minute with a sample of a master."""
+    """A group in the last hour, one number a minute. `below_min_ms`, `no_master_ms`, `unknown_ms`: empty if
+    they are 0 in every minute; of a minute in which controllers' events do not tell how the group was, None.
+    `samples_ts`: the end of its last minute with a sample of a master."""
 
     cluster_name: str
     broker_name: str
@@ -60,6 +61,7 @@ class LiveFleetGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
     ms_max: Column = []
     below_min_ms: Column = []
     no_master_ms: Column = []
+    unknown_ms: Column = []
     samples_ts: int | None = None
 
 

@@ -1,6 +1,11 @@
-"""`keelmq analytics stream` as a process: a page that follows, and exact totals over kill -9."""
+"""`keelmq analytics stream` as a process: a page that follows, and exact totals over kill -9.
 
+KILLS=20 (make kill-stream) kills it so many times instead of a few.
+"""
+
+import importlib.util
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -26,6 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MINUTE_MS = STEP_MS["minute"]
 GROUPS = 20
 TICK_S = 0.2
+KILLS = int(os.environ.get("KILLS", "2"))
+IS_EMBEDDED = importlib.util.find_spec("pysail") is not None
+OF_ENGINE = () if IS_EMBEDDED else ("--engine", "spark", "--conf", "spark.driver.memory=1g")
 Key = tuple[str, int]
 
 
@@ -82,8 +90,7 @@ def stream(tmp_path: Path) -> "subprocess.Popen[bytes]":
     command = [
         *(sys.executable, "-m", "cli.keelmq", "analytics", "stream"),
         *("--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--every", "2"),
-        *("--conf", "spark.driver.memory=1g", "--conf", "spark.master=local[2]"),
-        *("--conf", "spark.sql.shuffle.partitions=1"),
+        *OF_ENGINE,
     ]
     with (tmp_path / "stream.log").open("ab") as log:
         return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
@@ -122,19 +129,24 @@ def fleet_groups(tmp_path: Path) -> set[str]:
 
 
 def test_exact_totals_over_kill_9(tmp_path: Path, fleet: Fleet) -> None:
+    """Killed at random moments: while it starts, takes a batch, writes files, or waits."""
+    dice = random.Random(KILLS)
     until(lambda: len(fleet.counts) >= GROUPS, tmp_path)
     process = stream(tmp_path)
     try:
         until(lambda: live(tmp_path).total() > 0, tmp_path)
-        kill(process)
-        process = stream(tmp_path)
+        for _ in range(KILLS):
+            threading.Event().wait(dice.uniform(0, 6))
+            assert process.poll() is None, (tmp_path / "stream.log").read_text()[-3_000:]
+            kill(process)
+            process = stream(tmp_path)
         before = live(tmp_path).total()
         until(lambda: live(tmp_path).total() > before + 500, tmp_path)
         fleet.stop()
         until(lambda: live(tmp_path) == fleet.counts, tmp_path, 40)
         assert fleet_groups(tmp_path) == {group for group, _ in fleet.counts}
         before = (tmp_path / "stream.log").stat().st_size
-        os.killpg(process.pid, signal.SIGTERM)  # Java gets it, too
+        os.killpg(process.pid, signal.SIGTERM)  # a Java gets it, too
         code, log = process.wait(30), (tmp_path / "stream.log").read_bytes()[before:].decode()
         assert code == 0 and "Traceback" not in log and "could not be stopped" not in log, log[-3_000:]
     finally:
@@ -142,6 +154,7 @@ def test_exact_totals_over_kill_9(tmp_path: Path, fleet: Fleet) -> None:
             kill(process)
 
 
+@pytest.mark.skipif(IS_EMBEDDED, reason="the embedded engine has no Java")
 def test_a_java_that_is_killed_ends_it_with_one_line(tmp_path: Path, fleet: Fleet) -> None:
     process = stream(tmp_path)
     try:

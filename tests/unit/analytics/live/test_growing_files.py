@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analytics.stream.files import GrowingFiles, kind_of
+from analytics.live.files import GrowingFiles, kind_of
 
 FOLDER = "ha_sample/dt=2026-01-01/hour=00"
 NAME = f"{FOLDER}/n-1.jsonl"

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analytics.stream.pages import LivePages
-from analytics.stream.states import GroupStates
+from analytics.live.pages import LivePages
 from keelmq.web.live_files import MINUTE_MS, MINUTES, find_group
 from keelmq.web.live_reader import LiveFiles
 from keelmq.web.page_files import packed, unpacked
@@ -29,10 +28,11 @@ def replica(minute: int, broker: int) -> dict[str, Any]:
             "last_ack_offset": 5, "last_ts": 1}  # fmt: skip
 
 
-def event(ts: int, number: int, master: int | None, members: list[int], **more: Any) -> dict[str, Any]:
-    after = {"master_broker_id": master, "sync_state_set": members}
-    return {"cluster_name": "c", "broker_name": "b", "ts": START + ts, "event_id": number, "log_id": "L",
-            "refused": None, "after": after, **more}  # fmt: skip
+def state(
+    minute: int, below: int | None, without: int | None, unknown: int = 0, group: str = "b"
+) -> dict[str, Any]:
+    return {"cluster_name": "c", "broker_name": group, "window_ts": START + minute * MINUTE_MS,
+            "below_min_ms": below, "no_master_ms": without, "unknown_ms": unknown}  # fmt: skip
 
 
 def put(pages: LivePages, minute: int, *lags: dict[str, Any], replicas: tuple[Any, ...] = ()) -> None:
@@ -44,7 +44,7 @@ def published(out: Path, minutes: int = 3) -> LivePages:
     pages = LivePages(out, every_ms=5_000)
     put(pages, 0, lag(0, 10), lag(0, 99, ("c", "other")), replicas=(replica(0, 2), replica(0, 3)))
     put(pages, minutes - 1, lag(minutes - 1, 30), replicas=(replica(minutes - 1, 3),))
-    pages.publish(GroupStates(), computed_ts=5, data_to_ts=START + minutes * MINUTE_MS - 1)
+    pages.publish(computed_ts=5, data_to_ts=START + minutes * MINUTE_MS - 1)
     return pages
 
 
@@ -71,7 +71,7 @@ def test_a_group_is_found_by_its_exact_name(tmp_path: Path) -> None:
 def test_minutes_of_a_clock_that_was_ahead_are_left_out(tmp_path: Path) -> None:
     pages = published(tmp_path)
     put(pages, 1_440, lag(1_440, 1))
-    pages.publish(GroupStates(), computed_ts=5, data_to_ts=START + 3 * MINUTE_MS - 1)
+    pages.publish(computed_ts=5, data_to_ts=START + 3 * MINUTE_MS - 1)
     head = LiveFiles(tmp_path).head()
     assert head is not None and (head.start_ts, head.count) == (START, 3)
 
@@ -96,59 +96,40 @@ def test_the_fleet_has_its_last_hour(tmp_path: Path) -> None:
     pages = LivePages(tmp_path, every_ms=5_000)
     for minute in (0, 61):
         put(pages, minute, lag(minute, minute, ("c", "b")))
-    states = GroupStates()
-    states.set_minimum(("c", "b"), 2)
-    states.set_minimum(("c", "z"), 2)
-    events = [
-        event(0, 1, 1, [1, 2]),
-        event(59 * MINUTE_MS + 30_000, 2, 1, [1]),
-        event(60 * MINUTE_MS, 3, None, [1]),
-    ]
-    states.add_events([*events, event(0, 1, None, [1], broker_name="z")])
+    for minute, rows in {
+        1: [state(1, 0, 0)],
+        58: [state(58, 0, None, 30_000)],
+        59: [state(59, 30_000, 0), state(59, None, None, MINUTE_MS, "z")],
+        60: [state(60, MINUTE_MS, MINUTE_MS)],
+        61: [state(61, 0, 0), state(61, 0, 0, 0, "z")],
+    }.items():
+        pages.remember(START + minute * MINUTE_MS, state=pa.Table.from_pylist(rows))
     end = START + 61 * MINUTE_MS + 15_000
-    pages.publish(states, computed_ts=end + 1, data_to_ts=end)
+    pages.publish(computed_ts=end + 1, data_to_ts=end)
     at, index = merged(tmp_path)
     live = index["live"]
     assert at > 0 and (live["start_ts"], live["count"]) == (START + 2 * MINUTE_MS, 60)
     b, z = live["groups"]
     assert (b["broker_name"], z["broker_name"]) == ("b", "z")
     assert b["ms_p99"] == [None] * 59 + [61] and b["samples_ts"] == START + 62 * MINUTE_MS
-    assert b["below_min_ms"] == [0] * 57 + [30_000, MINUTE_MS, 15_000]
-    assert b["no_master_ms"] == [0] * 58 + [MINUTE_MS, 15_000]
-    assert z["no_master_ms"] == [MINUTE_MS] * 59 + [15_000] and "samples_ts" not in z
+    assert b["below_min_ms"] == [None] * 56 + [0, 30_000, MINUTE_MS, 0]
+    assert b["no_master_ms"] == [None] * 57 + [0, MINUTE_MS, 0], "NULL is not 0"
+    assert b["unknown_ms"] == [None] * 56 + [30_000, 0, 0, 0]
+    assert z["no_master_ms"] == [None] * 59 + [0] and "samples_ts" not in z
 
 
-def test_states_whatever_order_events_come_in() -> None:
-    rows = [event(0, 1, 1, [1, 2]), event(10_000, 2, None, [1, 2]), event(40_000, 3, 2, [2, 1])]
-    rows += [event(40_100, 3, 2, [2, 1], type="snapshot"), event(5, 9, None, [], refused="no")]
-    for order in (rows, rows[::-1], [*rows, *rows]):
-        states = GroupStates()
-        for row in order:
-            states.add_events([row])
-        assert states.minutes(START, 2, START + 2 * MINUTE_MS) == {("c", "b"): ([0, 0], [30_000, 0])}
-        states.forget(START + 30_000)
-        assert states.minutes(START, 1, START + MINUTE_MS) == {("c", "b"): ([0], [30_000])}
-
-
-def test_a_group_that_was_cleaned_is_without_a_master_no_longer() -> None:
-    rows = [event(0, 1, 1, [1]), event(10_000, 2, None, []), event(40_000, 3, None, [], after=None)]
-    for order in (rows, rows[::-1]):
-        states = GroupStates()
-        states.set_minimum(("c", "b"), 1)
-        for row in order:
-            states.add_events([row])
-        end = START + 2 * MINUTE_MS
-        assert states.minutes(START, 2, end) == {("c", "b"): ([30_000, 0], [30_000, 0])}
-        states.forget(START + MINUTE_MS)
-        assert states.minutes(START, 2, end) == {}
-        states.add_events([event(MINUTE_MS, 4, None, [])])
-        assert states.minutes(START, 2, end) == {("c", "b"): ([0, MINUTE_MS], [0, MINUTE_MS])}
-
-
-def test_a_controllers_clock_behind_does_not_undo_an_event() -> None:
-    states = GroupStates()
-    states.add_events([event(20_000, 1, None, [1]), event(10_000, 2, 1, [1])])
-    assert states.minutes(START, 1, START + MINUTE_MS) == {}
+def test_only_a_group_that_is_known_everywhere_has_no_columns(tmp_path: Path) -> None:
+    """An empty column is 0 in every minute."""
+    pages = LivePages(tmp_path, every_ms=5_000)
+    for minute in range(60):
+        rows = [state(minute, 0, 0), state(minute, 0, 0, 0, "z")]
+        pages.remember(START + minute * MINUTE_MS, state=pa.Table.from_pylist(rows[: 1 + (minute < 59)]))
+    put(pages, 0, lag(0, 1, ("c", "unseen")))
+    end = START + 59 * MINUTE_MS
+    pages.publish(computed_ts=end + 1, data_to_ts=end)
+    b, unseen, z = merged(tmp_path)[1]["live"]["groups"]
+    for name in ("below_min_ms", "no_master_ms", "unknown_ms"):
+        assert name not in b and unseen[name] == [None] * 60 and z[name] == [0] * 59 + [None]
 
 
 def test_files_of_another_release_or_damaged(tmp_path: Path) -> None:

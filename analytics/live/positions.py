@@ -1,7 +1,7 @@
-"""Which bytes of which growing files a batch reads: the offsets of the streaming source.
+"""Which bytes of which growing files a batch reads: the positions of the live tables.
 
-Positions are plain JSON, because Spark keeps them in the checkpoint: a batch is a pair of them, and a batch
-that is repeated reads the same bytes. A file is known by its name without ".open", which it loses when its
+Positions are plain JSON: the embedded loop keeps them in a file, Spark in its checkpoint. A batch is a pair of
+them. A file is known by its name without ".open", which it loses when its
 hour is over.
 Files of hours before `from_hour` are left to the hourly job: live pages have none of their minutes, and after
 a long stop reading them would take as long as the hourly job takes.
@@ -9,7 +9,7 @@ a long stop reading them would take as long as the hourly job takes.
 
 import calendar
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +91,3 @@ def ranges(start: Positions, end: Positions) -> Iterator[Range]:
         at = start.files.get(name, 0)
         if to > at:
             yield Range(name, at, to)
-
-
-def share(every: Sequence[Range], parts: int) -> list[list[Range]]:
-    """Returns the ranges in at most `parts` lists of nearly equal bytes; the largest first."""
-    lists: list[list[Range]] = [[] for _ in range(parts)]
-    sizes = [0] * parts
-    for each in sorted(every, key=lambda one: (-one.size, one.name)):
-        smallest = sizes.index(min(sizes))
-        lists[smallest].append(each)
-        sizes[smallest] += each.size
-    return [each for each in lists if each]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.stream.positions import HOURS_KEPT, Positions, Range, advance, hour_of, ranges, share
+from analytics.live.positions import HOURS_KEPT, Positions, Range, advance, hour_of, ranges
 
 HOUR = 490_000
 
@@ -117,14 +117,3 @@ def test_a_dropped_file_is_not_read_again() -> None:
     later = advance(at, sizes, hour=33, bytes_max=100)
     assert later == Positions(31, {})
     assert advance(later, sizes, hour=33, bytes_max=100) == later
-
-
-@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 8))
-def test_shares_are_even(sizes: list[int], parts: int) -> None:
-    every = [Range(str(number), 0, size) for number, size in enumerate(sizes)]
-    lists = share(every, parts)
-    assert sorted((each for one in lists for each in one), key=lambda each: int(each.name)) == every
-    assert len(lists) <= parts
-    totals = [sum(each.size for each in one) for one in lists]
-    if len(totals) == parts:
-        assert max(totals) - min(totals) <= max(sizes)

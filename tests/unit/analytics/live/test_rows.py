@@ -1,13 +1,14 @@
-"""The rows of a batch: what a task decodes, writes and counts."""
+"""The rows of a batch: what is decoded, written and counted."""
 
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from analytics.stream import rows
-from analytics.stream.rows import RANGES, WriteRows, rows_of
+from analytics.live import rows
+from analytics.live.files import GrowingFiles
+from analytics.live.positions import Range
+from analytics.live.rows import Written, write_rows
 from keelmq.remoting.records import ControllerEvent, HaSample, Record, ReplicaSample, encode_record
 
 MINUTE = 29_000_000 * 60_000
@@ -30,13 +31,8 @@ def write(root: Path, kind: str, node: str, *records: Record, rest: bytes = b"")
     return name, 0, path.stat().st_size
 
 
-def take(root: Path, out: Path, *ranges: tuple[str, int, int]) -> list[dict[str, Any]]:
-    columns = [
-        pa.array(each, kind) for each, kind in zip(zip(*ranges, strict=True), RANGES.types, strict=True)
-    ]
-    (written,) = WriteRows(str(root), str(out))([pa.record_batch(columns, schema=RANGES)])
-    found: list[dict[str, Any]] = written.to_pylist()
-    return found
+def take(root: Path, out: Path, *ranges: tuple[str, int, int]) -> Written:
+    return write_rows(GrowingFiles(root), [Range(*each) for each in ranges], out)
 
 
 @pytest.mark.parametrize("decoded_bytes", [1, 4 << 20])
@@ -53,22 +49,25 @@ def test_files_of_several_nodes_and_kinds(
         write(root, "ha_sample", "n2", sample(2, "c"), sample(2, "c", "slave")),
         write(root, "controller_event", "n1", event, rest=b"{\n"),
     ]
-    written = {(each["table"], each["minute_ts"] - MINUTE): each for each in take(root, out, *ranges)}
-    assert {key: each["rows"] for key, each in written.items() if key[0]} == {
+    written = take(root, out, *ranges)
+    assert {(table, minute - MINUTE): rows for (table, minute), (rows, _, _) in written.minutes.items()} == {
         ("master_sample", 0): 3, ("master_sample", 60_000): 1,
         ("replica_sample", 0): 6, ("replica_sample", 60_000): 2,
         ("slave_sample", 0): 1, ("controller_event", -60_000): 1,
     }  # fmt: skip
-    assert written["", -MINUTE]["bad"] == 2
-    first = written["master_sample", 0]
-    assert (first["from_ts"], first["to_ts"]) == (MINUTE + 1_000, MINUTE + 3_000)
+    assert written.bad == 2 and written.rows()["master_sample"] == 4
+    assert written.minutes["master_sample", MINUTE][1:] == (MINUTE + 1_000, MINUTE + 3_000)
     assert sorted(path.name for path in out.iterdir()) == [
-        "controller_event-0.parquet", "master_sample-0.parquet", "replica_sample-0.parquet",
+        "controller_event.parquet", "epochs.parquet", "master_sample.parquet", "replica_sample.parquet",
     ]  # fmt: skip
-    found = rows_of(
-        [str(out / "master_sample-0.parquet")] * 2, ["broker_name", "ts"], dictionaries=["broker_name"]
-    )
-    assert len(found) == 8 and set(found["broker_name"].to_pylist()) == {"b", "c"}
+    found = pq.ParquetFile(out / "master_sample.parquet").read()
+    assert sorted(found["broker_name"].to_pylist()) == ["b", "b", "b", "c"]
+    epochs = [(*row.values(),)[1:] for row in pq.ParquetFile(out / "epochs.parquet").read().to_pylist()]
+    assert sorted(epochs) == [
+        ("b", 1, MINUTE, 1, MINUTE + 1_000, MINUTE + 3_000),
+        ("b", 1, MINUTE + 60_000, 1, MINUTE + 61_000, MINUTE + 61_000),
+        ("c", 1, MINUTE, 1, MINUTE + 2_000, MINUTE + 2_000),
+    ]
 
 
 def test_ranges_of_a_file_that_became_shorter(tmp_path: Path) -> None:
@@ -78,24 +77,4 @@ def test_ranges_of_a_file_that_became_shorter(tmp_path: Path) -> None:
     other = write(tmp_path / "in", "ha_sample", "n2", sample(5))
     gone = ("ha_sample/dt=2025-02-19/hour=21/n3.jsonl", 0, 10)
     written = take(tmp_path / "in", tmp_path / "out", (name, 0, end), other, gone)
-    assert {each["table"]: each["rows"] for each in written} == {
-        "master_sample": 2,
-        "replica_sample": 4,
-        "": 0,
-    }
-    assert written[-1]["bad"] == 0
-
-
-def test_a_task_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranges = [write(tmp_path / "in", kind, "n1", sample(1)) for kind in ("ha_sample", "role_change")]
-    real = rows.decode_lines
-
-    def fail(data: bytes, kind: str) -> Any:
-        if kind == "role_change":
-            raise OSError("no space left on device")
-        return real(data, kind)
-
-    monkeypatch.setattr(rows, "decode_lines", fail)
-    with pytest.raises(OSError, match="no space"):
-        take(tmp_path / "in", tmp_path / "out", *ranges)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert written.rows() == {"master_sample": 2, "replica_sample": 4} and written.bad == 0

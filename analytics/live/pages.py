@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from analytics.stream.states import GroupName, GroupStates
 from keelmq.runtime.durable_file import replace_file
 from keelmq.web.live_files import (
     FLEET,
@@ -22,12 +21,16 @@ from keelmq.web.live_files import (
     LiveReplica,
     minute_file,
 )
-from keelmq.web.page_files import packed
+from keelmq.web.page_files import Column, packed
 
 REPLICA = ("samples", "bytes_max", "ms_max", "last_ack_offset")
+STATE = ("below_min_ms", "no_master_ms", "unknown_ms")
 _KEYS = ("cluster_name", "broker_name", "window_ts", "max_offset", "confirm_offset")
+_OF_FLEET = ("ms_p99", "ms_max")
 Rows = Any
-"""A table of Arrow, or None."""
+"""A table of Arrow, or None: what it would have is not known to differ from before."""
+GroupName = tuple[str, str]
+Values = Mapping[GroupName, Mapping[str, int | None]]
 
 
 class LivePages:
@@ -35,8 +38,10 @@ class LivePages:
 
     def __init__(self, out: Path, *, every_ms: int) -> None:
         self._out, self._every_ms = out, every_ms
-        self._fleet: dict[int, dict[GroupName, tuple[int | None, int | None]]] = {}
-        """By minute and group: ms_p99, ms_max."""
+        self._lag: dict[int, Values] = {}
+        """By minute: _OF_FLEET of the groups with samples."""
+        self._states: dict[int, Values] = {}
+        """By minute: STATE of the groups that controllers know."""
 
     def put(self, minute: int, lag: Rows, replicas: Rows) -> None:
         """Writes a minute. `lag`, `replicas`: rows of the roll-ups lag and replica_lag of that minute."""
@@ -51,13 +56,16 @@ class LivePages:
         ]
         path = self._out / minute_file(minute)
         replace_file(path, msgspec.json.Encoder().encode_lines(lines), keep_backup=False, durable=False)
-        self.remember(minute, lag)
+        self.remember(minute, lag=lag)
 
-    def remember(self, minute: int, lag: Rows) -> None:
-        """Keeps what the fleet's page has of a minute."""
-        self._fleet[minute] = {_name(row): (row["ms_p99"], row["ms_max"]) for row in _rows(lag)}
+    def remember(self, minute: int, *, lag: Rows = None, state: Rows = None) -> None:
+        """Keeps what the fleet's page has of a minute. `state`: rows of the roll-up group_state."""
+        if lag is not None:
+            self._lag[minute] = _columns(lag, _OF_FLEET)
+        if state is not None:
+            self._states[minute] = _columns(state, STATE)
 
-    def publish(self, states: GroupStates, *, computed_ts: int, data_to_ts: int) -> None:
+    def publish(self, *, computed_ts: int, data_to_ts: int) -> None:
         """Writes the fleet's last hour and, last, how far the minutes are; deletes those before."""
         end = data_to_ts // MINUTE_MS * MINUTE_MS + MINUTE_MS
         start = end - FLEET_MINUTES * MINUTE_MS
@@ -66,11 +74,12 @@ class LivePages:
             data_to_ts=data_to_ts,
             every_ms=self._every_ms,
             start_ts=start,
-            groups=self._groups(states, range(start, end, MINUTE_MS), data_to_ts),
+            groups=self._groups(range(start, end, MINUTE_MS)),
         )
         self._write(FLEET, packed(msgspec.json.encode(fleet), level=1))
-        for each in [each for each in self._fleet if each < start]:
-            del self._fleet[each]
+        for kept in (self._lag, self._states):
+            for each in [each for each in kept if each < start]:
+                del kept[each]
         found = [int(path.stem) for path in (self._out / MINUTES).glob("*.jsonl") if path.stem.isdigit()]
         minutes = [each for each in found if each < end]  # later ones: of a clock that was ahead
         first, last = min(minutes, default=end), max(minutes, default=end - MINUTE_MS)
@@ -89,23 +98,21 @@ class LivePages:
             if path.stem.isdigit() and int(path.stem) < before_ts:
                 path.unlink(missing_ok=True)
 
-    def _groups(self, states: GroupStates, minutes: range, data_to_ts: int) -> list[LiveFleetGroup]:
-        of_states = states.minutes(minutes.start, len(minutes), data_to_ts)
-        names = {name for minute in minutes for name in self._fleet.get(minute, ())} | set(of_states)
+    def _groups(self, minutes: range) -> list[LiveFleetGroup]:
+        names = {
+            name for minute in minutes for kept in (self._lag, self._states) for name in kept.get(minute, ())
+        }
         found = []
-        nothing = (None, None)
         for name in sorted(names):
-            rows = [self._fleet.get(minute, {}).get(name, nothing) for minute in minutes]
-            seen = [minute for minute, row in zip(minutes, rows, strict=True) if row is not nothing]
-            below, without = of_states.get(name, ((), ()))
+            lags = [self._lag.get(minute, {}).get(name) for minute in minutes]
+            states = [self._states.get(minute, {}).get(name) for minute in minutes]
+            seen = [minute for minute, row in zip(minutes, lags, strict=True) if row is not None]
             found.append(
                 LiveFleetGroup(
                     cluster_name=name[0],
                     broker_name=name[1],
-                    ms_p99=[row[0] for row in rows],
-                    ms_max=[row[1] for row in rows],
-                    below_min_ms=list(below) if any(below) else [],
-                    no_master_ms=list(without) if any(without) else [],
+                    **{each: _column(lags, each) for each in _OF_FLEET},
+                    **{each: _zero_is_empty(_column(states, each)) for each in STATE},
                     samples_ts=seen[-1] + MINUTE_MS if seen else None,
                 )
             )
@@ -117,6 +124,18 @@ class LivePages:
 
 def _rows(table: Rows) -> Iterable[dict[str, Any]]:
     return [] if table is None else table.to_pylist()
+
+
+def _columns(table: Rows, names: tuple[str, ...]) -> Values:
+    return {_name(row): {name: row[name] for name in names} for row in table.to_pylist()}
+
+
+def _column(rows: list[Mapping[str, int | None] | None], name: str) -> Column:
+    return [None if row is None else row[name] for row in rows]
+
+
+def _zero_is_empty(column: Column) -> Column:
+    return column if any(each != 0 for each in column) else []
 
 
 def _name(row: Mapping[str, Any]) -> GroupName:

@@ -1,0 +1,37 @@
+"""The directory of the stream."""
+
+from pathlib import Path
+
+from analytics.live.app import line_of_stop, make_directory
+from analytics.live.tables import Status
+
+
+def test_a_directory_that_others_wrote_is_made_anew(tmp_path: Path) -> None:
+    """Of an older release, or of the other kind of engine, which does not know what this one has read."""
+    live = tmp_path / "live"
+    for streams, mine, others in (
+        (True, "checkpoint", "position.json"),
+        (False, "position.json", "checkpoint"),
+    ):
+        make_directory(live, streams=streams)
+        (live / ".lock").touch()
+        (live / "records" / "batch=0").mkdir(parents=True)
+        (live / mine).touch()
+        make_directory(live, streams=streams)
+        assert (live / mine).exists() and (live / "records" / "batch=0").exists(), "a restart goes on"
+        (live / "status.json").touch()
+        make_directory(live, streams=not streams)
+        assert [path.name for path in live.iterdir()] == [".lock"], others
+    (live / "rows" / "batch=0").mkdir(parents=True)
+    make_directory(live, streams=True)
+    assert [path.name for path in live.iterdir()] == [".lock"]
+
+
+def test_what_a_start_says_of_the_stop_before() -> None:
+    hour_ms = 3_600_000
+    now = 490_000 * hour_ms + 5  # 2025-11-24, 16:00 UTC
+    assert line_of_stop(Status(), now) == "", "the first start"
+    assert line_of_stop(Status(computed_ts=now - 2 * hour_ms), now) == ""
+    assert line_of_stop(Status(computed_ts=now + hour_ms), now) == "", "a clock that was ahead"
+    said = line_of_stop(Status(computed_ts=now - 30 * hour_ms), now)
+    assert "2025-11-23 10:00 UTC" in said and "before 2025-11-24 14:00 is left to" in said
