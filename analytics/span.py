@@ -149,8 +149,8 @@ def _tell(
 
 
 def end_of_hour(hour_ts: int, last_ts: int) -> int:
-    """Returns up to when an hour counts whose last row is at `last_ts`, exclusive: if only a moment is missing,
-    to its end."""
+    """Returns up to when an hour counts whose last row is at `last_ts`, exclusive: to its end, if only a
+    moment is missing."""
     whole = hour_ts + HOUR_MS
     return whole if last_ts >= whole - 2_000 else last_ts + 1
 

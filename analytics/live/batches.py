@@ -9,24 +9,22 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analytics.live.files import GrowingFiles
 from analytics.live.positions import Range
-from analytics.live.rows import EPOCHS, EPOCHS_FILE, MINUTE_MS, Written, merged_epochs, write_rows
+from analytics.live.rows import AWAY_MS, EPOCHS, EPOCHS_FILE, MINUTE_MS, Written, merged_epochs, write_rows
 from analytics.tables import MASTER_SAMPLE, REPLICA_SAMPLE, Table
 from keelmq.runtime.durable_file import replace_file
 
 HOUR_MS = 60 * MINUTE_MS
-AWAY_MS = 25 * HOUR_MS
-"""Minutes farther from the present are of clocks that nothing corrects; they are counted only."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """`rows`: by table, duplicates included. `bad`: lines that are not records. `minutes`: those, by the
-    brokers' clocks, in which masters have samples. `hours`: the last time of a row in each hour (since 1970)."""
+    brokers' clocks, in which masters have samples. `hours`: the last time of a row in each hour since 1970.
+    """
 
     number: int
     taken_ts: int
@@ -61,7 +59,7 @@ class Batches:
     ) -> tuple[Batch, Written]:
         """Writes the rows of a batch, in place of those that it had if it was taken before."""
         self._delete(number)
-        written = write_rows(files, ranges, self._rows(number))
+        written = write_rows(files, ranges, self._rows(number), now)
         near = {
             (table, minute): last
             for (table, minute), (_, _, last) in written.minutes.items()

@@ -62,8 +62,7 @@ class Masters:
         return local_rows(self._spark, self._terms[hour])
 
     def _has_logs(self, hour: int) -> bool:
-        """Returns whether the hour is not known, or has several logs: then the last sample of an epoch counts,
-        too."""
+        """Returns whether the hour is not known, or has several logs: then an epoch's last sample counts, too."""
         known = self._terms.get(hour)
         return known is None or bool(pc.any(pc.greater(known["place"], 0)).as_py())
 
@@ -105,8 +104,8 @@ class Masters:
 
 
 def _differ_from(before: pa.Table, found: pa.Table) -> int | None:
-    """Returns the earliest time in a row that only one of two tables has; None: there is none, as in a new term
-    that makes no other one stale."""
+    """Returns the earliest time in a row that only one of two tables has; None: there is none, as in a new
+    term that makes no other one stale."""
     one, other = ({tuple(row.items()) for row in table.to_pylist()} for table in (before, found))
     times = [value for row in one ^ other for name, value in row if name in _TIMES and value is not None]
     return min(times, default=None)

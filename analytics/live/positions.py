@@ -1,10 +1,9 @@
 """Which bytes of which growing files a batch reads: the positions of the live tables.
 
-Positions are plain JSON: the embedded loop keeps them in a file, Spark in its checkpoint. A batch is a pair of
-them. A file is known by its name without ".open", which it loses when its
-hour is over.
-Files of hours before `from_hour` are left to the hourly job: live pages have none of their minutes, and after
-a long stop reading them would take as long as the hourly job takes.
+Positions are plain JSON: the embedded loop keeps them in a file, Spark in its checkpoint. A batch is a pair
+of them. A file is known by its name without ".open", which it loses when its hour is over.
+Files of hours before `from_hour` are left to the batch job: live pages have none of their minutes, and after
+a long stop reading them would take as long as the batch job takes.
 """
 
 import calendar

@@ -21,12 +21,21 @@ from analytics.compaction.columns import tables_of
 from analytics.compaction.decode import decode_lines
 from analytics.live.files import GrowingFiles, kind_of
 from analytics.live.positions import Range
-from analytics.tables import CLOCK_SAMPLE, CONTROLLER_EVENT, GROUP, MASTER_SAMPLE, REPLICA_SAMPLE, SLAVE_SAMPLE
+from analytics.tables import (
+    CLOCK_SAMPLE,
+    CONTROLLER_EVENT,
+    GROUP,
+    MASTER_SAMPLE,
+    REPLICA_SAMPLE,
+    SLAVE_SAMPLE,
+)
 from keelmq.web.page_files import STEP_MS
 
 MINUTE_MS = STEP_MS["minute"]
 KEPT = (MASTER_SAMPLE, REPLICA_SAMPLE, CONTROLLER_EVENT, CLOCK_SAMPLE)
 """The tables that minutes are made of."""
+AWAY_MS = 25 * 60 * MINUTE_MS
+"""Rows farther from the present are of clocks that nothing corrects; they are counted only."""
 DECODED_BYTES = 4 << 20
 """Lines of several files are decoded at once: a call for each of a thousand files would cost more than they
 do."""
@@ -64,7 +73,10 @@ _WRITERS = {
 @dataclass(slots=True)
 class Written:
     """What a batch had. `minutes`: (rows, first ts, last ts) by table and minute, duplicates included.
-    `writers`: (first ts, last ts). `bad`: lines that are not records."""
+    `writers`: (first ts, last ts), of rows that are near. `bad`: lines that are not records.
+    `now`: when it is taken."""
+
+    now: int
 
     minutes: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     writers: dict[WriterKey, tuple[int, int]] = field(default_factory=dict)
@@ -80,7 +92,13 @@ class Written:
             before, earliest, latest = self.minutes.get(key, (0, first, last))
             self.minutes[key] = before + each["ts_count"], min(first, earliest), max(last, latest)
         if (names := _WRITERS.get(table)) is not None:
-            found = rows.select([*names, "ts"]).group_by(names).aggregate([("ts", "min"), ("ts", "max")])
+            near = pc.and_(pc.greater(ts, self.now - AWAY_MS), pc.less(ts, self.now + AWAY_MS))
+            found = (
+                rows.select([*names, "ts"])
+                .filter(near)
+                .group_by(names)
+                .aggregate([("ts", "min"), ("ts", "max")])
+            )
             for each in found.to_pylist():
                 writer = tuple(str(each[name]) for name in names)
                 first, last = self.writers.get(writer, (each["ts_min"], each["ts_max"]))
@@ -94,9 +112,9 @@ class Written:
         return found
 
 
-def write_rows(files: GrowingFiles, batch: Iterable[Range], target: Path) -> Written:
+def write_rows(files: GrowingFiles, batch: Iterable[Range], target: Path, now: int) -> Written:
     """Decodes the ranges of a batch into the directory `target`, which is made anew."""
-    written, epochs = Written(), [EPOCHS.empty_table()]
+    written, epochs = Written(now), [EPOCHS.empty_table()]
     with _Writers(target) as writers:
         for kind, data in _lines(files, batch):
             decoded = decode_lines(data, kind)

@@ -1,5 +1,5 @@
-"""Half an hour of a fleet over the edge of an hour, in the order in which its files grow: births, fail-overs with
-two masters, groups without a master, rebuilt controllers, skewed clocks, late and doubled lines."""
+"""Half an hour of a fleet over the edge of an hour, in the order in which its files grow: births, fail-overs
+with two masters, groups without a master, rebuilt controllers, skewed clocks, late and doubled lines."""
 
 import random
 import time

@@ -80,8 +80,8 @@ def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
 
 @pytest.mark.parametrize("seed", [1])
 def test_minute_by_minute(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
-    """Births, two masters, groups without one, rebuilt controllers, clocks that are off, late and doubled lines; over
-    the edge of an hour."""
+    """Births, two masters, groups without one, rebuilt controllers, clocks that are off, late and doubled
+    lines; over the edge of an hour."""
     telemetry = GrowingTelemetry(tmp_path / "in", seed)
     live, data_to_ts = live_rows(spark, telemetry, tmp_path / "live", seed)
     assert TO_TS - 2_000 <= data_to_ts <= TO_TS

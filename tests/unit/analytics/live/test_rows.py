@@ -32,7 +32,7 @@ def write(root: Path, kind: str, node: str, *records: Record, rest: bytes = b"")
 
 
 def take(root: Path, out: Path, *ranges: tuple[str, int, int]) -> Written:
-    return write_rows(GrowingFiles(root), [Range(*each) for each in ranges], out)
+    return write_rows(GrowingFiles(root), [Range(*each) for each in ranges], out, MINUTE)
 
 
 @pytest.mark.parametrize("decoded_bytes", [1, 4 << 20])
@@ -60,6 +60,11 @@ def test_files_of_several_nodes_and_kinds(
     assert sorted(path.name for path in out.iterdir()) == [
         "controller_event.parquet", "epochs.parquet", "master_sample.parquet", "replica_sample.parquet",
     ]  # fmt: skip
+    assert written.writers == {
+        ("C", "b", "1"): (MINUTE + 1_000, MINUTE + 61_000),
+        ("C", "c", "1"): (MINUTE + 2_000, MINUTE + 2_000),
+        ("n0",): (MINUTE - 1, MINUTE - 1),
+    }
     found = pq.ParquetFile(out / "master_sample.parquet").read()
     assert sorted(found["broker_name"].to_pylist()) == ["b", "b", "b", "c"]
     epochs = [(*row.values(),)[1:] for row in pq.ParquetFile(out / "epochs.parquet").read().to_pylist()]

@@ -269,7 +269,7 @@ def test_the_last_hour_of_the_fleet_is_live(tmp_path: Path, age_ms: int, is_stal
 
 @pytest.mark.slow
 def test_what_controllers_do_not_tell_is_never_fine_on_the_live_page(tmp_path: Path) -> None:
-    """A group that has samples and no events; one with a gap of half a minute; one whose minimum is unknown."""
+    """Of a group that has samples and no events, one with a gap, and one whose minimum is unknown."""
     lag, name = {"ms_p99": [1] * 60, "ms_max": [1] * 60}, "KeelCluster"
     nothing: list[int | None] = [None] * 60
     zero: list[int | None] = [0] * 60
