@@ -236,7 +236,5 @@ def is_loopback(address: str) -> bool:
 def test_a_program_without_a_file(tmp_path: Path) -> None:
     """`python -c`, where PySpark's client would end the process when it is imported."""
     code = "from analytics.engines import spark_engine\nwith spark_engine() as s: print(s.range(9).count())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("9\n", "")

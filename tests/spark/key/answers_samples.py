@@ -22,11 +22,12 @@ ID = ("cluster_name", "broker_name")
 
 def is_stale(known: Known, sample: Sample) -> bool:
     """Returns whether the group had a newer master, or had cleared this one, when a master sampled."""
-    return any(
-        event.ts <= sample.ts and (event.log, event.after.epoch) > (sample.log, sample.epoch)
-        for event in known.group.events
-        if event.type == "electMaster"
-    )
+    newest = (0, 0)
+    for event in known.group.events:
+        if event.ts > sample.ts:
+            break
+        newest = max(newest, (event.log, event.after.epoch))
+    return newest > (sample.log, sample.epoch)
 
 
 def master_rows(known: Known) -> list[Row]:

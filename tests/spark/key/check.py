@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +20,20 @@ EDGE_MS = MINUTE_MS
 MOMENT_MS = 2_000
 """An hour of which no more is missing counts to its end."""
 
+_Group: TypeAlias = tuple[Known, Sequence[Row]]
+"""What is known of a group, and its rows of master_rows()."""
+
 
 def compare(out: Path, written: Written, plan: Plan) -> Comparison:
     """Compares the roll-ups and the newest run tables below `out` with the truth."""
     found = Comparison()
     run = max((out / "tables").glob("run=*"), key=lambda each: int(each.name.removeprefix("run=")))
     to_ts = _edge(run, plan, found)
+    groups = [(known, samples.master_rows(known)) for known in written.groups]
     for width in samples.WIDTHS:
-        _rollups(out, run, written.groups, width, to_ts, found)
-    _run_tables(run, written, to_ts, found)
+        _rollups(out, run, groups, width, to_ts, found)
+    _run_tables(run, groups, to_ts, found)
+    _quality(_rows(run / "data_quality"), written, to_ts, found)
     return found
 
 
@@ -41,13 +46,12 @@ def _edge(run: Path, plan: Plan, found: Comparison) -> int:
 
 
 def _rollups(
-    out: Path, run: Path, groups: Sequence[Known], width: int, to_ts: int, found: Comparison
+    out: Path, run: Path, groups: Sequence[_Group], width: int, to_ts: int, found: Comparison
 ) -> None:
     expected: dict[str, dict[Key, Row]] = defaultdict(dict)
     missing_ms = -to_ts % HOUR_MS
     hours_end = to_ts + missing_ms if missing_ms <= MOMENT_MS else to_ts
-    for known in groups:
-        rows = samples.master_rows(known)
+    for known, rows in groups:
         minimum = samples.minimum_changes(known, rows, by_hour=True)
         expected["lag"] |= samples.lag(known, rows, width)
         expected["replica_lag"] |= samples.replica_lag(known, rows, width)
@@ -82,11 +86,11 @@ def _rollups(
                   numbered(changes, ("broker_name", "hour_ts"), "window_ts"))  # fmt: skip
 
 
-def _run_tables(run: Path, written: Written, to_ts: int, found: Comparison) -> None:
+def _run_tables(run: Path, groups: Sequence[_Group], to_ts: int, found: Comparison) -> None:
     expected: dict[str, dict[Key, Row]] = defaultdict(dict)
     skew: list[Row] = []
-    for known in written.groups:
-        minimum = samples.minimum_changes(known, samples.master_rows(known), by_hour=False)
+    for known, rows in groups:
+        minimum = samples.minimum_changes(known, rows, by_hour=False)
         expected["membership"] |= events.membership(known, to_ts)
         expected["sync_state_set_changes"] |= events.sync_state_set_changes(known)
         expected["failovers"] |= failover.failovers(known)
@@ -102,7 +106,6 @@ def _run_tables(run: Path, written: Written, to_ts: int, found: Comparison) -> N
     measured = [row for row in _rows(run / "clock_skew") if row["source"] == "clock_sample"]
     of_piece = ("broker_name", "broker_id")
     found.add("clock_skew", numbered(skew, of_piece, "from_ts"), numbered(measured, of_piece, "from_ts"))
-    _quality(_rows(run / "data_quality"), written, to_ts, found)
 
 
 def _quality(rows: Sequence[Row], written: Written, to_ts: int, found: Comparison) -> None:

@@ -160,9 +160,7 @@ class _Writer:
 
     def _snapshots(self, group: Group) -> Iterator[tuple[int, str]]:
         """Yields when each controller opens a file: in the first second of an hour, and when it starts."""
-        hours = range(self._plan.start, self._plan.end, HOUR_MS)
-        starts = [hour for hour in hours if self._plan.runs_at(hour)]
-        starts += [self._plan.resume, *group.log_starts[1:]]
+        starts = [*self._plan.moments(HOUR_MS), self._plan.resume, *group.log_starts[1:]]
         for start in starts:
             for controller in self._dice.sample(CONTROLLERS, self._dice.randint(1, 3)):
                 yield start + self._dice.randint(0, 900), controller
@@ -172,7 +170,7 @@ class _Writer:
         change = (self._plan.start + self._plan.pause) // 2 + 17_000
         for broker in REPLICAS:
             least = self._dice.randint(0, DELAY_MS - 1)
-            for minute in range(self._plan.start, self._plan.end + MINUTE_MS, MINUTE_MS):
+            for minute in self._plan.moments(MINUTE_MS):
                 ts = minute + 1_000 + 37 * broker
                 if not self._plan.runs_at(ts) or not self._is_up(group, broker, ts):
                     continue

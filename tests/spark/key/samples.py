@@ -72,8 +72,7 @@ def backlogs_of(group: Group, plan: Plan, seed: int = 1) -> list[Backlog]:
     moments = _decisive(group)
     return [
         Backlog(ts, broker, *pair, dice.randint(0, 9_999), dice.randint(0, 60_000))
-        for minute in range(plan.start, plan.end, MINUTE_MS)
-        if plan.runs_at(minute)
+        for minute in plan.moments(MINUTE_MS)
         for broker in REPLICAS
         for ts in [minute + 20_000 + broker * 5_000 + PHASES[broker]]
         if group.belief_at(broker, ts).role == "master" and not _is_near(moments, ts)
@@ -86,13 +85,13 @@ def _moments(group: Group, plan: Plan, broker: int, dice: random.Random) -> Iter
     that decides what the sample means."""
     moments = _decisive(group)
     busy = {dice.randrange(plan.start // MINUTE_MS, plan.pause // MINUTE_MS) for _ in range(4)}
-    for second in range(plan.start // 1_000, plan.end // 1_000):
-        if not plan.runs_at(second * 1_000):
+    for second_ts in plan.moments(1_000):
+        is_due = second_ts % group.features.cadence_ms == 0 or second_ts // MINUTE_MS in busy
+        if (
+            not is_due and second_ts % HOUR_MS != HOUR_MS - 1_000
+        ):  # an hour's last one says how far it reaches
             continue
-        is_due = second * 1_000 % group.features.cadence_ms == 0 or second // 60 in busy
-        if not is_due and second % 3_600 != 3_599:  # an hour's last record says how far it reaches
-            continue
-        ts = second * 1_000 + PHASES[broker] + dice.randint(-9, 9)
+        ts = second_ts + PHASES[broker] + dice.randint(-9, 9)
         if dice.random() < 0.97 and not _is_near(moments, ts):
             yield ts
 

@@ -9,6 +9,7 @@ their second, so the tolerance of a measurement (answers/tolerance.py) never dec
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -162,9 +163,19 @@ class Plan:
     resume: int = START_TS + 3 * HOUR_MS + SILENCE_MS - 600_000
     end: int = START_TS + 3 * HOUR_MS + SILENCE_MS
 
+    @property
+    def running(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The times in which programs run."""
+        return (self.start, self.pause), (self.resume, self.end)
+
+    def moments(self, step_ms: int) -> Iterator[int]:
+        """Yields the multiples of `step_ms` at which programs run."""
+        for start, end in self.running:
+            yield from range(-(-start // step_ms) * step_ms, end, step_ms)
+
     def runs_at(self, ts: int) -> bool:
         """Returns whether programs run."""
-        return self.start <= ts < self.pause or self.resume <= ts < self.end
+        return any(start <= ts < end for start, end in self.running)
 
 
 class Life:
