@@ -92,11 +92,13 @@ class Gap:
 
 @dataclass(frozen=True)
 class Features:
-    """What happens to a group. `clocks`: by broker, what must be added to its time; `cadence_ms`: of
-    samples."""
+    """What happens to a group. `clocks`: by broker, what must be added to its time; `cadence_ms`: of samples;
+    `born_ms`: after the start; `cleaned`: a replica is taken out for ever."""
 
     clocks: tuple[int, ...] = (0, 0, 0)
     cadence_ms: int = 10_000
+    born_ms: int = 0
+    cleaned: bool = False
     two_masters: bool = False
     rebuilt: bool = False
     lost_hour: bool = False
@@ -187,7 +189,10 @@ class Life:
         self.group = Group(name, features)
         self._view: View | None = None
         self._cut_off: set[int] = set()
-        self.now = plan.start + self._dice.randint(60, 600) * 1_000 + self._dice.randint(0, 999)
+        self._replicas = REPLICAS
+        self.now = (
+            plan.start + features.born_ms + self._dice.randint(60, 600) * 1_000 + self._dice.randint(0, 999)
+        )
 
     def whole(self) -> Group:
         """Returns the group at the end of its life."""
@@ -207,6 +212,7 @@ class Life:
                 (self._lose_event, features.lost_event),
                 (self._step_clock, features.steps),
                 (self._change_minimum, features.minimum_changes),
+                (self._clean, features.cleaned),
             )
             if wanted
         ]
@@ -251,12 +257,12 @@ class Life:
         return event
 
     def _birth(self) -> None:
-        for count in range(1, len(REPLICAS) + 1):
-            self._apply("applyBrokerId", View(None, 0, (), 0, REPLICAS[:count]))
+        for count in range(1, len(self._replicas) + 1):
+            self._apply("applyBrokerId", View(None, 0, (), 0, self._replicas[:count]))
             self.now += self._dice.randint(1, 400)
-        self._elect(self._dice.choice(REPLICAS), reason="the first master")
+        self._elect(self._dice.choice(self._replicas), reason="the first master")
         self._pass(3_000)
-        self._set(REPLICAS, "caught_up")
+        self._set(self._replicas, "caught_up")
         self._pass(30_000)
 
     def _elect(self, broker: int, *, reason: str, unclean: bool = False, **loss: int) -> Event:
@@ -300,13 +306,13 @@ class Life:
         if self._known.master is None:
             self._elect(1, reason="a replica came back", unclean=not self._known.members)
             self._pass(3_000)
-        for broker in REPLICAS:
+        for broker in self._replicas:
             if broker in self._cut_off or self._is_down(broker):
                 self._become(broker, "slave")
                 self._pass(1_000)
         self._cut_off.clear()
-        if self._known.members != REPLICAS:
-            self._set(REPLICAS, "caught_up")
+        if self._known.members != self._replicas:
+            self._set(self._replicas, "caught_up")
             self._pass(1_500)
 
     def _slaves(self) -> list[int]:
@@ -376,7 +382,7 @@ class Life:
         if self._dice.random() < 0.5:
             self._elect(lost, reason="a replica came back")
         else:
-            other = self._dice.choice([each for each in REPLICAS if each != lost])
+            other = self._dice.choice([each for each in self._replicas if each != lost])
             self._elect(other, reason="unclean elections are allowed", unclean=True)
         self._pass(5_000)
 
@@ -431,6 +437,18 @@ class Life:
         self._pass(60_000)
         self._heal()
 
+    def _clean(self) -> None:
+        """An operator takes a slave out of the group for ever."""
+        self._heal()
+        gone, view = self._slaves()[0], self._known
+        self._believe(gone, "down")
+        self._pass(30_000)
+        self._replicas = tuple(each for each in self._replicas if each != gone)
+        members = tuple(each for each in view.members if each != gone)
+        after = replace(view, members=members, set_epoch=view.set_epoch + 1, replicas=self._replicas)
+        self._apply("cleanBrokerData", after)
+        self._pass(30_000)
+
     def _change_minimum(self) -> None:
         others = [each for each in (1, 2, 3) if each != self.group.minimum[-1][1]]
         self.group.minimum.append((self.now, self._dice.choice(others)))
@@ -457,6 +475,7 @@ KINDS: tuple[Features, ...] = (
     Features(clocks=(7_000, -7_000, 0), lost_event=True),
     Features(clocks=(90_000, -90_000, 0), lost_hour=True),
     Features(clocks=(0, 0, 0), unmeasured=True),
+    Features(clocks=(90_000, 0, -90_000), born_ms=HOUR_MS, cleaned=True),
 )
 
 
