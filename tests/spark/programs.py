@@ -51,10 +51,12 @@ class Program:
 
 
 def names() -> Sequence[str]:
-    """Returns the engines that this Python environment has: the embedded one, or Spark."""
-    if importlib.util.find_spec("pysail") is not None:
-        return (EMBEDDED,)
-    return NAMES[1:] if importlib.util.find_spec("pyspark") is not None else ()
+    """Returns the engines that this Python environment has: Spark, whose package has jars, or the embedded
+    one, which needs Spark's client only."""
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        return ()
+    return NAMES[1:] if Path(spark.origin).with_name("jars").is_dir() else (EMBEDDED,)
 
 
 @contextmanager
