@@ -60,23 +60,25 @@ def clock_pieces(samples: DataFrame, *, from_ts: int | None = None, to_ts: int |
 
 
 def clock_bounds(elections: DataFrame, role_changes: DataFrame) -> DataFrame:
-    """Returns one row per broker and hour of its own clock with a role change: least_ms, most_ms (NULL: no
-    upper limit), samples (role changes), offset_ms and uncertain_ms if the limits are close.
+    """Returns one row per broker and hour with a role change: least_ms, most_ms (NULL: no upper limit),
+    samples (role changes), offset_ms and uncertain_ms if the limits are close.
 
-    `elections`: see failover.elections(); elected_ts, until_ts, asked_ts.
+    `elections`: see failover.elections(); elected_ts, until_ts, asked_ts. `role_changes`: with own_ts, if
+    their ts is corrected: limits are about the broker's own clock, hours and elections about the
+    controllers'.
     """
-    pairs = role_changes.select(*GROUP, "broker_id", "role", "master_epoch", F.col("ts").alias("_ts")).join(
-        elections, [*GROUP, "master_epoch"]
-    )
+    own = F.col("own_ts") if "own_ts" in role_changes.columns else F.col("ts")
+    columns = (*GROUP, "broker_id", "role", "master_epoch", F.col("ts").alias("_ts"), own.alias("_own"))
+    pairs = role_changes.select(*columns).join(elections, [*GROUP, "master_epoch"])
     pairs = pairs.where(_is_near(F.col("_ts")))
     is_ready = (F.col("role") == "master") & (F.col("broker_id") == F.col("master_broker_id"))
     first_ts = F.min(F.when(is_ready, F.col("_ts"))).over(Window.partitionBy(*GROUP, "n"))
-    most = F.when(is_ready & (F.col("_ts") == first_ts), F.col("asked_ts") - F.col("_ts") + ASKED_SLACK_MS)
+    most = F.when(is_ready & (F.col("_ts") == first_ts), F.col("asked_ts") - F.col("_own") + ASKED_SLACK_MS)
     found = (
         pairs.withColumn("_most", most)
         .groupBy(*GROUP, "broker_id", window_of(F.col("_ts"), HOUR_MS).alias("hour_ts"))
         .agg(
-            F.max(F.col("elected_ts") - F.col("_ts")).alias("least_ms"),
+            F.max(F.col("elected_ts") - F.col("_own")).alias("least_ms"),
             F.min("_most").alias("most_ms"),
             F.count("*").alias("samples"),
         )

@@ -91,6 +91,8 @@ def gaps_in(directory: Path) -> list[Record]:
     return [decode_record(line) for line in lines]
 
 
+AHEAD_MS = 3_600_000
+
 CASES: dict[str, Sequence[Record]] = {
     "sound": [*life(ts=10), ready(1, 1, ts=30), clock(1, 3, ts=60_000), sample(1, ts=40)],
     "bad": [
@@ -101,6 +103,15 @@ CASES: dict[str, Sequence[Record]] = {
         clock(2, -7_100, ts=120_000),
         ready(1, 1, ts=-5_000 + 20),
         ready(3, 1, ts=50),
+    ],
+    "an hour ahead": [
+        *life(ts=10),
+        ready(1, 1, ts=AHEAD_MS + 30),
+        election(10, view(1, 1), view(2, 2), ts=70_000),
+        ready(2, 2, ts=AHEAD_MS + 70_050),
+        alter(11, view(2, 2), view(2, 2, 1, 2, set_epoch=3), ts=75_000),
+        clock(1, -AHEAD_MS, ts=60_000),
+        clock(2, -AHEAD_MS, ts=120_000),
     ],
 }
 
@@ -167,3 +178,5 @@ def test_data_quality(tables: dict[str, DataFrame]) -> None:
     assert (sound["epoch_gaps"], sound["logs"], sound.get("unknown_ms")) == (0, 1, None)
     assert rows["clock_sample", "sound"] == {"skew_max_ms": 3, "skew_unknown": 0}
     assert ("role_change", "sound") not in rows
+    assert ("role_change", "an hour ahead") not in rows
+    assert rows["clock_sample", "an hour ahead"] == {"skew_max_ms": AHEAD_MS, "skew_unknown": 0}
