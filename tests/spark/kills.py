@@ -34,7 +34,7 @@ from tests.spark.programs import CONNECT, DRIVER, Program, environ, names, progr
 GROUPS = 2
 RESUME_TS = START_TS + HOUR_MS + SILENCE_MS
 PLAN = Plan(pause=START_TS + HOUR_MS, resume=RESUME_TS, end=RESUME_TS + 600_000)
-END_S = 300
+END_S = 600
 """In which everything of a killed run has ended, and a run that nobody kills as well."""
 MISSES = 4
 """So many rounds for a kill: a run may be faster than the first one was, and its workers are not always

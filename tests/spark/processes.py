@@ -94,7 +94,9 @@ def wait_for_all(process: subprocess.Popen[str], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while left := _of_session(process.pid):
         if time.monotonic() > deadline:
-            commands = [command_of(pid)[:200] for pid in left if kill(pid)]
+            commands = [command_of(pid)[:200] for pid in left]
+            for pid in left:
+                kill(pid)
             raise TimeoutError(f"still running after {seconds} s: {commands}")
         pause.wait(LOOK_S)
     process.wait()
