@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from analytics import job
 from analytics.compaction.manifest import HourManifest, read_manifests
+from analytics.engines import SPARK, spark_engine
 from analytics.rollup.run import roll_up_samples, windows_of
 from analytics.rollup.store import RollupStore
 from analytics.rollup.tables import LAG
-from analytics.engines import SPARK, spark_engine
 from tests.bench.analytics import LAG_ONLY
 
 TICKS = os.sysconf("SC_CLK_TCK")

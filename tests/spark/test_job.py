@@ -239,9 +239,19 @@ def test_an_output_in_an_object_store(
         system.create_dir("bucket")
         environ = {"AWS_ENDPOINT_URL": f"http://{endpoint}", "AWS_REGION": "us-east-1"}
         environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
-        arguments = ["run", "--input", str(source), "--output", "s3a://bucket/out", "--window-ms", str(WINDOW_MS)]
+        arguments = [
+            "run",
+            "--input",
+            str(source),
+            "--output",
+            "s3a://bucket/out",
+            "--window-ms",
+            str(WINDOW_MS),
+        ]
         subprocess.run(
-            [sys.executable, "-m", "cli.keelmq", "analytics", *arguments], env=os.environ | environ, check=True
+            [sys.executable, "-m", "cli.keelmq", "analytics", *arguments],
+            env=os.environ | environ,
+            check=True,
         )
         run(source, tmp_path / "local")
         found = system.get_file_info(pa_fs.FileSelector("bucket/out/rollup", recursive=True))

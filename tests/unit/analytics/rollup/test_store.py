@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analytics.compaction.manifest import HOUR_MS, HourManifest, Part
-from analytics.rollup.store import ROLLUP_VERSION, RollupStore
 from analytics.rollup.run import MINUTE_MS
+from analytics.rollup.store import ROLLUP_VERSION, RollupStore
 
 PART = Part(
     path="compacted/master_sample/dt=1970-01-01/hour=01/1.parquet", rows=1, size_bytes=1, min_ts=0, max_ts=1
