@@ -1,8 +1,10 @@
 """Rows that several queries are made of, computed once.
 
 A query is analysed again at each step of building it, and optimized as a whole at each action. persist()
-keeps rows, and leaves the plan as long as it was: in a small run the plan costs more CPU time than the rows.
-On the embedded engine persist() does nothing, and each use would compute everything in front of it again.
+keeps rows, and leaves the plan as long as it was: where rows are few, the plan costs more CPU time than they
+do, and a server of Spark Connect analyses all of it for every request. On the embedded engine persist() does
+nothing, and each use would compute everything in front of it again. So few rows are taken into this process,
+and are a plan of one step.
 """
 
 import uuid
@@ -18,13 +20,11 @@ from analytics.queries.reading import no_rows
 KEPT = "spark.keelmq.kept"
 """Setting of a session: how rows are kept. Without it: ARROW on the embedded engine, else PERSIST."""
 PERSIST = "persist"
-"""In memory or on disk, after their first use; the plan stays."""
-CHECKPOINT = "checkpoint"
-"""On classic Spark, where rows are few and tasks run in the driver's process: rows kept so cannot be computed
-again, and are compressed less. The kept rows are a plan of one step."""
+"""More than FEW_ROWS in the engine's memory or on its disk; the plan stays."""
 ARROW = "arrow"
-"""As an Arrow table in this process, where the embedded engine runs, too. A plan of one step."""
+"""All of them as an Arrow table in this process, where the embedded engine runs, too."""
 
+FEW_ROWS = 20_000
 RELATION_BYTES_MAX = 32 << 20
 """A plan contains its local rows, and is one message of at most 128 MiB. More rows become temporary views,
 which the session holds until its end."""
@@ -35,9 +35,13 @@ def kept(rows: DataFrame) -> DataFrame:
     spark = rows.sparkSession
     how = spark.conf.get(KEPT, "") or _chosen(spark)
     if how == ARROW:
-        table = rows.toArrow()
-        return _local(spark, table) if table.num_rows else no_rows(spark, rows.schema)
-    return rows.localCheckpoint() if how == CHECKPOINT else rows.persist()
+        return _local(rows, rows.toArrow())
+    rows.persist()
+    few = rows.limit(FEW_ROWS + 1).toArrow()
+    if few.num_rows > FEW_ROWS:
+        return rows
+    rows.unpersist()
+    return _local(rows, few)
 
 
 def _chosen(spark: SparkSession) -> str:
@@ -64,11 +68,15 @@ def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
             each.unpersist()
 
 
-def _local(spark: SparkSession, table: pa.Table) -> DataFrame:
+def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
+    """Returns the rows of the table, which has all of `rows`, as a plan of one step."""
+    spark = rows.sparkSession
+    if not table.num_rows:
+        return no_rows(spark, rows.schema)
     if table.nbytes <= RELATION_BYTES_MAX:
         return spark.createDataFrame(table)
-    rows = max(1, table.num_rows * RELATION_BYTES_MAX // table.nbytes)
-    slices = [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+    count = max(1, table.num_rows * RELATION_BYTES_MAX // table.nbytes)
+    slices = [table.slice(start, count) for start in range(0, table.num_rows, count)]
     return reduce(DataFrame.unionAll, [_view(spark, each) for each in slices])
 
 

@@ -30,7 +30,6 @@ FEW_ROWS = {
     # planning is what costs: nothing is adapted, and filters are not derived from other filters
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.constraintPropagation.enabled": "false",
-    "spark.keelmq.kept": "checkpoint",
 }
 """Tests have some hundred rows: there the time goes into starting, compiling and planning."""
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
