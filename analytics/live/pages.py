@@ -61,7 +61,7 @@ class LivePages:
     def remember(self, minute: int, *, lag: Rows = None, state: Rows = None) -> None:
         """Keeps what the fleet's page has of a minute. `state`: rows of the roll-up group_state."""
         if lag is not None:
-            self._lag[minute] = _columns(lag, _OF_FLEET)
+            self._lag[minute] = {_name(row): lag_ms(row) for row in lag.to_pylist()}
         if state is not None:
             self._states[minute] = _columns(state, STATE)
 
@@ -120,6 +120,18 @@ class LivePages:
 
     def _write(self, name: str, data: bytes) -> None:
         replace_file(self._out / name, data, keep_backup=False, durable=False)
+
+
+def lag_ms(row: Mapping[str, Any]) -> dict[str, int | None]:
+    """Returns ms_p99 and ms_max of a row of the roll-up lag, by the rules of analytics/queries/incidents.py
+    (p99_ms, max_ms): the broker's own histogram knows more than samples once a second."""
+    p99, most = (_ms_of(row.get(name)) for name in ("lag_us_p99", "lag_us_max"))
+    known = [each for each in (row["ms_max"], most) if each is not None]
+    return {"ms_p99": row["ms_p99"] if p99 is None else p99, "ms_max": max(known, default=None)}
+
+
+def _ms_of(us: int | None) -> int | None:
+    return None if us is None else -(-us // 1_000)
 
 
 def _rows(table: Rows) -> Iterable[dict[str, Any]]:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics.fleet.plan import KINDS, MINUTES, Fleet, plan
 from analytics.fleet.rollup import write_rollups
 from analytics.fleet.tables import write_fleet_tables
+from analytics.live.pages import lag_ms
 from analytics.pages import write_pages
 from analytics.queries.fleet import fleet_tables, groups_of, shown
 from analytics.queries.incidents import BIRTH_MS, RULES, WINDOW_MS, FleetFrames
@@ -284,6 +285,11 @@ def test_a_groups_numbers(groups: dict[str, dict[str, Any]], tables: dict[str, D
         assert (cell["ms_p99"], cell["ms_max"]) == (row["worst_p99_ms"], row["worst_ms"]), case
         assert (cell["window_ts"], cell["cell_ms"]) == (START, HOUR_MS)
     assert groups["no samples"]["worst_p99_ms"] is None
+    for case in ("quiet", "short spike", "by samples only", "near"):
+        minutes = [lag_ms(dict.fromkeys(_LAG) | row) for row in CASES[case]["lag"]]
+        for name, worst in (("ms_p99", "worst_p99_ms"), ("ms_max", "worst_ms")):
+            known = [each[name] for each in minutes if each[name] is not None]
+            assert max(known) == groups[case][worst], "the live page says the same"
     quiet = groups["quiet"]
     assert (quiet["below_ms"], quiet["availability"], quiet["elections"], quiet["flaps"]) == (7, 0.5, 3, 4)
 

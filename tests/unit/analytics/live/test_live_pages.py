@@ -95,7 +95,8 @@ def test_the_fleet_has_its_last_hour(tmp_path: Path) -> None:
     assert merged(tmp_path) == (0, {"v": 1, "groups": []}), "no stream: the index as it is"
     pages = LivePages(tmp_path, every_ms=5_000)
     for minute in (0, 61):
-        put(pages, minute, lag(minute, minute, ("c", "b")))
+        of_histogram = {"lag_us_p99": 61_001, "lag_us_max": 70_000} if minute else {}
+        put(pages, minute, lag(minute, minute, ("c", "b")) | of_histogram)
     for minute, rows in {
         1: [state(1, 0, 0)],
         58: [state(58, 0, None, 30_000)],
@@ -111,7 +112,8 @@ def test_the_fleet_has_its_last_hour(tmp_path: Path) -> None:
     assert at > 0 and (live["start_ts"], live["count"]) == (START + 2 * MINUTE_MS, 60)
     b, z = live["groups"]
     assert (b["broker_name"], z["broker_name"]) == ("b", "z")
-    assert b["ms_p99"] == [None] * 59 + [61] and b["samples_ts"] == START + 62 * MINUTE_MS
+    assert (b["ms_p99"], b["ms_max"]) == ([None] * 59 + [62], [None] * 59 + [70])
+    assert b["samples_ts"] == START + 62 * MINUTE_MS
     assert b["below_min_ms"] == [None] * 56 + [0, 30_000, MINUTE_MS, 0]
     assert b["no_master_ms"] == [None] * 57 + [0, MINUTE_MS, 0], "NULL is not 0"
     assert b["unknown_ms"] == [None] * 56 + [30_000, 0, 0, 0]
