@@ -67,7 +67,7 @@ restore work on the files of stopped programs; moves between processes of a cont
 brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
-    "analytics": ("compaction", "queries", "rollup", "fleet pages", "stream"),
+    "analytics": ("compaction", "queries", "rollup", "fleet pages", "live"),
     "broker": (
         "core",
         "message",
@@ -469,12 +469,12 @@ def test_ports_that_are_known_before_their_bind_come_from_one_place() -> None:
 @pytest.mark.parametrize("mark", ["spark", "cluster"])
 def test_tests_with_a_phase_of_their_own_are_in_its_folders(mark: str) -> None:
     """./test looks for them nowhere else."""
-    (line,) = [
+    lines = [
         each
         for each in (ROOT / "test").read_text().splitlines()
-        if re.search(rf'tests -m "\(\$processes\) and {mark}\b', each)
+        if re.search(rf'tests -m "\(\$(processes|selection)\) and {mark}\b', each)
     ]
-    folders_of_phase = set(re.findall(r"\btests/(\w+)", line))
+    folders_of_phase = {folder for line in lines for folder in re.findall(r"\btests/(\w+)", line)}
     marked = [
         path
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
