@@ -142,6 +142,17 @@ def test_rows_after_the_end_of_the_others_are_left_out(spark: SparkSession, tmp_
     }
 
 
+def test_hour_by_hour_is_all_at_once(
+    spark: SparkSession, tmp_path: Path, right: dict[str, list[dict[str, Any]]]
+) -> None:
+    write(tmp_path / "in", records(STEADY))
+    run(tmp_path / "in", tmp_path / "out")
+    manifests = read_manifests(str(tmp_path / "out"))
+    for each in manifests[:3]:
+        assert roll_up(spark, str(tmp_path / "out"), [each], inputs=inputs_of(manifests)) == [each.hour_ts]
+    assert tables(tmp_path / "out") == right
+
+
 def test_run_by_run_is_all_at_once(
     spark: SparkSession, tmp_path: Path, right: dict[str, list[dict[str, Any]]]
 ) -> None:
