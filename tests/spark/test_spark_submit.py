@@ -9,7 +9,7 @@ import pytest
 
 from analytics.engines import SPARK
 from cli.spark_submit import search_from
-from tests.spark.engine import ENGINE
+from tests.spark.engine import ENGINE, FEW_ROWS, JVM
 from tests.spark.histories import random_history, write_telemetry
 from tests.spark.jdk import provide_java
 
@@ -40,11 +40,14 @@ def test_it_computes_in_the_spark_that_is_started(tmp_path: Path) -> None:
     write_telemetry(tmp_path / "in" / "telemetry", random_history(1).records())
     provide_java(tmp_path)
     command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
-    command += ["--conf", "spark.ui.enabled=false", PROGRAM, "run", "--input", tmp_path / "in"]
+    settings = FEW_ROWS | {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": JVM}
+    command += [each for name, value in settings.items() for each in ("--conf", f"{name}={value}")]
+    command += [PROGRAM, "run", "--input", tmp_path / "in", "--window-ms", "60000"]
     done = subprocess.run(
         [*command, "--output", tmp_path / "out"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4_000:]
-    assert done.stdout.startswith(f"{tmp_path}/out/current.json: 1 groups from ")
-    assert "analytics: the Spark session that is there, master local[2]" in done.stderr
+    said = done.stdout + done.stderr  # spark-submit joins the two of the program
+    assert f"{tmp_path}/out/current.json: 1 groups from " in said
+    assert "analytics: the Spark session that is there, master local[2]" in said
