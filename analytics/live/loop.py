@@ -2,8 +2,8 @@
 
     OUT/live/position.json     the bytes that the tables have, and their status; written after each batch
 
-A process that is killed begins again behind the last batch that is in position.json. The bytes of the next one
-are read again, with those that came since, as a batch of the same number: it replaces what was left.
+A process that is killed begins again behind the last batch that is in position.json. The bytes of the next
+one are read again, with those that came since, as a batch of the same number: it replaces what was left.
 """
 
 import threading

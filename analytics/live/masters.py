@@ -62,7 +62,7 @@ class Masters:
         return local_rows(self._spark, self._terms[hour])
 
     def _has_logs(self, hour: int) -> bool:
-        """Returns whether the hour is not known, or has several logs: then an epoch's last sample counts, too."""
+        """Returns whether the hour is not known, or has several logs: an epoch's last sample counts then."""
         known = self._terms.get(hour)
         return known is None or bool(pc.any(pc.greater(known["place"], 0)).as_py())
 

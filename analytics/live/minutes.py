@@ -67,6 +67,6 @@ def minutes_of(spark: SparkSession, piece: Piece) -> Tables:
 
 
 def _once(rows: DataFrame, table: Table) -> DataFrame:
-    """Returns one row of each key. On the embedded engine dropDuplicates() of rows with lists takes gigabytes."""
+    """Returns one row of each key. dropDuplicates() of lists takes gigabytes on the embedded engine."""
     same = Window.partitionBy(*table.key).orderBy("ts")
     return rows.withColumn("_copy", F.row_number().over(same)).where("_copy = 1").drop("_copy")

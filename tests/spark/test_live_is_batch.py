@@ -28,13 +28,14 @@ def live_rows(
     from analytics.live.tables import LiveTables
 
     dice, tables = random.Random(seed), None
+    clock = [FROM_TS]
     at = Following(telemetry.root, hour=FROM_TS // HOUR_MS).first()
     for now in [*range(FROM_TS + STEP_MS, TO_TS, STEP_MS), TO_TS, TO_TS + 5 * MINUTE_MS]:
+        clock[0] = now
         telemetry.grow(now)
         end = Following(telemetry.root, hour=now // HOUR_MS).after(at)
         if tables is None or dice.random() < 0.3:
-            tables = LiveTables(spark, telemetry.root, out, wall_clock=lambda now=now: now)
-        tables._wall_clock = lambda now=now: now
+            tables = LiveTables(spark, telemetry.root, out, wall_clock=lambda: clock[0])
         if batch := list(ranges(at, end)):
             tables.take(batch, tables.status.batch + 1)
             tables.commit(took_ms=0)

@@ -1,11 +1,13 @@
 """The stream: totals are exact whatever is late, doubled, damaged or repeated after a crash."""
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from keelmq.remoting.records import HaSample, ReplicaSample, encode_record
@@ -192,3 +194,87 @@ def test_a_repeated_batch(spark: "SparkSession", files: Files, tmp_path: Path, f
 
 def contents(out: Path) -> dict[Path, bytes]:
     return {path.relative_to(out): path.read_bytes() for path in out.glob("rollup/*/*")}
+
+
+def recent(seconds: int) -> list[HaSample]:
+    """Samples of the last seconds of the present hour."""
+    first = (wall_ms() - HOUR_TS) // 1_000 - seconds
+    return [sample(second) for second in range(max(first, 0), max(first, 0) + seconds)]
+
+
+def lag_samples(out: Path) -> int:
+    paths = (out / "live" / "rollup" / "lag").glob("*.parquet")
+    return sum(sum(pq.ParquetFile(path).read()["samples"].to_pylist()) for path in paths)
+
+
+def test_structured_streaming_takes_the_same_batches(
+    spark: "SparkSession", files: Files, tmp_path: Path
+) -> None:
+    """Only Spark in this process streams. The checkpoint, and then the batch that was lost, are taken again."""
+    from analytics.live.app import is_of_this_process
+    from analytics.live.publish import LiveRun
+    from analytics.live.streaming import run_query
+
+    if not is_of_this_process(spark):
+        pytest.skip("only Spark in this process calls functions of a stream here")
+    out, some = tmp_path / "out", recent(50)
+
+    def follow_until(samples: int) -> None:
+        run, stopped, lines = LiveRun(spark, files.root, out, every_ms=1_000), threading.Event(), list[str]()
+
+        def heard(line: str) -> None:
+            lines.append(line)
+            if lag_samples(out) >= samples:
+                stopped.set()
+
+        run_query(spark, files.root, tmp_path / "checkpoint", run, 0.2, stopped, heard)
+        assert lines
+
+    files.append(*some[:20])
+    follow_until(20)
+    files.append(*some[20:30], *some[:5])
+    follow_until(30)
+    last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    for name in (str(last), f".{last}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    status = out / "live" / "status.json"
+    known = json.loads(status.read_bytes())
+    assert known["batch"] == last
+    status.write_text(json.dumps(known | {"batch": last - 1}))  # as if killed before this batch was done
+    files.append(*some[30:])
+    follow_until(50)
+    assert lag_samples(out) == 50
+
+
+def test_the_loop_goes_on_from_its_position(
+    spark: "SparkSession", files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before position.json is written, it reads the bytes of the batch again."""
+    from analytics.live import loop as module
+    from analytics.live.following import Following
+    from analytics.live.loop import LiveLoop
+
+    out = tmp_path / "out"
+
+    def loop() -> LiveLoop:
+        following = Following(files.root, hour=HOUR_TS // 3_600_000)
+        return LiveLoop(spark, files.root, out, every_ms=1_000, following=following, wall_clock=lambda: NOW)
+
+    first = loop()
+    assert first.step() == (None, False), "nothing is there"
+    files.append(*(sample(second) for second in range(1200, 1230)))
+    assert str(first.step()[0]).startswith("Status(batch=0, ")
+    files.append(*(sample(second) for second in range(1230, 1240)))
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(module, "replace_file", raise_crash)
+        first.step()
+    assert lag_samples(out) == 40
+    files.append(*(sample(second) for second in range(1240, 1250)))
+    second = loop()
+    status, has_more = second.step()
+    assert status is not None and (status.batch, status.rows, has_more) == (1, 100, False)
+    assert lag_samples(out) == 50 and second.step() == (None, False)
+
+
+def raise_crash(*_: object, **__: object) -> None:
+    raise Crash
