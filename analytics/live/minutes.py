@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from analytics.live.batches import HOUR_MS, Batches
 from analytics.live.clocks import Clocks
 from analytics.live.rows import MINUTE_MS
+from analytics.queries.kept import kept
 from analytics.queries.lag import lag
 from analytics.queries.minimum import minimum
 from analytics.queries.reading import read_table
@@ -55,7 +56,8 @@ Compute = Callable[[SparkSession, Piece], Tables]
 def minutes_of(spark: SparkSession, piece: Piece) -> Tables:
     """Returns lag, replica_lag and minimum (min_in_sync_replicas at the beginning of each minute, and its
     changes) of the minutes."""
-    masters = current(piece.rows(spark, MASTER_SAMPLE), piece.terms)
+    samples = piece.rows(spark, MASTER_SAMPLE).drop("sync_state_set", "sync_state_set_epoch")
+    masters = kept(current(samples, piece.terms))  # three queries read them
     replicas = current(piece.rows(spark, REPLICA_SAMPLE), piece.terms)
     by_minute = masters.withColumn("hour_ts", window_of(F.col("ts"), MINUTE_MS))
     found = {
@@ -63,7 +65,10 @@ def minutes_of(spark: SparkSession, piece: Piece) -> Tables:
         REPLICA_LAG: replica_lag(replicas, (MINUTE_MS,)),
         MINIMUM: minimum(by_minute),
     }
-    return {table.name: rows.select(*table.columns).toArrow() for table, rows in found.items()}
+    try:
+        return {table.name: rows.select(*table.columns).toArrow() for table, rows in found.items()}
+    finally:
+        masters.unpersist()
 
 
 def _once(rows: DataFrame, table: Table) -> DataFrame:
