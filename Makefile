@@ -1,5 +1,5 @@
 # Thin wrappers around the scripts.
-.PHONY: answer-key kill-analytics run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
+.PHONY: answer-key kill-analytics kill-stream run bad-day test test-ci test-all test-pythons leaks sim fuzz chaos raft-chaos raft-failover hung-masters lease crash power attacks analytics-stream-load sustained-load bench-compare lock sbom vulnerabilities supply
 run:
 	./run
 test:
@@ -62,6 +62,9 @@ kill-analytics: engines
 	.venv-spark/bin/python -m tests.spark.kills --count $(or $(COUNT),20) $(if $(SEED),--seed $(SEED))
 engines:
 	@ROOT=$(CURDIR) sh -c '. tools/env.sh; prepare run test analytics; VENV=$(CURDIR)/.venv-spark; prepare run test spark'
+# kill -9 of `keelmq analytics stream` at random moments; its totals are exact afterwards. make kill-stream COUNT=3
+kill-stream: engines
+	KILLS=$(or $(COUNT),20) .venv/bin/python -m pytest tests/cluster/test_analytics_stream.py -q -k kill_9
 # The stream under 5,000 records a second for ten minutes; make analytics-stream-load RATE=500 SECONDS=60
 analytics-stream-load:
 	./run python -m tests.bench.analytics_stream --rate $(or $(RATE),5000) --seconds $(or $(SECONDS),600)

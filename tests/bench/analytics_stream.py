@@ -3,8 +3,8 @@
     python -m tests.bench.analytics_stream [--rate 5000] [--seconds 60] [--every 5] [--json]
 
 freshness_s: from the time in a sample to the moment at which the page file has it; the 95th percentile of one
-group's samples, after the first WARM_UP_S, in which Java compiles. cpu_s_per_million: of the stream's Python
-and Java together, per million records. The load is a process of its own and does not count. kept_up: rows
+group's samples, after the first WARM_UP_S, in which an engine with Java compiles. cpu_s_per_million: of all of
+the stream's processes, per million records. The load is a process of its own and does not count. kept_up: rows
 written, by rows read; the record of a master is a row, and one more for each of its replicas.
 """
 
@@ -158,7 +158,6 @@ def _stream(root: Path, every_s: float) -> "Iterator[subprocess.Popen[bytes]]":
     command = [
         *(sys.executable, "-m", "cli.keelmq", "analytics", "stream", "--every", str(every_s)),
         *("--input", str(root / "in"), "--output", str(root / "out")),
-        *("--conf", f"spark.master=local[{CORES}]"),
     ]
     with (root / "stream.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

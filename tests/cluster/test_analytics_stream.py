@@ -25,7 +25,7 @@ from keelmq.web.live_reader import LiveFiles
 from keelmq.web.page_files import STEP_MS, unpacked
 
 pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MINUTE_MS = STEP_MS["minute"]
