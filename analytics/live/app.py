@@ -23,12 +23,14 @@ from analytics.live.positions import HOURS_KEPT
 from analytics.live.publish import LiveRun
 from analytics.live.tables import Status, read_status
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.durable_file import replace_file
 from keelmq.runtime.program import stopped_by_signal
 
 TRIGGER_S = 5
 HOUR_MS = 3_600_000
 CHECKPOINT = "checkpoint"
-OF_OLDER_RELEASES = ("rows",)
+FORMAT, FORMAT_NUMBER = "format", "2"
+"""A file, and what it has: how the rows and tables of a directory are written."""
 
 STREAMING = {
     "spark.sql.shuffle.partitions": "2",
@@ -114,16 +116,21 @@ def _loop(
 
 
 def make_directory(live: Path, *, streams: bool) -> None:
-    """Makes the stream's directory. One of an older release, or of the other kind of engine, which knows
+    """Makes the stream's directory. One of another release, or of the other kind of engine, which knows
     otherwise which bytes were read, is made anew: the stream then begins with the hour before the current."""
-    others = (*OF_OLDER_RELEASES, POSITION if streams else CHECKPOINT)
-    if any((live / each).exists() for each in others):
+    live.mkdir(parents=True, exist_ok=True)
+    form = live / FORMAT
+    if not form.exists() or form.read_text() != FORMAT_NUMBER or (live / _position(not streams)).exists():
         for path in live.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != CLAIM:
                 path.unlink()
-    live.mkdir(parents=True, exist_ok=True)
+        replace_file(form, FORMAT_NUMBER.encode(), keep_backup=False)
+
+
+def _position(streams: bool) -> str:
+    return CHECKPOINT if streams else POSITION
 
 
 def line_of_stop(status: Status, now: int) -> str:

@@ -110,9 +110,8 @@ class LiveTables:
         """Returns the minutes whose samples count otherwise than before, in order."""
         moved = self._clocks.look(batch)
         changed = moved | {each for minute in batch.minutes for each in self._clocks.moved(minute)}
-        changed |= {
-            each + MINUTE_MS for each in changed
-        }  # a minute's last sample covers the next second, too
+        # a minute's last sample covers the next second, too
+        changed |= {each + MINUTE_MS for each in changed}
         there = {
             each for one in self._batches for minute in one.minutes for each in self._clocks.moved(minute)
         }

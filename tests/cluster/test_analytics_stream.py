@@ -25,6 +25,9 @@ from keelmq.web.live_reader import LiveFiles
 from keelmq.web.page_files import STEP_MS, unpacked
 
 pytest.importorskip("pyspark")
+
+from analytics.live.app import make_directory
+
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -172,7 +175,7 @@ def test_a_java_that_is_killed_ends_it_with_one_line(tmp_path: Path, fleet: Flee
 
 def test_an_error_ends_it_with_one_line(tmp_path: Path, fleet: Fleet) -> None:
     until(lambda: len(fleet.counts) >= GROUPS, tmp_path)
-    (tmp_path / "out" / "live").mkdir(parents=True)
+    make_directory(tmp_path / "out" / "live", streams=not IS_EMBEDDED)
     (tmp_path / "out" / "live" / "rollup").write_bytes(b"")
     process = stream(tmp_path)
     try:

@@ -196,18 +196,19 @@ def fleet() -> list[Group]:
     ]
 
 
-def written(seed: int) -> list[Written]:
-    """Every line, in the order in which files grow."""
+def written(seed: int, *, with_skew: bool) -> list[Written]:
+    """Every line, in the order in which files grow. `with_skew`: also of groups with clocks that are off."""
     dice = random.Random(seed)
-    lines = [each for group in fleet() for each in group.records(dice)]
+    groups = [group for group in fleet() if with_skew or not group.offsets]
+    lines = [each for group in groups for each in group.records(dice)]
     return sorted(lines, key=lambda each: each[0])
 
 
 class GrowingTelemetry:
     """The files below `root`, up to a time."""
 
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root, self._lines, self._at = root, written(seed), 0
+    def __init__(self, root: Path, seed: int, *, with_skew: bool) -> None:
+        self.root, self._lines, self._at = root, written(seed, with_skew=with_skew), 0
 
     def grow(self, until_ts: int) -> None:
         """Appends what is written before."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.last_hours import FROM_TS, HOUR_MS, HOUR_TS, MINUTE_MS, TO_TS, GrowingTelemetry
+from tests.spark.rollup.conftest import read_rollup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,23 +54,17 @@ def batch_rows(
     """The same tables, as the batch job makes them of whole hours up to a time."""
     from analytics.compaction.compactor import compact
     from analytics.compaction.scan import find_sources
-    from analytics.rollup.hours import Hours
-    from analytics.rollup.tables import GROUP_STATE, LAG, REPLICA_LAG
+    from analytics.rollup.inputs import inputs_of
+    from analytics.rollup.run import roll_up
 
     telemetry.close()
     manifests = compact(find_sources([str(telemetry.root)]), str(out))
     batch = [each for each in manifests if HOUR_TS - HOUR_MS <= each.hour_ts <= HOUR_TS + HOUR_MS]
-    others = [each for each in manifests if each not in batch]
-    assert len(batch) == 3 and others
+    assert len(batch) == 3
     ends = {HOUR_TS - HOUR_MS: HOUR_TS - 30 * MINUTE_MS + 1, HOUR_TS + HOUR_MS: data_to_ts + 1}
-    hours = Hours(spark, str(out), batch, others, (MINUTE_MS,), ends)
-    try:
-        return {
-            each.name: each.rows(hours).select(each.columns).to_pylist()
-            for each in (LAG, REPLICA_LAG, GROUP_STATE)
-        }
-    finally:
-        hours.close()
+    tables = ("lag", "replica_lag", "minimum", "group_state")
+    roll_up(spark, str(out), batch, tables=tables, inputs=inputs_of(manifests), ends=ends)
+    return {name: read_rollup(out, name, MINUTE_MS) for name in tables if name != "minimum"}
 
 
 def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
@@ -79,11 +74,11 @@ def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_minute_by_minute(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "with_skew"), [(1, True), (2, False)])
+def test_minute_by_minute(spark: "SparkSession", tmp_path: Path, seed: int, with_skew: bool) -> None:
     """Births, two masters, groups without one, rebuilt controllers, clocks that are off, late and doubled
-    lines; over the edge of an hour."""
-    telemetry = GrowingTelemetry(tmp_path / "in", seed)
+    lines; over the edge of an hour. Without clocks that are off, a batch changes fewer minutes."""
+    telemetry = GrowingTelemetry(tmp_path / "in", seed, with_skew=with_skew)
     live, data_to_ts = live_rows(spark, telemetry, tmp_path / "live", seed)
     assert TO_TS - 2_000 <= data_to_ts <= TO_TS
     batch = batch_rows(spark, telemetry, tmp_path / "out", data_to_ts)

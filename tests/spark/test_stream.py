@@ -210,7 +210,7 @@ def lag_samples(out: Path) -> int:
 def test_structured_streaming_takes_the_same_batches(
     spark: "SparkSession", files: Files, tmp_path: Path
 ) -> None:
-    """Only Spark in this process streams. The checkpoint, and then the batch that was lost, are taken again."""
+    """Only Spark in this process streams. It goes on from the checkpoint, with the batch that was lost."""
     from analytics.live.app import is_of_this_process
     from analytics.live.publish import LiveRun
     from analytics.live.streaming import run_query

@@ -2,29 +2,28 @@
 
 from pathlib import Path
 
+import pytest
+
 from analytics.live.app import line_of_stop, make_directory
 from analytics.live.tables import Status
 
 
-def test_a_directory_that_others_wrote_is_made_anew(tmp_path: Path) -> None:
-    """Of an older release, or of the other kind of engine, which does not know what this one has read."""
-    live = tmp_path / "live"
-    for streams, mine, others in (
-        (True, "checkpoint", "position.json"),
-        (False, "position.json", "checkpoint"),
-    ):
-        make_directory(live, streams=streams)
-        (live / ".lock").touch()
-        (live / "records" / "batch=0").mkdir(parents=True)
-        (live / mine).touch()
-        make_directory(live, streams=streams)
-        assert (live / mine).exists() and (live / "records" / "batch=0").exists(), "a restart goes on"
-        (live / "status.json").touch()
-        make_directory(live, streams=not streams)
-        assert [path.name for path in live.iterdir()] == [".lock"], others
-    (live / "rows" / "batch=0").mkdir(parents=True)
-    make_directory(live, streams=True)
-    assert [path.name for path in live.iterdir()] == [".lock"]
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_directory_that_others_wrote_is_made_anew(tmp_path: Path, streams: bool) -> None:
+    """Of another release, or of the other kind of engine, which does not know what this one has read."""
+    live, mine = tmp_path / "live", "checkpoint" if streams else "position.json"
+    make_directory(live, streams=streams)
+    for name in (".lock", mine):
+        (live / name).touch()
+    (live / "records" / "batch=0").mkdir(parents=True)
+    make_directory(live, streams=streams)
+    assert (live / mine).exists() and (live / "records" / "batch=0").exists(), "a restart goes on"
+    make_directory(live, streams=not streams)
+    assert {path.name for path in live.iterdir()} == {".lock", "format"}
+    (live / "records" / "batch=0").mkdir(parents=True)
+    (live / "format").unlink()
+    make_directory(live, streams=streams)
+    assert {path.name for path in live.iterdir()} == {".lock", "format"}
 
 
 def test_what_a_start_says_of_the_stop_before() -> None:
