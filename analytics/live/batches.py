@@ -5,6 +5,7 @@ OUT/live/batches/<n>.json                      Batch; written when all files of 
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
@@ -95,7 +96,18 @@ class Batches:
 
     def rows_within(self, minutes: Set[int]) -> int:
         """Returns how many rows the batches have that have samples in one of the minutes."""
-        return sum(sum(each.rows.values()) for each in self if not minutes.isdisjoint(each.minutes))
+        return sum(self._rows_in(minutes).values())
+
+    def masters_within(self, minutes: Set[int]) -> int:
+        """Returns how many of these are samples of masters."""
+        return self._rows_in(minutes)[MASTER_SAMPLE.name]
+
+    def _rows_in(self, minutes: Set[int]) -> Counter[str]:
+        found = Counter[str]()
+        for each in self:
+            if not minutes.isdisjoint(each.minutes):
+                found.update(each.rows)
+        return found
 
     def forget(self, before_ts: int) -> None:
         """Deletes the batches that end before; the newest stays."""

@@ -23,6 +23,8 @@ from analytics.tables import MASTER_SAMPLE, REPLICA_SAMPLE, Table
 STATE = "group_state"
 COVERED_MS = 1_000
 """A sample covers its second and the next one: the minute before has to do with this one."""
+KEPT_SAMPLES_MAX = 30_000
+"""Some 10 MB. The embedded engine holds what is kept of more rows until its session ends."""
 
 Tables = Mapping[str, pa.Table]
 """Rows by name of the roll-up, each with window_ts."""
@@ -39,15 +41,22 @@ class Piece:
     clocks: Clocks
     terms: DataFrame
 
+    def masters(self) -> int:
+        """Returns how many samples of masters rows() reads at most."""
+        return self.batches.masters_within(self.clocks.sources(self._start(), self.to_ts))
+
     def rows(self, spark: SparkSession, table: Table) -> DataFrame:
         """Returns the samples of these minutes, and of the second before in the same hour, with hour_ts: each
         once, by the controllers' clock."""
-        start = max(self.from_ts - COVERED_MS, self.from_ts // HOUR_MS * HOUR_MS)
+        start = self._start()
         paths = self.batches.paths(table, self.clocks.sources(start, self.to_ts))
         rows = self.clocks.corrected(_once(read_table(spark, paths, table), table)).where(
             F.col("ts").between(start, self.to_ts - 1)
         )
         return rows.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS))
+
+    def _start(self) -> int:
+        return max(self.from_ts - COVERED_MS, self.from_ts // HOUR_MS * HOUR_MS)
 
 
 Compute = Callable[[SparkSession, Piece], Tables]
@@ -57,7 +66,9 @@ def minutes_of(spark: SparkSession, piece: Piece) -> Tables:
     """Returns lag, replica_lag and minimum (min_in_sync_replicas at the beginning of each minute, and its
     changes) of the minutes."""
     samples = piece.rows(spark, MASTER_SAMPLE).drop("sync_state_set", "sync_state_set_epoch")
-    masters = kept(current(samples, piece.terms))  # three queries read them
+    masters = current(samples, piece.terms)
+    if piece.masters() <= KEPT_SAMPLES_MAX:
+        masters = kept(masters)  # three queries read them
     replicas = current(piece.rows(spark, REPLICA_SAMPLE), piece.terms)
     by_minute = masters.withColumn("hour_ts", window_of(F.col("ts"), MINUTE_MS))
     found = {
