@@ -26,7 +26,7 @@ ROLLUP = "rollup"
 MANIFESTS = f"{ROLLUP}/manifest"
 PART = "part.parquet"
 RUN_TABLES, RUN = "tables", "run="
-ROLLUP_VERSION = 3
+ROLLUP_VERSION = 4
 """To be incremented when an hour's roll-up changes for equal parts: then every hour is computed again."""
 
 
