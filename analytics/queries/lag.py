@@ -78,7 +78,7 @@ def lag_cells(samples: DataFrame, base_ms: int) -> DataFrame:
     NULL if it is not known.
     """
     behind = F.col("max_offset") - F.col("confirm_offset")
-    lag_ms = F.greatest(F.coalesce("lag_ms", F.lit(0)), F.lit(0))
+    lag_ms = F.greatest("lag_ms", F.lit(0))  # greatest() takes no notice of NULL
     counted = samples.where("NOT is_stale AND confirm_offset <= max_offset").withColumn(
         "window_ts", window_of(F.col("ts"), base_ms)
     )
@@ -113,7 +113,7 @@ def lag_histogram(cells: DataFrame) -> DataFrame:
 
 def _once(samples: DataFrame, value: Column, worst: str) -> DataFrame:
     """Returns the cells of a value that is read once a second."""
-    most = F.greatest(value, F.coalesce(worst, F.lit(0)))
+    most = F.greatest(value, F.col(worst))
     found = samples.select(*_BASE, bucket(value).alias("bucket"), most.alias("worst"))
     return found.groupBy(*_BASE, "bucket").agg(F.count(F.lit(1)).alias("n"), F.max("worst").alias("worst"))
 

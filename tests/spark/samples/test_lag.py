@@ -111,7 +111,7 @@ def sample(second: int, lag_bytes: int = 0, broker_id: int = 1, name: str = "b",
 
 def test_a_sample_covers_the_next_second_of_its_own_group_only(spark: "SparkSession") -> None:
     """Also in the next window, but not in the next hour."""
-    rows = [sample(9), sample(10), sample(19), sample(21, name="c"), sample(3_599), sample(3_600)]
+    rows = [sample(9), sample(10), sample(19), sample(21, name="c"), sample(3_599), sample(3_601)]
     found = by_window(lag(samples_of(spark, rows).masters, (10_000, MINUTE_MS)))
     covered = {
         width: {(name, (ts - HOUR_TS) // 1_000): row["covered_ms"] for (name, ts), row in of_width.items()}
@@ -136,6 +136,11 @@ def test_what_older_brokers_do_not_write(spark: "SparkSession") -> None:
     (row,) = rows_of(lag(samples_of(spark, [sample(0, 7)]).masters, (MINUTE_MS,)))
     assert (row["samples"], row["bytes_max"], row["ms_max"]) == (1, 7, 0)
     assert (row["lag_us_p99"], row["confirm_us_max"], row["confirms"]) == (None, None, None)
+
+
+def test_a_lag_below_zero_is_none(spark: "SparkSession") -> None:
+    (row,) = rows_of(lag(samples_of(spark, [sample(0, lag_ms=-3, lag_ms_max=-2)]).masters, (MINUTE_MS,)))
+    assert (row["ms_p50"], row["ms_max"]) == (0, 0)
 
 
 def test_two_masters_in_one_millisecond(spark: "SparkSession") -> None:
