@@ -95,9 +95,11 @@ def random_hours(seed: int, groups: int) -> tuple[list[Row], list[Row], list[Row
     replicas, events = [], []
     for number in range(groups):
         for hour in range(2):
-            group = {"cluster_name": dice.choice("cd"), "broker_name": f"group-{number}"}
+            group: Row = {"cluster_name": dice.choice("cd"), "broker_name": f"group-{number}"}
             start, span = HOUR_TS + hour * HOUR_MS, dice.choice([4_000, 8_000, 100_000, HOUR_MS - 1])
-            logs = dice.choice([["a"], ["a", "b"], ["a", "b", "c"], ["", "a", "b"], [None, "a", "b"]])
+            logs: list[str | None] = dice.choice(
+                [["a"], ["a", "b"], ["a", "b", "c"], ["", "a", "b"], [None, "a", "b"]]
+            )
             for _ in range(dice.randint(0, 25)):
                 ts, epoch, end = start + dice.randrange(span), dice.randint(1, 4), dice.randint(0, 9_999)
                 row = group | {"ts": ts, "broker_id": dice.randint(1, 3), "master_epoch": epoch}

@@ -32,8 +32,7 @@ def lives() -> list[Life]:
 @pytest.fixture(scope="module")
 def samples(spark: "SparkSession", lives: list[Life]) -> Samples:
     masters, replicas, events = (
-        [row for life in lives for row in rows(life)]
-        for rows in (lambda each: each.masters, lambda each: each.replicas, lambda each: each.events)
+        [row for life in lives for row in getattr(life, kind)] for kind in ("masters", "replicas", "events")
     )
     return samples_of(spark, masters, replicas, events)
 
@@ -77,9 +76,9 @@ def test_the_histogram_of_an_hour(lives: list[Life], samples: Samples) -> None:
 
 def worst_of(row: Row, unit: str, bucket: int) -> int | None:
     if unit == "bytes" and bucket_of(row["max_offset"] - row["confirm_offset"]) == bucket:
-        return max(row["max_offset"] - row["confirm_offset"], row["lag_bytes_max"])
+        return int(max(row["max_offset"] - row["confirm_offset"], row["lag_bytes_max"]))
     if unit == "ms" and bucket_of(row["lag_ms"]) == bucket:
-        return max(row["lag_ms"], row["lag_ms_max"])
+        return int(max(row["lag_ms"], row["lag_ms_max"]))
     return None
 
 

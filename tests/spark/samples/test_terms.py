@@ -1,13 +1,13 @@
 """Samples of replaced masters: hand-made hours, and random ones against plain Python."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from analytics.queries.minimum import minimum
 from tests.spark.model_samples import HOUR_TS
 from tests.spark.samples.frames import GROUP, Row, rows_of, samples_of
-from tests.spark.samples.model_terms import Hours, hour_of, random_hours
+from tests.spark.samples.model_terms import Hour, Hours, hour_of, random_hours
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,8 @@ def test_random_hours(spark: "SparkSession") -> None:
 def test_the_minimum_and_its_changes(spark: "SparkSession") -> None:
     masters, _, events = random_hours(seed=2, groups=60)
     hours = Hours(masters, events)
-    expected, last = [], {}
+    expected: list[tuple[Any, ...]] = []
+    last: dict[Hour, int] = {}
     for row in sorted(masters, key=lambda row: (row["ts"], row["broker_id"])):
         value = row["min_in_sync_replicas"]
         if value is not None and not hours.is_stale(row) and last.get(hour_of(row)) != value:
