@@ -63,8 +63,8 @@ class Group:
         for broker, epoch, start, end in self.reigns:
             offset, phase = self.offsets.get(broker, 0), dice.randrange(1_000)
             for true_ts in range(start + phase, end, 1_000):
-                if dice.random() < 0.02:
-                    continue  # a pause of the broker
+                if dice.random() < 0.02 or true_ts // 1_000 % 300 == 240:
+                    continue  # a pause of the broker; behind a minute whose last sample comes late
                 offset_bytes = (true_ts - HOUR_TS) * 100
                 behind = int(dice.expovariate(1 / 3_000))
                 sample = HaSample(
@@ -89,7 +89,10 @@ class Group:
                     ),
                     lag_us=((60 + dice.randrange(9), 4),),
                 )
-                late = dice.choice([0, 0, 0, 0, 200_000]) if dice.random() < 0.02 else 0
+                # not in every minute: what else changes a minute must be noticed, too
+                is_last = true_ts // 1_000 % 60 == 59
+                is_late = true_ts // MINUTE_MS % 5 == 3 and (is_last or dice.random() < 0.02)
+                late = 200_000 if is_late else 0
                 for _ in range(1 + (dice.random() < 0.03)):
                     yield true_ts + late, f"{self.name}-{broker}", sample
 
@@ -163,10 +166,10 @@ def fleet() -> list[Group]:
             [(1, 4, FROM_TS, at(53)), (2, 5, at(51.41), TO_TS)],
             [
                 old,
-                (at(51.4), "electMaster", view(2, 5, (2,), 10)),
+                (at(51.3), "electMaster", view(2, 5, (2,), 10)),
                 (at(52.1), "alterSyncStateSet", view(2, 5, (2, 3), 11)),
             ],
-            late_ms=110_000,
+            late_ms=200_000,
         ),
         Group(
             "two-masters-at-the-edge",
