@@ -1,4 +1,4 @@
-"""The batches that are kept: what a killed process left of a later one is gone, as if it had never been there."""
+"""The batches that are kept: of one that was not finished nothing is left, as if it had never been there."""
 
 from pathlib import Path
 
