@@ -123,7 +123,7 @@ class GrowingFiles:
             names = os.listdir(folder)
         except OSError:
             return  # not there, or deleted meanwhile
-        for name in names:
+        for name in sorted(names, reverse=True):  # a closed file counts, after a copy from when it grew
             if name.endswith((CLOSED, CLOSED + OPEN)):
                 closed = folder / name.removesuffix(OPEN)
                 yield str(closed.relative_to(self._directory)), folder / name

@@ -37,6 +37,23 @@ def compare(out: Path, written: Written, plan: Plan) -> Comparison:
     return found
 
 
+def compare_minutes(live: Path, written: Written, to_ts: int, plan: Plan) -> Comparison:
+    """Compares the minutes of the live tables with the truth up to `to_ts`, the end of their data."""
+    found = Comparison()
+    found.check("the data ends within a minute of the last record", True, abs(to_ts - plan.end) <= EDGE_MS)
+    expected: dict[str, dict[Key, Row]] = defaultdict(dict)
+    for known in written.groups:
+        rows = samples.master_rows(known)
+        minimum = samples.minimum_changes(known, rows, by_hour=True)
+        expected["lag"] |= samples.lag(known, rows, MINUTE_MS)
+        expected["replica_lag"] |= samples.replica_lag(known, rows, MINUTE_MS)
+        expected["group_state"] |= events.group_state(known, minimum, to_ts, MINUTE_MS)
+    for name, key in (("lag", ()), ("replica_lag", ("broker_id",)), ("group_state", ())):
+        rows_found = keyed(_rows(live / "rollup" / name), ("broker_name", "window_ts", *key))
+        found.add(f"live {name}", expected[name], rows_found)
+    return found
+
+
 def _edge(run: Path, plan: Plan, found: Comparison) -> int:
     """Returns where the run ends; the numbers up to there are compared exactly."""
     rows = [row for row in _rows(run / "data_quality") if row["broker_name"] is None]

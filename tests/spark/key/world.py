@@ -22,6 +22,8 @@ DELAY_MS = 3
 UNCORRECTED_MS = 200
 """A clock that is off by no more is not corrected."""
 SILENCE_MS = 8 * DAY_MS
+LONGEST_MS = 1_000_000
+"""What happens takes no longer, so it ends before the programs pause."""
 CONTROLLERS = ("n0", "n1", "n2")
 REPLICAS = (1, 2, 3)
 
@@ -221,7 +223,7 @@ class Life:
         if features.lost_hour:  # without elections, nobody needs a controller to know who is master
             usual, actions = [self._shrink, self._flap], []
         self._dice.shuffle(actions)
-        while self.now < self._plan.pause - 700_000:
+        while self.now < self._plan.pause - LONGEST_MS:
             (actions.pop() if actions else self._dice.choice(usual))()
             self._pass(self._dice.randint(20, 240) * 1_000)
         self._heal()

@@ -1,6 +1,9 @@
 """GrowingFiles: whole lines of files that grow, are renamed, cut or deleted."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from analytics.live.files import GrowingFiles, kind_of
 
@@ -42,6 +45,18 @@ def test_its_name_does_not_change_when_its_hour_ends(tmp_path: Path) -> None:
     path.rename(path.with_suffix(""))
     assert files.whole_lines(*HOURS) == {NAME: 8}
     assert read(files, 4, 8) == b"two\n"
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_closed_file_beside_a_copy_from_when_it_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reversed: bool
+) -> None:
+    """In whatever order the system lists them."""
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path), reverse=is_reversed))
+    write(tmp_path, "n-1.jsonl", b"one\ntwo\n")
+    write(tmp_path, "n-1.jsonl.open", b"one\ntw")
+    assert GrowingFiles(tmp_path).whole_lines(*HOURS) == {NAME: 8}
 
 
 def test_a_cut_is_at_a_line_end(tmp_path: Path) -> None:
