@@ -4,8 +4,8 @@ nobody disturbed.
     python -m tests.spark.kills [--engine embedded] [--victim driver] [--count 20] [--seed 1]
 
 is `make kill-analytics`. The victim is the driver, which on the embedded engine is also the engine, or a
-process that computes for it: a Python worker, an executor, a server of Spark Connect. Everything of the
-killed run ends before the next one begins.
+process that computes for it: its Java, an executor, a server of Spark Connect. Everything of the killed run
+ends before the next one begins.
 """
 
 import argparse
@@ -37,8 +37,7 @@ PLAN = Plan(pause=START_TS + HOUR_MS, resume=RESUME_TS, end=RESUME_TS + 600_000)
 END_S = 600
 """In which everything of a killed run has ended, and a run that nobody kills as well."""
 MISSES = 4
-"""So many rounds for a kill: a run may be faster than the first one was, and its workers are not always
-there."""
+"""So many rounds for a kill: a run may be faster than the first one was, or its executors not there yet."""
 TWICE = 0.3
 """So many of the kills are followed by a second one."""
 
@@ -105,10 +104,10 @@ class Killer:
 
 
 def _one_line(log: Path) -> None:
-    """A run that lost a worker may fail, but says so in one line."""
+    """A run that lost what computes for it may fail, but says so in one line."""
     lines = [line for line in (log / "stderr").read_text().splitlines() if not line.startswith("analytics: ")]
     if len(lines) > 1 and any("Traceback" in line for line in lines):
-        raise FailedError(f"the program that lost a worker wrote a stack trace: {lines[:20]}")
+        raise FailedError(f"a run that lost what computes for it wrote a stack trace: {lines[:20]}")
 
 
 Content = Mapping[str, object]

@@ -24,7 +24,7 @@ LITTLE = {
     "spark.sql.adaptive.enabled": "false",
 }
 """For little input on a small machine."""
-DRIVER = "driver"
+DRIVER, SERVER = "driver", "server"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Program:
         found = {*descendants(driver), *descendants(os.getpid())}
         return sorted(pid for pid in found if self.victims[victim] in command_of(pid))
 
+    def servers(self) -> list[int]:
+        """Returns the processes of its server, which this test has started."""
+        return self.pids(os.getpid(), SERVER) if SERVER in self.victims else []
+
 
 def names() -> Sequence[str]:
     """Returns the engines that this Python environment has: Spark, whose package has jars, or the embedded
@@ -72,13 +76,15 @@ def program(name: str) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(prefix="keelmq-java-") as folder:
         provide_java(Path(folder))
         if name == SPARK:
-            yield Program(name, ("--master", "local[2]", *conf), {"worker": "pyspark.daemon"})
+            yield Program(
+                name, ("--master", "local[2]", *conf), {"java": "org.apache.spark.deploy.SparkSubmit"}
+            )
         elif name == EXECUTORS:
             executor = {"executor": "CoarseGrainedExecutorBackend"}
             yield Program(name, ("--master", "local-cluster[2,1,1024]", *conf), executor)
         else:
             with connect_server(Path(folder)) as remote:
-                yield Program(name, ("--remote", remote), {"server": "SparkConnectServer"})
+                yield Program(name, ("--remote", remote), {SERVER: "SparkConnectServer"})
 
 
 def environ() -> dict[str, str]:

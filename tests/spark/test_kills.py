@@ -2,17 +2,20 @@
 
 import pytest
 
+from tests.spark.engine import ENGINE
 from tests.spark.kills import differing, kill_often
-from tests.spark.programs import DRIVER, names
+from tests.spark.programs import CONNECT, DRIVER, EMBEDDED, SPARK
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
+
+
+VICTIMS = {EMBEDDED: DRIVER, SPARK: "java", CONNECT: "server"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", names()[:1])
-def test_a_killed_run_is_continued(engine: str) -> None:
-    said = kill_often(engine, DRIVER, 2, seed=2)
-    assert said.startswith(f"{engine}, {DRIVER}: ") and said.endswith("all exact")
+def test_a_killed_run_is_continued() -> None:
+    said = kill_often(ENGINE, VICTIMS[ENGINE], 2, seed=2)
+    assert said.startswith(f"{ENGINE}, {VICTIMS[ENGINE]}: ") and said.endswith("all exact")
 
 
 def test_what_is_no_exact_output() -> None:

@@ -1,6 +1,8 @@
 """Compares what each engine computes from messy telemetry with the truth.
 
-    python -m tests.spark.key [--groups 16] [--seed 1] [--keep DIRECTORY]      # make answer-key
+    python -m tests.spark.key [--engine spark] [--groups 18] [--seed 1] [--keep DIRECTORY]
+
+is `make answer-key`.
 
 Prints a line per engine of this Python environment: comparisons, differences, CPU, memory. Ends with exit
 code 1 if there is a difference.
@@ -22,26 +24,28 @@ from tests.spark.programs import environ, names, program
 def main() -> int:
     """Runs the comparison; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.key")
-    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--engine", choices=names(), action="append", help="default: each that is installed")
+    parser.add_argument("--groups", type=int, default=18)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="write the telemetry and the outputs here, and keep them")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="keelmq-key-") as name:
-        return _compare(options.keep or Path(name), options.groups, options.seed)
+        return _compare(options.keep or Path(name), options)
 
 
-def _compare(folder: Path, count: int, seed: int) -> int:
-    plan = Plan()
+def _compare(folder: Path, options: argparse.Namespace) -> int:
+    plan, count, seed = Plan(), options.groups, options.seed
     written = write(folder / "in", groups(count, plan, seed=seed), plan, seed=seed)
     counts = (written.rows, written.duplicates, written.bad_lines)
     records, duplicates, bad = (f"{sum(each.values()):,}" for each in counts)
     print(f"{count} groups, seed {seed}: {records} records, {duplicates} duplicates, {bad} bad lines")
     print(_line("engine", "comparisons", "differences", "CPU s", "wall s", "peak MiB"))
     failed = False
-    for name in names():
+    for name in options.engine or names():
         out = folder / name
         with program(name) as it:
-            took = measure(it.command(folder / "in", out), environ(), folder / f"{name}-output")
+            command = it.command(folder / "in", out)
+            took = measure(command, environ(), folder / f"{name}-output", it.servers())
         found = compare(out, written, plan)
         numbers = (f"{took.cpu_s:.1f}", f"{took.wall_s:.1f}", f"{took.peak_bytes / (1 << 20):,.0f}")
         print(_line(name, f"{found.values:,}", f"{len(found.differences):,}", *numbers), flush=True)
