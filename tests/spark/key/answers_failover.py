@@ -166,7 +166,8 @@ def quality_of_files(written: Written) -> dict[Key, Row]:
     return {
         (kind,): {
             "rows": written.rows[kind], "duplicates": written.duplicates[kind],
-            "bad_lines": written.bad_lines[kind], "unread_files": written.unread_files[kind], "outliers": 0,
+            "bad_lines": written.bad_lines[kind], "unread_files": written.unread_files[kind], "outliers":
+            written.outliers[kind],
         }
         for kind in KINDS
     }  # fmt: skip

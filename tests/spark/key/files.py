@@ -30,6 +30,7 @@ from keelmq.remoting.records import (
 from tests.spark.key.samples import Backlog, Sample, backlogs_of, samples_of
 from tests.spark.key.world import (
     CONTROLLERS,
+    DAY_MS,
     DELAY_MS,
     HOUR_MS,
     MINUTE_MS,
@@ -42,6 +43,7 @@ from tests.spark.key.world import (
 )
 
 CLUSTER = "KeelCluster"
+WRONG_TIMES = (17_000, 18_000, 19_000)
 DAMAGED = b"\x00damaged\n"
 """In place of the line of an event that is lost."""
 BAD_LINES = (b'{"record":"ha_sample","v":1,"ts":17\n', b"[]\n", b"\xff\xfe half a page of nothing\n")
@@ -80,6 +82,7 @@ class Written:
     duplicates: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     unread_files: Counter[str] = field(default_factory=Counter)
+    outliers: Counter[str] = field(default_factory=Counter)
 
 
 def write(root: Path, groups: Sequence[Group], plan: Plan, *, seed: int = 1, damage: bool = True) -> Written:
@@ -100,8 +103,11 @@ class _Writer:
             known.clocks = [] if group.features.unmeasured else list(self._clocks(group))
             self._written.groups.append(known)
             self._put_group(known)
+        if self._damage:
+            self._put_outliers(self._written.groups[0])
         for (node, kind, hour), lines in sorted(self._files.items()):
             self._write(self._path(node, kind, hour), kind, [line for _, line in sorted(lines)])
+        self._written.rows -= self._written.outliers
         if self._damage:
             self._damage_files()
         return self._written
@@ -132,6 +138,13 @@ class _Writer:
             )  # fmt: skip
             self._put(each.controller, clock)
         self._put_events(known)
+
+    def _put_outliers(self, known: Known) -> None:
+        """Slaves whose clocks began in 1970, and were a month ahead: their hours are left out."""
+        (slave, *_) = (each for each in known.samples if each.role == "slave")
+        for own in (*WRONG_TIMES, self._plan.end + 30 * DAY_MS):
+            self._put(f"{known.group.name}-{slave.broker}", _ha_sample(known.group, slave, own))
+            self._written.outliers["ha_sample"] += 1
 
     def _put_events(self, known: Known) -> None:
         group = known.group
