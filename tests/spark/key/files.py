@@ -172,11 +172,12 @@ class _Writer:
             self._files[controller, "controller_event", event.ts // HOUR_MS].append((event.ts, DAMAGED))
 
     def _snapshots(self, group: Group) -> Iterator[tuple[int, str]]:
-        """Yields when each controller opens a file: in the first second of an hour, and when it starts."""
+        """Yields when each controller opens a file: in the first seconds of an hour, in which brokers have
+        sampled already, and when it starts."""
         starts = [*self._plan.moments(HOUR_MS), self._plan.resume, *group.log_starts[1:]]
         for start in starts:
             for controller in self._dice.sample(CONTROLLERS, self._dice.randint(1, 3)):
-                yield start + self._dice.randint(0, 900), controller
+                yield start + self._dice.randint(650, 2_400), controller
 
     def _clocks(self, group: Group) -> Iterator[Clock]:
         """Yields a sample per broker and minute. The active controller changes in the middle."""

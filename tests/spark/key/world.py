@@ -210,6 +210,7 @@ class Life:
             action
             for action, wanted in (
                 (self._isolate, features.two_masters),
+                (self._isolate_over_hour, features.two_masters),
                 (self._rebuild, features.rebuilt),
                 (self._lose_event, features.lost_event),
                 (self._step_clock, features.steps),
@@ -389,11 +390,28 @@ class Life:
         self._pass(5_000)
 
     def _isolate(self) -> None:
-        """A master that is cut off samples on while its successor works, restarts, and hears of it at
-        last."""
+        """A master that is cut off samples on while its successor works, restarts, and hears of it then."""
         self._heal()
         self._stay_in_hour(900_000)
-        old, view = self._known.master, self._known
+        old, epoch = self._cut_off_master()
+        self._pass(self._dice.randint(70, 200) * 1_000)
+        self.group.ready.append(Ready(self.now, old, "master", self._log, epoch, is_late=True))
+        self._pass(self._dice.randint(30, 200) * 1_000)
+        self._heal()
+
+    def _isolate_over_hour(self) -> None:
+        """The same from the end of an hour to the next, in which no event tells of the election any more."""
+        self._heal()
+        edge = (self.now + 110_000) // HOUR_MS * HOUR_MS + HOUR_MS
+        if edge + 300_000 < self._plan.pause:
+            self.now = edge - 100_000 + self._dice.randint(0, 999)
+            self._cut_off_master()
+            self.now = edge + 40_000
+            self._heal()
+
+    def _cut_off_master(self) -> tuple[int, int]:
+        """Returns the master that does not hear that another one is elected, and its epoch."""
+        old, epoch = self._known.master, self._known.epoch
         assert old is not None
         heard = self.now - self._dice.randint(0, 900)
         self.now += self._dice.randint(200, 2_500)
@@ -401,10 +419,7 @@ class Life:
         self.now += self._dice.randint(0, 40)
         self._cut_off.add(old)
         self._elect(self._dice.choice(self._slaves()), reason=f"master {old} is not active", **loss)
-        self._pass(self._dice.randint(70, 200) * 1_000)
-        self.group.ready.append(Ready(self.now, old, "master", self._log, view.epoch, is_late=True))
-        self._pass(self._dice.randint(30, 200) * 1_000)
-        self._heal()
+        return old, epoch
 
     def _rebuild(self) -> None:
         """The controllers' directories are deleted: another log, whose ids and epochs start again."""
