@@ -51,6 +51,7 @@ def test_no_number_differs_from_the_truth(computed: Computed) -> None:
     assert found.values > VALUES_MIN
 
 
+@pytest.mark.parametrize("computed", ["skewed"], indirect=True)
 def test_a_wrong_number_is_found_in_every_table(computed: Computed, tmp_path: Path) -> None:
     """In each table one row is lost, and numbers of the others are wrong."""
     right = compare(computed.out, computed.written, PLAN)
