@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from msgspec import json, to_builtins
 
-from analytics.pages.grid import GroupName, newest_run
+from analytics.pages.grid import GroupName, naming, newest_run
 from keelmq.web.page_files import GROUP as GROUP_FILE
 from keelmq.web.page_files import Incident, escaped, packed
 
@@ -24,7 +24,8 @@ def read_run_tables(out: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*TABLES, *FLEET_TABLES)}
     for name, rows in found.items():
         for path in run_files(out, name):
-            rows += pq.ParquetFile(path).read().to_pylist()
+            with naming(path), pq.ParquetFile(path) as file:
+                rows += file.read().to_pylist()
     return found
 
 

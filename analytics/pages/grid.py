@@ -4,6 +4,7 @@ Columns become JSON text inside of Arrow, so no Python object is made per number
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analytics.compaction.manifest import folder_of
+from analytics.errors import AnalyticsError
 
 GroupName = tuple[str, str]
 GROUP = ("cluster_name", "broker_name")
@@ -89,10 +91,21 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Any:
         return None
     tables = []
     for path in paths:
-        file = pq.ParquetFile(path, read_dictionary=list(GROUP))
-        known = [name for name in columns if name in file.schema_arrow.names]
-        tables.append(file.read(columns=known))
+        with naming(path), pq.ParquetFile(path, read_dictionary=list(GROUP)) as file:
+            known = [name for name in columns if name in file.schema_arrow.names]
+            tables.append(file.read(columns=known))
     return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries().combine_chunks()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raises AnalyticsError, which names the file, if it cannot be read as Parquet."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise AnalyticsError(
+            f"{path} is damaged ({error}); delete it, and keelmq analytics run computes it again"
+        ) from error
 
 
 def names_of(table: Any) -> Any:

@@ -50,18 +50,28 @@ def group_history(
         of_time = of_time.where(F.col("ts") >= from_ts)
     if to_ts is not None:
         of_time = of_time.where(F.col("ts") < to_ts)
-    applied = of_time.withColumn(
-        "after", F.coalesce("after", F.when(F.col("type") == CLEAN, _nobody()))
-    ).where("refused IS NULL AND after IS NOT NULL")
+    applied = _applied(of_time)
     if by_hour:
         applied = applied.withColumn("hour_ts", window_of(F.col("ts"), HOUR_MS))
     keys = keys_of(applied)
     return _in_order(_once(logs_of(applied), keys), keys)
 
 
+def events_once(events: DataFrame) -> DataFrame:
+    """Returns each applied event of each log once, and each snapshot of a moment, of all controllers' copies:
+    the columns of controller_event without `refused`, and `log`."""
+    return _once(logs_of(_applied(events)), GROUP).drop("log_ts", "refused")
+
+
 def keys_of(history: DataFrame) -> list[str]:
     """Returns the columns that separate histories: the group, and hour_ts if each hour has its own."""
     return [*GROUP, "hour_ts"] if "hour_ts" in history.columns else [*GROUP]
+
+
+def _applied(events: DataFrame) -> DataFrame:
+    """Returns the events that changed a group, and snapshots: those with a state after it."""
+    after = F.coalesce("after", F.when(F.col("type") == CLEAN, _nobody()))
+    return events.withColumn("after", after).where("refused IS NULL AND after IS NOT NULL")
 
 
 def logs_of(events: DataFrame) -> DataFrame:

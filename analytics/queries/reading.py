@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from analytics.tables import Table
@@ -13,6 +14,8 @@ from analytics.tables import Table
 PATHS: Final = "spark.keelmq.paths"
 """A session's setting: OF_URLS, if its engine decodes the paths of files as URLs; Spark takes them as they are."""
 OF_URLS: Final = "urls"
+
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 _SIMPLE: dict[pa.DataType, types.DataType] = {
     pa.int16(): types.ShortType(),
@@ -53,6 +56,23 @@ def local_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
     schema = from_arrow_schema(table.schema)
     assert isinstance(schema, types.StructType)
     return no_rows(spark, schema)
+
+
+def read_hours(spark: SparkSession, paths: Sequence[str], schema: pa.Schema, ts: str) -> DataFrame:
+    """Returns the rows of files in .../dt=YYYY-MM-DD/hour=HH/, with dt (DATE) and hour (INT) at the end.
+
+    `ts`: the column, ms UTC, that chose the folder of a row. Spark takes dt and hour from the folders, so a
+    filter on them leaves files out; the embedded engine does so for listed folders only.
+    """
+    if paths and not _paths_are_urls(spark):
+        of_spark = spark_schema(schema).add("dt", types.DateType()).add("hour", types.IntegerType())
+        patterns = [_pattern(path, is_url=False) for path in paths]
+        reader = spark.read.schema(of_spark).option("basePath", patterns[0].partition("/dt=")[0])
+        return reader.parquet(*patterns)
+    rows = read_files(spark, paths, schema)
+    days = F.floor(F.col(ts) / _DAY_MS).cast("int")
+    hour = F.floor(F.pmod(F.col(ts), F.lit(_DAY_MS)) / _HOUR_MS).cast("int")
+    return rows.withColumns({"dt": F.date_add(F.lit("1970-01-01").cast("date"), days), "hour": hour})
 
 
 def no_rows(spark: SparkSession, schema: types.StructType) -> DataFrame:
