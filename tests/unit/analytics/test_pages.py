@@ -71,6 +71,19 @@ def test_a_window_without_a_row_is_unknown(tmp_path: Path) -> None:
     assert found["state"] == {} and found["replicas"] == []
 
 
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100])
+@pytest.mark.parametrize("name", ["lag", "group_state", "membership"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    put(tmp_path, "lag", MINUTE_MS, [{"window_ts": START, "samples": 60, "ms_p99": 1}])
+    put(tmp_path, "group_state", MINUTE_MS, [{"window_ts": START, "below_min_ms": 0}])
+    put_run(tmp_path, "membership", [{**G, "broker_id": 1, "state": "master", "from_ts": 0, "to_ts": 1}])
+    (path,) = tmp_path.rglob(f"{name}/**/part.parquet")
+    path.write_bytes(content)
+    with pytest.raises(AnalyticsError, match="is damaged") as caught:
+        write_pages(tmp_path)
+    assert str(path) in str(caught.value)
+
+
 def test_rows_in_any_order_and_in_many_files(tmp_path: Path) -> None:
     names = [("c", "b"), ("c", "a"), ("C", "b")]
     rows = [
