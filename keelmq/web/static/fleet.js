@@ -1,6 +1,7 @@
 "use strict";
 /* The fleet: every group by time, worst first; what happened; all groups as a table. */
 
+const FEW_COLUMNS = 8; // of a heat map that fits a phone
 const ROWS = 40;
 const COLUMNS = 300; // of the overview, if the worst stand first: the others are quiet
 const LAG_STEPS = [100, 300, 1_000, 5_000, 30_000];
@@ -218,7 +219,7 @@ function heatRows(groups, metric) {
       class: `heat ${heatClass(group, metric, i)}`, title: cellText(group, metric, i).slice(groupKey(group).length + 2),
       tabindex: row === 0 && i === 0 ? "0" : "-1", "data-row": String(row), "data-column": String(i),
     }, GLYPHS[kindAt(group, i)] || ""))));
-  const table = el("table", { class: "heatmap", role: "grid" },
+  const table = el("table", { class: columns > FEW_COLUMNS ? "heatmap" : "heatmap few", role: "grid" },
     el("caption", {}, `${METRICS[metric].title} of each group, by time`),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Group"), head)), el("tbody", {}, body));
   table.addEventListener("click", (event) => {

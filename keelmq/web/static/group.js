@@ -301,13 +301,14 @@ function outOfSync({ members }) {
 function recordTable() {
   const { quality } = page.index;
   const names = [...new Set(quality.flatMap(Object.keys))].filter((name) => name !== "record");
+  const hidden = (name) => name !== "rows" && quality.every((row) => !row[name]);
   return tableSection({
-    name: "records", title: "Records read", lead: "What all of this was computed from, and what was wrong with it.",
+    name: "records", title: "Records read", lead: "What all of this was computed from, and what was wrong with it. Counts that are all 0 are in the CSV only.",
     rows: quality, empty: ["Nothing is known about the records that were read. To count them, run", RUN],
     columns: [
       column("record", "Record", (row) => row.record),
-      ...names.map((name) => numberColumn(name, name.replaceAll("_", " "), (row) => row[name])),
-      column("meaning", "Meaning", (row) => RECORDS[row.record] || ""),
+      ...names.map((name) => ({ ...numberColumn(name, name.replaceAll("_", " "), (row) => row[name]), hidden: hidden(name) })),
+      column("meaning", "Meaning", (row) => RECORDS[row.record] || "", { wide: true }),
     ],
   });
 }

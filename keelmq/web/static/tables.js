@@ -50,27 +50,29 @@ function ago(ts) {
   return step ? `${Math.floor(past / step[0])} ${step[1]} ago` : "just now";
 }
 
-/* ---- columns: `of` a row is its value, in the CSV below `key`; `text` or `node` make the page's cell of it ---- */
+/* ---- columns: `of` a row is its value, in the CSV below `key`; `text` or `node` make the page's cell of it;
+ * `wide`: it is a sentence, which may have several lines; `hidden`: it is in the CSV only ---- */
 
 const column = (key, head, of, rest = {}) => ({ key, head, of, text: String, ...rest });
 const numberColumn = (key, head, of, text = whole) => column(key, head, of, { text, num: true });
 const timeColumn = (key, head, of) => column(key, `${head} (UTC)`, of, { text: (ts) => time(ts, true), iso: true });
 
-function cell({ of, text, node, num }, row) {
+function cell({ of, text, node, num, wide }, row) {
   const value = of(row);
   const missing = value === null || value === undefined || value === "";
   const content = node ? node(row, missing ? NONE : text(value)) : missing ? NONE : text(value);
-  return el("td", { class: num ? "num" : null }, content);
+  return el("td", { class: num ? "num" : wide ? "wide" : null }, content);
 }
 
 function dataTable(columns, rows, caption) {
   const shown = rows.slice(0, TABLE_ROWS_MAX);
   const cut = rows.length > shown.length;
   const note = cut && `The first ${whole(shown.length)} of ${whole(rows.length)} rows; the CSV has all.`;
-  const heads = columns.map(({ head, num }) => el("th", { scope: "col", class: num ? "num" : null }, head));
+  const visible = columns.filter(({ hidden }) => !hidden);
+  const heads = visible.map(({ head, num }) => el("th", { scope: "col", class: num ? "num" : null }, head));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)),
-      el("tbody", {}, shown.map((row) => el("tr", {}, columns.map((each) => cell(each, row)))))),
+      el("tbody", {}, shown.map((row) => el("tr", {}, visible.map((each) => cell(each, row)))))),
     cut ? el("p", { class: "lead" }, note) : null);
 }
 

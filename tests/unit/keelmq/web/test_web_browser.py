@@ -119,6 +119,44 @@ def test_the_report_of_two_groups_begins_with_the_fleet(tmp_path: Path) -> None:
     check(group, charts=5)
 
 
+PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+  const inBox = (node) => node.closest(".scroll");
+  const wide = [...document.querySelectorAll("body *")].filter(
+    (node) => node.getBoundingClientRect().right > innerWidth + 1 && !inBox(node));
+  const boxes = [...document.querySelectorAll(".scroll")].filter(
+    (box) => box.scrollWidth > box.clientWidth + 1);
+  const found = [innerWidth, document.documentElement.scrollWidth, wide.length, boxes.length];
+  parent.postMessage(`found ${found.join(" ")}.`, "*");
+}, 2_000));</script>"""
+FRAME = """<body><script>
+addEventListener("message", (event) => { document.body.textContent = event.data; });
+</script>
+<iframe width="WIDTH" height="900" style="border: 0" src="page.html#HASH"></iframe></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("at", ["", "group=KeelCluster%2Fbroker-a"])
+def test_a_page_is_not_wider_than_its_window(tmp_path: Path, width: int, at: str) -> None:
+    """A frame: a window of this browser is 500 pixels wide or more. On a phone wide tables scroll in their
+    own boxes; on 1,280 pixels those of the fleet fit."""
+    data = with_groups([("KeelCluster", "broker-a"), ("KeelCluster", "broker-" + "b" * 40)])
+    text = web.report_html(PageFiles(write_example(tmp_path / "out", data)), title="t")
+    head, _, rest = text.rpartition("</body>")
+    assert head.count("Content-Security-Policy") == 1
+    page = head.replace("Content-Security-Policy", "X-None") + PROBE + "</body>" + rest
+    (tmp_path / "page.html").write_text(page)
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.replace("WIDTH", str(width)).replace("HASH", at))
+    document = drawn(f"file://{frame}", tmp_path / "profile")
+    found = re.search(r"found ([\d ]+)\.", document)
+    assert found is not None, document
+    window, scroll, outside, boxes = map(int, found[1].split())
+    assert (window, outside) == (width, 0)
+    assert scroll <= width
+    assert boxes > 0 if width == 390 else at or boxes == 0
+
+
 class PageServer(http.server.BaseHTTPRequestHandler):
     """What a name server serves, under the strict policy."""
 
