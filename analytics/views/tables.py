@@ -168,7 +168,8 @@ def tables(
 
     `output`: a directory or a URL, under which the engine must find it, too. `since`, `until`: read only the
     files of hours that touch [since, until); tables of the run are always whole. `prefix`: of the views'
-    names. The views `view_list` and `view_columns` tell what each view and column means. Raises AnalyticsError.
+    names. The views `view_list` and `view_columns` tell what each view and column means. Raises
+    AnalyticsError.
     """
     found: dict[str, DataFrame] = {}
     columns: list[tuple[str, str, str, bool, str]] = []

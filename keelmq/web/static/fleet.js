@@ -205,7 +205,7 @@ function heatRows(groups, metric) {
   const head = Array.from({ length: columns }, (_, i) => {
     const ts = start_ts + i * step_ms;
     const every = Math.ceil(columns / 12);
-    return el("th", { scope: "col" }, i % every ? "" : step_ms >= 3_600_000 ? clock(ts).slice(0, 5) : clock(ts));
+    return el("th", { scope: "col" }, i % every || i + every > columns ? "" : step_ms >= 3_600_000 ? clock(ts).slice(0, 5) : clock(ts));
   });
   const open = (cell) => {
     const group = groups[Number(cell.dataset.row)];
