@@ -25,9 +25,11 @@ def environment(values: Mapping[str, str], without: Iterable[str] = ()) -> Itera
 
 @contextmanager
 def named_main() -> Iterator[None]:
-    """Gives the main module a file, if it has none, as in `python -c` and in workers of pytest-xdist. PySpark's
-    client takes such a process for a run of its own doctests when it is imported, and ends it where Spark itself
-    is not installed."""
+    """Gives the main module a file, if it has none, as in `python -c` and in workers of pytest-xdist.
+
+    PySpark's client takes such a process for a run of its own doctests when it is imported, and ends it where
+    Spark itself is not installed.
+    """
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is not None or hasattr(main, "__file__"):
         yield

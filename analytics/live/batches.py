@@ -49,8 +49,8 @@ class Batches:
         for number in [each for each in self._batches if each > newest]:
             self._delete(number)
         for path in (directory / "records").glob("batch=*"):
-            number = path.name.removeprefix("batch=")
-            if not number.isdigit() or int(number) not in self._batches:
+            name = path.name.removeprefix("batch=")
+            if not name.isdigit() or int(name) not in self._batches:
                 shutil.rmtree(path, ignore_errors=True)
         self.epochs = EPOCHS.empty_table()
         self._merge_epochs(*self._batches)

@@ -14,7 +14,7 @@ from analytics.queries.skew import clock_pieces
 from analytics.rollup.edges import Spell, edge_of
 from analytics.tables import CLOCK_SAMPLE, GROUP
 
-Offsets = dict[tuple[object, ...], int]
+Offsets = dict[tuple[str, str, str, int], int]
 """offset_ms by group, broker and minute of its clock."""
 
 

@@ -15,7 +15,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.queries.reading import no_rows
+from analytics.queries.reading import local_rows, no_rows
 
 KEPT = "spark.keelmq.kept"
 """Setting of a session: how rows are kept. Without it: ARROW on the embedded engine, else PERSIST."""
@@ -74,7 +74,7 @@ def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
     if not table.num_rows:
         return no_rows(spark, rows.schema)
     if table.nbytes <= RELATION_BYTES_MAX:
-        return spark.createDataFrame(table)
+        return local_rows(spark, table)
     count = max(1, table.num_rows * RELATION_BYTES_MAX // table.nbytes)
     slices = [table.slice(start, count) for start in range(0, table.num_rows, count)]
     return reduce(DataFrame.unionAll, [_view(spark, each) for each in slices])
@@ -82,5 +82,5 @@ def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
 
 def _view(spark: SparkSession, table: pa.Table) -> DataFrame:
     name = f"kept_{uuid.uuid4().hex}"
-    spark.createDataFrame(table).createOrReplaceTempView(name)
+    local_rows(spark, table).createOrReplaceTempView(name)
     return spark.table(name)

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from analytics.tables import Table
 
 PATHS: Final = "spark.keelmq.paths"
-"""A session's setting: OF_URLS, if its engine decodes the paths of files as URLs; Spark takes them as they are."""
+"""A session's setting: OF_URLS, if its engine decodes the paths of files as URLs; Spark takes them as they
+are."""
 OF_URLS: Final = "urls"
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
@@ -52,10 +53,26 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> 
 def local_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Returns the rows of an Arrow table, which may be empty; not for many rows: they are in the plan."""
     if len(table):
-        return spark.createDataFrame(table)
+        return spark.createDataFrame(with_null_fields(table))
     schema = from_arrow_schema(table.schema)
     assert isinstance(schema, types.StructType)
     return no_rows(spark, schema)
+
+
+def with_null_fields(table: pa.Table) -> pa.Table:
+    """Returns the table with NULL in each field of a struct that is NULL.
+
+    Arrow leaves undefined what is there, and the embedded engine would read it: the masterEpoch of a group
+    that is not known would be 0.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_struct(field.type):
+            structs = table.column(place).combine_chunks()
+            whole = pa.StructArray.from_arrays(
+                structs.flatten(), fields=list(field.type), mask=structs.is_null()
+            )
+            table = table.set_column(place, field, whole)
+    return table
 
 
 def read_hours(spark: SparkSession, paths: Sequence[str], schema: pa.Schema, ts: str) -> DataFrame:

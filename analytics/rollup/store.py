@@ -116,9 +116,9 @@ class RollupStore:
                 if info.type != pa_fs.FileType.File or info.size != part.size_bytes:
                     found = f"has {info.size} bytes" if info.is_file else "is missing"
                     raise AnalyticsError(
-                        f"{self.out}/{part.path} {found}; it had {part.size_bytes}. Restore it from a copy. If "
-                        f"its telemetry is still there, delete {self.out}/{manifest_name(manifest.hour_ts)} "
-                        "instead: then that hour is compacted again"
+                        f"{self.out}/{part.path} {found}; it had {part.size_bytes}. Restore it from a copy. "
+                        "If its telemetry is still there, delete "
+                        f"{self.out}/{manifest_name(manifest.hour_ts)} instead: then that hour is compacted again"
                     )
 
     def drop(self, hours: Iterable[int]) -> None:

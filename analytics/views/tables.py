@@ -122,10 +122,10 @@ class Output:
         copies = read_files(self.spark, self.paths(CONTROLLER_EVENT.name), CONTROLLER_EVENT.schema)
         key = (*GROUP, "log", "event_id", "type", "ts")
         yield View("controller_event", "controller_event", key, events_once(copies))
-        key = (*GROUP, "log_id", "event_id", "type")
-        first = Window.partitionBy(*key).orderBy("ts", "controller_id")
+        same = (*GROUP, "log_id", "event_id", "type")
+        first = Window.partitionBy(*same).orderBy("ts", "controller_id")
         refused = copies.where("refused IS NOT NULL").withColumn("_copy", F.row_number().over(first))
-        yield View("refused_event", "refused_event", key, refused.where("_copy = 1").drop("_copy"))
+        yield View("refused_event", "refused_event", same, refused.where("_copy = 1").drop("_copy"))
 
     def _of_width(self, table: RollUp, window_ms: int, paths: Sequence[str]) -> View:
         rows = read_hours(self.spark, paths, table.schema, "window_ts")

@@ -3,9 +3,9 @@
     python -m tests.bench.analytics_stream [--rate 5000] [--seconds 60] [--every 5] [--json]
 
 freshness_s: from the time in a sample to the moment at which the page file has it; the 95th percentile of one
-group's samples, after the first WARM_UP_S, in which an engine with Java compiles. cpu_s_per_million: of all of
-the stream's processes, per million records. The load is a process of its own and does not count. kept_up: rows
-written, by rows read; the record of a master is a row, and one more for each of its replicas.
+group's samples, after the first WARM_UP_S, in which an engine with Java compiles. cpu_s_per_million: of all
+of the stream's processes, per million records. The load is a process of its own and does not count. kept_up:
+rows written, by rows read; the record of a master is a row, and one more for each of its replicas.
 """
 
 import argparse

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
-from analytics.queries.reading import read_table, spark_schema
+from analytics.queries.kept import kept
+from analytics.queries.reading import local_rows, read_table, spark_schema
 from analytics.tables import CONTROLLER_EVENT, MASTER_SAMPLE, TABLES, Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -49,3 +50,13 @@ def test_no_paths(spark: SparkSession) -> None:
         )
     )
     assert frame.collect() == []
+
+
+def test_the_fields_of_a_struct_that_is_null(spark: SparkSession) -> None:
+    """Rows that are kept, and rows of a table in memory."""
+    view = pa.struct([("epoch", pa.int64()), ("set", pa.list_(pa.int64()))])
+    table = pa.table({"n": [1, 2], "view": pa.array([None, {"epoch": 5, "set": [1]}], view)})
+    rows = local_rows(spark, table)
+    for frame in (rows, kept(rows), kept(rows.where("n < 3"))):
+        found = frame.select("n", "view.epoch", "view.set").orderBy("n").collect()
+        assert [tuple(row) for row in found] == [(1, None, None), (2, 5, [1])]
