@@ -1,6 +1,7 @@
 """By how much brokers' clocks are off in the last hours: which minutes that moves samples between."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from analytics.queries.skew import clock_pieces
 from analytics.rollup.edges import Spell, edge_of
 from analytics.tables import CLOCK_SAMPLE, GROUP
 
-Offsets = dict[tuple[str, str, str, int], int]
+Offsets = dict[tuple[Any, ...], int]
 """offset_ms by group, broker and minute of its clock."""
 
 

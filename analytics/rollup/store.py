@@ -118,7 +118,8 @@ class RollupStore:
                     raise AnalyticsError(
                         f"{self.out}/{part.path} {found}; it had {part.size_bytes}. Restore it from a copy. "
                         "If its telemetry is still there, delete "
-                        f"{self.out}/{manifest_name(manifest.hour_ts)} instead: then that hour is compacted again"
+                        f"{self.out}/{manifest_name(manifest.hour_ts)} instead: then that hour is compacted "
+                        "again"
                     )
 
     def drop(self, hours: Iterable[int]) -> None:

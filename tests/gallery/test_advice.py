@@ -163,6 +163,7 @@ REGISTER = {
     "broker/metadata/files.py": "tables, from a backup or another replica's file",
     "broker/store/message_store.py": "ConsumeQueues, from the log beside them",
     "broker/store/log/commit_log.py": "keelmq repair --resync --yes asks the others for a sound copy first",
+    "broker/store/log/file_sizes.py": "zeros in place of what is lost, which is then copied from a replica",
     "broker/store/queue/opening.py": "after keelmq verify, or ConsumeQueues from the log beside them",
     "broker/store/store_check.py": "ConsumeQueues, from the log beside them",
     "keelmq/remoting/damage_remarks.py": "a mark: the command refuses while a replica may have a sound copy",
