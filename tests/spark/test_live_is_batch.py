@@ -35,7 +35,7 @@ def live_rows(
         clock[0] = now
         telemetry.grow(now)
         end = Following(telemetry.root, hour=now // HOUR_MS).after(at)
-        if tables is None or dice.random() < 0.3:
+        if tables is None or (now > FROM_TS + 8 * MINUTE_MS and dice.random() < 0.3):
             tables = LiveTables(spark, telemetry.root, out, wall_clock=lambda: clock[0])
         if batch := list(ranges(at, end)):
             tables.take(batch, tables.status.batch + 1)
