@@ -95,8 +95,12 @@ class Output:
         self.manifests = sorted(within, key=lambda each: each.hour_ts)
         rolled = [found for each in span.hours if (found := self.store.read(each.hour_ts)) is not None]
         self._rolled = [each for each in rolled if _touches(each.hour_ts, from_ts, to_ts)]
-        self._widths = sorted({width for each in rolled for width in each.windows})
+        self._widths = sorted({STEP_MS["minute"], HOUR_MS, *(w for each in rolled for w in each.windows)})
         self._run_ts = current_run(self.store)
+        if self._run_ts is not None and not rolled:
+            raise AnalyticsError(
+                f"the roll-ups of {output} are of another version of KeelMQ: run keelmq analytics run"
+            )
 
     def views(self) -> Iterator[View]:
         """Yields the views of compacted tables, then those of roll-ups, then those of the current run."""

@@ -111,6 +111,13 @@ def test_no_output(spark: SparkSession, tmp_path: Path) -> None:
         tables(spark, str(tmp_path))
 
 
+def test_roll_ups_of_another_version(spark: SparkSession, copy: Path) -> None:
+    (manifest,) = (copy / "rollup" / "manifest").glob("*.json")
+    manifest.write_text(manifest.read_text().replace('"version":', '"version":9'))
+    with pytest.raises(AnalyticsError, match="of another version of KeelMQ"):
+        tables(spark, str(copy))
+
+
 def test_other_formats(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     views = tables(spark, str(out))
     some = {name: views[name] for name in ("lag_histogram_hour", "controller_event")}
