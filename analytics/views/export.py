@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.engine_errors import engine_error
+from analytics.engine_errors import SPARK_ERRORS, engine_error
 from analytics.errors import AnalyticsError
 
 DELTA, ICEBERG, PARQUET = "delta", "iceberg", "parquet"
@@ -37,7 +36,7 @@ def save(frames: Mapping[str, DataFrame], target: str, *, format: str = DELTA) -
             writer = writer.option("overwriteSchema", "true")
         try:
             writer.save(path)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             text = engine_error(error)
             hint = f" ({LACKS[format]})" if "DATA_SOURCE_NOT_FOUND" in str(error) and format in LACKS else ""
             raise AnalyticsError(f"cannot write {path} as {format}: {text}{hint}") from error

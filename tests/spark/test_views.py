@@ -126,6 +126,9 @@ def test_other_formats(spark: SparkSession, out: Path, tmp_path: Path) -> None:
             paths = save(some, str(tmp_path / format), format=format)
         read = [spark.read.format(format).load(path).count() for path in paths]
         assert read == [each.count() for each in some.values()]
+    if ENGINE != "embedded":
+        with pytest.raises(AnalyticsError, match="spark.jars.packages"):
+            save(some, str(tmp_path))
     with pytest.raises(AnalyticsError, match="there are delta, iceberg, parquet"):
         save(some, str(tmp_path), format="csv")
 
