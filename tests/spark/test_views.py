@@ -127,7 +127,7 @@ def test_other_formats(spark: SparkSession, out: Path, tmp_path: Path) -> None:
         read = [spark.read.format(format).load(path).count() for path in paths]
         assert read == [each.count() for each in some.values()]
     if ENGINE != "embedded":
-        with pytest.raises(AnalyticsError, match="spark.jars.packages"):
+        with pytest.raises(AnalyticsError, match=r"spark\.jars\.packages"):
             save(some, str(tmp_path))
     with pytest.raises(AnalyticsError, match="there are delta, iceberg, parquet"):
         save(some, str(tmp_path), format="csv")
