@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import urllib.request
 from collections.abc import Iterator
 
 from moto.server import ThreadedMotoServer
@@ -15,6 +16,9 @@ def s3_server() -> Iterator[str]:
     server.start()
     try:
         _, port = server.get_host_and_port()
+        # the buckets are of the process, not of the server
+        reset = urllib.request.Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")
+        urllib.request.urlopen(reset, timeout=10).close()
         options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
         yield f"s3://key:secret@bucket/%s?{options}&allow_bucket_creation=true"
     finally:
