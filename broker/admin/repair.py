@@ -17,7 +17,7 @@ import msgspec
 
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
-from broker.ha.epoch_wal import wal_of
+from broker.ha.epoch_wal import EpochWal, wal_of
 from broker.message.record import BLANK, BLANK_BYTES, MAGIC_BLANK, parse
 from broker.store.log.file_allocator import PREPARED_NAME
 from broker.store.log.mapped_file import StoreError, is_locked, listed_files, sync_directory
@@ -233,7 +233,8 @@ def resync(found: StoreReport) -> Path:
     for name in MOVED:
         with suppress(FileNotFoundError):
             os.rename(found.root / name, aside / name)
-    for path in (wal_of(found.epoch_path), backup_of(found.epoch_path), found.epoch_path):
+    wal = EpochWal(wal_of(found.epoch_path))
+    for path in (wal.mark, wal.path, backup_of(found.epoch_path), found.epoch_path):
         with suppress(FileNotFoundError):
             shutil.move(path, aside / path.name)  # storePathEpochFile may be on another disk
     (aside / "commitlog" / PREPARED_NAME).unlink(missing_ok=True)

@@ -69,6 +69,7 @@ class EpochFile:
         self.is_pending = False
         """A version is in the write-ahead file only, as far as this object knows: finish() is due."""
         self._is_prepared = False
+        self._ahead: bytes | None = None  # the content that save_ahead() wrote, until it is in the file
         self._backup, self._wal = backup_of(path), EpochWal(wal_of(path))
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -76,21 +77,21 @@ class EpochFile:
     def load(self) -> Epochs:
         """Returns the newest epochs on disk, and changes nothing; no epochs if there never was a file. Raises
         EpochFileError if the file is damaged, or missing beside its .bak or a used write-ahead file, or if
-        that one was truncated and may have had a newer version."""
+        that one was truncated or lost and may have had a newer version."""
         content = self._content()
         pending = self._pending(content)
-        is_cut_short = pending is None and self._wal.is_cut_short()
+        wal_fault = "" if pending is not None else self._wal_fault()
         older = self._backup
         try:
             if pending is not None:
                 return decode_epochs(pending)
             if content is not None:
                 found = decode_epochs(content)
-                if not is_cut_short:
+                if not wal_fault:
                     return found
                 older = self.path
-            if is_cut_short:
-                fault = f"{self._wal.path.name} was truncated, and may have had a newer version"
+            if wal_fault:
+                fault = f"{self._wal.path.name} {wal_fault}, and may have had a newer version"
             elif not self._backup.exists() and not self._wal.was_used():
                 return Epochs()
             else:
@@ -116,6 +117,11 @@ class EpochFile:
         if content is not None and _is_readable(content):
             return decode_epochs(content)
         return decode_epochs(self._backup.read_bytes())
+
+    def _wal_fault(self) -> str:
+        if self._wal.is_cut_short():
+            return "was truncated"
+        return "is lost" if self._wal.is_lost() else ""
 
     def _content(self) -> bytes | None:
         try:
@@ -153,22 +159,39 @@ class EpochFile:
         self.is_pending = True
         try:
             self._wal.write(EpochRecord(base_of(before), content))
+            self._ahead = content
         except OSError as error:
             logger.warning("%s cannot be written (%s): %s is replaced", self._wal.path, error, self.path)
             self.save(epochs)
 
     def finish(self) -> None:
-        """Puts the pending record into the file, and removes any record."""
-        pending = self._pending(self._content())
+        """Puts the pending record into the file, and removes any record. What this object saved ahead is put
+        there also if the record or the file was damaged since."""
+        pending = self._ahead or self._pending(self._content())
         if pending is not None:
             self._replace(pending)
         self._wal.clear()
-        self.is_pending = False
+        self.is_pending, self._ahead = False, None
 
     def save(self, epochs: Epochs) -> None:
         """Replaces the file durably. An empty list is written, too (RocketMQ keeps the old entries)."""
+        content = encode_epochs(epochs)
+        if self._wal.is_lost() and len(content) <= CONTENT_BYTES_MAX:
+            self._wal.create(EpochRecord(base_of(self._content()), content))  # in one step nothing is missed
+            self._ahead = content
+            self.finish()
+            return
         self.finish()
-        self._replace(encode_epochs(epochs))
+        self._replace(content)
+        if self._wal.is_lost():
+            self._wal.unmark()
+
+    def close(self) -> None:
+        """Does what finish() does. Then the file has everything, and the write-ahead file is not missed at
+        the next start if it is gone. Call this after the last save; without prepare() it changes nothing."""
+        if self._is_prepared:
+            self.finish()
+            self._wal.unmark()
 
     def _replace(self, content: bytes) -> None:
         before = self._content()

@@ -16,6 +16,9 @@ election and the next replacement of the epoch file, the newest version is nowhe
 counts only if the first one is damaged. It may then be older, if a power failure came between both: but then
 the new version was not acknowledged, and the old one is in the epoch file. Earlier releases wrote and removed
 the first copy alone, so where that one was removed, the second one does not count.
+
+Beside it is an empty file, epochFileCheckpoint.wal.used, from the start of a broker to its clean stop:
+without the write-ahead file, it says that a disk has lost it, and maybe a record with it.
 """
 
 import logging
@@ -88,14 +91,24 @@ class EpochWal:
     """The file at one path. Every change is durable when the method returns. All methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.mark = path, path.with_name(path.name + ".used")
 
     def prepare(self) -> None:
-        """Creates the file, or completes one that is too short. Then name and content are durable, also what
-        a process wrote that was killed before it could sync."""
-        if not self.path.exists():  # never there in part: one that is short was truncated
-            replace_file(self.path, bytes(FILE_BYTES), keep_backup=False)
-            return
+        """Creates the file, or completes one that is too short, then the mark. Then names and content are
+        durable, also what a process wrote that was killed before it could sync."""
+        if self.path.exists():
+            self._complete()
+        else:
+            self.create()
+        if not self.mark.exists():
+            replace_file(self.mark, b"", keep_backup=False)
+
+    def create(self, record: EpochRecord | None = None) -> None:
+        """Makes the file anew. It is never there in part: one that is short was truncated."""
+        content = b"" if record is None else encode_record(record)
+        replace_file(self.path, content.ljust(WAL_BYTES, b"\0") * 2, keep_backup=False)
+
+    def _complete(self) -> None:
         file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(file).st_size
@@ -126,6 +139,16 @@ class EpochWal:
         data = self._content()
         has_record = decode_record(data[:WAL_BYTES]) is not None
         return self.path.exists() and len(data) < WAL_BYTES and not has_record and data[:1] != b"\0"
+
+    def is_lost(self) -> bool:
+        """Whether the file is gone, and may have had a record."""
+        return not self.path.exists() and self.mark.exists()
+
+    def unmark(self) -> None:
+        """Removes the mark: no record is missed from now on."""
+        if self.mark.exists():
+            self.mark.unlink()
+            sync_directory(self.mark.parent)
 
     def _content(self) -> bytes:
         try:

@@ -143,6 +143,21 @@ class LogEpochs:
         if self._file.is_pending:
             await finished_in_thread(self._finish)
 
+    async def close(self) -> None:
+        """Puts the version that was saved last into epochFileCheckpoint, after which the write-ahead file is
+        not needed. If that fails the log says so, and the next start finds the version. Saves nothing later.
+        """
+        await self.finish()
+        if self.fault is None:
+            await finished_in_thread(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            try:
+                self._file.close()
+            except OSError as error:
+                logger.warning("%s: %s", wal_of(self.path), error)
+
     def _finish(self) -> None:
         with self._lock:
             try:

@@ -128,7 +128,7 @@ class HaService:
         steps.add("dispatch", self._dispatcher.stop)
         steps.add("HA tasks", self._tasks.stop)
         steps.add("the HA port", self._server.stop)
-        steps.add("the epoch file", self.log_epochs.finish)
+        steps.add("the epoch file", self.log_epochs.close)
         await steps.run()
 
     @property

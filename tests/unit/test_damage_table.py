@@ -36,7 +36,12 @@ CUT_WAL = (
     f"{HA}test_damaged_epochs.py::test_a_truncated_write_ahead_file_is_a_fault_if_it_may_have_had_a_version",
     f"{HA}test_damaged_epochs.py::test_a_truncated_write_ahead_file_without_a_version_is_no_fault",
 )
-NO_WAL = f"{HA}test_epoch_file_ahead.py::test_without_a_write_ahead_file_saves_are_direct"
+LOST_WAL = (
+    f"{HA}test_damaged_epochs.py::test_a_lost_write_ahead_file_is_a_fault_until_the_epochs_are_written_again",
+    f"{HA}test_damaged_epochs.py::test_a_write_ahead_file_that_is_lost_after_a_clean_stop_is_not_missed",
+    f"{HA}test_damaged_epochs.py::test_a_version_ahead_is_put_into_the_file_whatever_is_damaged_meanwhile",
+    f"{HA}test_epoch_file_ahead.py::test_without_a_write_ahead_file_saves_are_direct",
+)
 IDENTITY = "tests/unit/broker/controller_mode/test_broker_id_registration.py::"
 TABLE = (
     f"{META}test_a_damaged_table_is_never_taken_for_the_truth",
@@ -134,7 +139,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "epochFileCheckpoint.wal": {
         **same(EPOCHS[0], WAL),
         "truncated": (EPOCHS[0], *CUT_WAL),
-        "lost": (EPOCHS[0], NO_WAL),
+        "lost": (EPOCHS[0], *LOST_WAL),
     },
     ".broker.meta": {
         **same(f"{IDENTITY}test_a_damaged_identity_is_refused"),

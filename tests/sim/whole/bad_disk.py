@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 from broker.controller_mode.broker_meta_file import META_NAME, BrokerMetaError, MetaFiles
+from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.store import scrub
 from broker.store.log.checkpoint import read_checkpoint
@@ -35,8 +36,9 @@ PAUSE_S: Final = (0.1, 1.5)
 DOWN_S: Final = (0.02, 1.5)
 REFUSED_LOOK_S, STEP_S = 0.02, 0.001
 EPOCHS, CHECKPOINT = "epochFileCheckpoint", "checkpoint"
+EPOCHS_AHEAD: Final = f"{EPOCHS}.wal"
 CLUSTER, GROUP = "C", "broker-a"
-BESIDE: Final = (EPOCHS, EPOCHS, f"{EPOCHS}.wal", f"{EPOCHS}.bak", CHECKPOINT, "damagedRanges", META_NAME)
+BESIDE: Final = (EPOCHS, EPOCHS, EPOCHS_AHEAD, f"{EPOCHS}.bak", CHECKPOINT, "damagedRanges", META_NAME)
 """Files of a replica that is down. All are to be mended without an operator but .broker.meta, with which the
 start is refused: it is restored then."""
 NOT_READ: Final = (EPOCHS, META_NAME)
@@ -78,7 +80,7 @@ class BadDisk:
     def __init__(self, world: "WholeGroup", seed: int) -> None:
         self._world, self._dice = world, Random(f"bad disk {seed}")
         self._wounds: dict[str, list[tuple[str, Wound]]] = {}  # by replica: (path in its disk, wound)
-        self._epochs: dict[str, bytes] = {}  # by replica: its epoch file before the damage
+        self._epochs: dict[str, Epochs] = {}  # by replica: before its files of epochs were damaged
         self.struck: list[str] = []
         self.refused: set[str] = set()
         self._until = 0.0
@@ -135,10 +137,13 @@ class BadDisk:
 
     def _has_epochs(self, name: str) -> bool:
         try:
-            EpochFile(self._world.disks[name].root / EPOCHS).load()
+            self._epoch_file(name).load()
         except EpochFileError:
             return False
         return True
+
+    def _epoch_file(self, name: str) -> EpochFile:
+        return EpochFile(self._world.disks[name].root / EPOCHS)
 
     def sound_end(self, name: str, *, of_all: bool) -> int:
         """Returns up to where this replica's log may be damaged: what it has confirmed, and another member of
@@ -209,9 +214,10 @@ class BadDisk:
         last = max(files, default=None)
         if last is None or int(last.name) >= end:
             return
-        start = self._dice.randrange(end - int(last.name))
         broker = self._world.brokers[name].broker
-        assert broker is not None
+        if broker is None:
+            return  # another fault killed it while it was stopping
+        start = self._dice.randrange(end - int(last.name))
         confirmed = max(broker.store.dispatch_offset, end)  # it may have gone on while it was stopping
         before = last.read_bytes()[start : confirmed - int(last.name)]
         ledger.add(Wound(name, last, start, before, "truncate"))
@@ -226,8 +232,8 @@ class BadDisk:
         if file == CHECKPOINT and self.open_of(name):
             return  # without it, a start after a crash does not know what was durable
         before = path.read_bytes()
-        if file == EPOCHS and self._has_epochs(name):
-            self._epochs[name] = before
+        if file in (EPOCHS, EPOCHS_AHEAD) and self._has_epochs(name):
+            self._epochs[name] = self._epoch_file(name).load()
         kinds = KINDS_OF_META if file == META_NAME else tuple(DAMAGE)
         kind = kind or self._dice.choice(kinds)
         if kind == "lose":
@@ -279,7 +285,7 @@ class BadDisk:
         world.revive(name)
 
     def restore_epochs(self) -> None:
-        """An operator: the epoch file of the only member of the SyncStateSet is restored after the faults.
+        """An operator: the epochs of the only member of the SyncStateSet are restored after the faults.
         There is no master that it could be compared with: docs/damage.md."""
         world = self._world
         for name in world.members if len(world.members) == 1 else ():
@@ -287,8 +293,8 @@ class BadDisk:
             if self._has_epochs(name) or (run.serving is not None and not _stands_still(run.serving)):
                 continue
             world.kill(name)
-            (world.disks[name].root / EPOCHS).write_bytes(self._epochs[name])
-            world.note("", f"{name} gets its {EPOCHS} back")
+            self._epoch_file(name).save(self._epochs[name])
+            world.note("", f"{name} gets its epochs back")
             world.revive(name)
 
     @staticmethod

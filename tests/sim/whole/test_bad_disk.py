@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from broker.controller_mode import service
+from broker.ha.epoch_wal import EpochWal
 from broker.ha.service import HaService
 from broker.healing.service import Healer
 from broker.message.record import parse
@@ -20,7 +21,7 @@ from cli.lab.chaos.damage import Ledger, Wound
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from namesrv.plugins.controller.core import elect
 from tests.sim.checkers import Violation
-from tests.sim.whole.bad_disk import CHECKPOINT, EPOCHS, Healed, quick_scrub
+from tests.sim.whole.bad_disk import CHECKPOINT, EPOCHS, EPOCHS_AHEAD, Healed, quick_scrub
 from tests.sim.whole.group import Conditions, WholeGroup, play, seconds
 from tests.sim.whole.judge import Judge
 from tests.sim.whole.test_whole import Bytes
@@ -117,6 +118,20 @@ async def loses_its_epochs(world: WholeGroup) -> None:
     await world.conclude()
 
 
+async def loses_its_epochs_ahead(world: WholeGroup) -> None:
+    """Of the first master, whose epochs are in the write-ahead file only."""
+    world.start()
+    world.start_clients()
+    await world.until(lambda: world.master is not None and world.judge.acked != [], 5.0)
+    assert world.master is not None
+    name = world.master.name
+    world.kill(name)
+    assert not (world.disks[name].root / EPOCHS).exists()
+    world.bad_disk.damage_beside(name, EPOCHS_AHEAD, "lose")
+    world.revive(name)
+    await world.conclude()
+
+
 def no_healing() -> AbstractContextManager[object]:
     return mock.patch.object(Healer, "due", lambda healer: [])
 
@@ -154,8 +169,13 @@ def no_epochs() -> AbstractContextManager[object]:
     return mock.patch.object(HaService, "_recover_epochs", nothing)
 
 
+def no_lost_file() -> AbstractContextManager[object]:
+    return mock.patch.object(EpochWal, "is_lost", lambda wal: False)
+
+
 @pytest.mark.parametrize(
-    "story", [heals, heals_a_body, loses_its_epochs, keeps_its_end, is_elected_while_dead]
+    "story",
+    [heals, heals_a_body, loses_its_epochs, loses_its_epochs_ahead, keeps_its_end, is_elected_while_dead],
 )
 def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -> None:
     with quick_scrub():
@@ -168,6 +188,7 @@ def test_damage_of_a_minority_is_healed(story: Callable[[WholeGroup], object]) -
         (heals, no_healing, "is not healed"),
         (heals_a_body, no_checksums, "is not healed"),
         (loses_its_epochs, no_epochs, "SyncStateSet"),
+        (loses_its_epochs_ahead, no_lost_file, "SyncStateSet"),
         (keeps_its_end, no_lost_end, "is master"),
         (is_elected_while_dead, no_refusal, "its term is not refused"),
         (is_elected_while_dead, no_unfit_heartbeats, "its term is not refused"),

@@ -10,6 +10,7 @@ import cli.repair
 from broker.admin.repair import inspect_store
 from broker.ha.core.epochs import Epochs
 from broker.ha.epoch_file import EpochFile, encode_epochs
+from broker.ha.epoch_wal import wal_of
 from cli.keelmq import app
 from tests.support.slices import first
 from tests.support.store_disk import After, StoreDisk, Torn
@@ -193,7 +194,7 @@ def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
     assert repair(tmp_path, "--wipe-after", "1", "--resync").exit_code == 2
 
 
-@pytest.mark.parametrize("state", ["", "damaged", "written ahead"])
+@pytest.mark.parametrize("state", ["", "damaged", "written ahead", "lost ahead"])
 @pytest.mark.parametrize("flags", first(1, [["--resync"], ["--wipe-after", "1"]]))
 def test_a_repair_that_broke_off_is_done_by_the_next_one(
     tmp_path: Path, flags: list[str], state: str
@@ -202,8 +203,10 @@ def test_a_repair_that_broke_off_is_done_by_the_next_one(
     while not done:
         root, left = tmp_path / str(operations), tmp_path / f"{operations}-left"
         starts = filled(root)
-        if state == "written ahead":
+        if state.endswith("ahead"):
             written_ahead(root / "epochFileCheckpoint", starts)
+        if state == "lost ahead":
+            wal_of(root / "epochFileCheckpoint").unlink()
         if state == "damaged":
             (root / "epochFileCheckpoint").write_bytes(b"x")
         disk = StoreDisk(root)

@@ -169,7 +169,9 @@ def test_without_a_write_ahead_file_saves_are_direct(tmp_path: Path) -> None:
     file = prepared(tmp_path)
     wal_of(file.path).unlink()
     file.save_ahead(B)
-    assert (file.is_pending, in_main(file), wal_of(file.path).exists()) == (False, B, False)
+    assert (file.is_pending, in_main(file), wal_of(file.path).exists()) == (False, B, True), "made again"
+    file.save_ahead(C)
+    assert (loaded(file), in_main(file)) == (C, B)
 
 
 # -- failures ----------------------------------------------------------------------------------------------
