@@ -30,7 +30,7 @@ from analytics.environment import environment
 from analytics.errors import AnalyticsError
 from analytics.queries.kept import ARROW, KEPT
 from analytics.queries.reading import OF_URLS, PATHS
-from analytics.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT, memory_bytes
+from analytics.settings import COMMON, DEBUGGING, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT, memory_bytes
 
 EMBEDDED, SPARK, CONNECT = "embedded", "spark", "connect"
 ENGINES: Final = (EMBEDDED, SPARK, CONNECT)
@@ -275,7 +275,8 @@ def _set_known(spark: SparkSession, conf: Mapping[str, str]) -> None:
                 f"--conf {name}: this engine has no such setting, or it is set where it starts"
             )
     for name, value in COMMON.items():
-        if name not in conf and spark.conf.isModifiable(name):
+        # PySpark's client reads this one itself, whatever the server makes of it
+        if name not in conf and (name == DEBUGGING or spark.conf.isModifiable(name)):
             spark.conf.set(name, value)
     for name, value in conf.items():
         spark.conf.set(name, value)

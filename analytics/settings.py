@@ -9,12 +9,15 @@ DRIVER_MEMORY_DEFAULT = "2g"
 """What an engine on this machine takes for rows; what does not fit is sorted on disk. With Python's own
 memory, less than 4 GiB."""
 
+DEBUGGING = "spark.python.sql.dataFrameDebugging.enabled"
+"""A stack trace for every column expression, which takes longer than the expression."""
+
 COMMON = {
     "spark.app.name": "keelmq-analytics",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace for every column expression
+    DEBUGGING: "false",
     "spark.sql.catalogImplementation": "in-memory",
     # an absurd number in a damaged line may overflow; that must not stop everything
     "spark.sql.ansi.enabled": "false",

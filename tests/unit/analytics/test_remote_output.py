@@ -9,9 +9,11 @@ import pytest
 from analytics import remote_output
 from analytics.compaction import storage
 from analytics.compaction.storage import RemoteStorage
+from analytics.engines import EMBEDDED, spark_engine
 from analytics.errors import AnalyticsError
 from analytics.fleet.plan import Fleet, plan
 from analytics.fleet.rollup import write_rollups
+from analytics.fleet.tables import write_fleet_tables
 from analytics.remote_output import Fetch, is_url, publish_pages, read_index
 from analytics.rollup import store
 from analytics.rollup.store import RollupStore, spark_url
@@ -45,6 +47,8 @@ def put_rollups(system: pa_fs.FileSystem, tmp_path: Path, out: str) -> int:
     """Returns the moment of the run whose tables are there."""
     local = tmp_path / "local"
     write_rollups(FLEET, local)
+    with spark_engine(EMBEDDED) as spark:
+        write_fleet_tables(spark, FLEET, local)
     for path in filter(Path.is_file, local.rglob("*")):
         with system.open_output_stream(f"bucket/{tmp_path.name}/{path.relative_to(local)}") as file:
             file.write(path.read_bytes())
