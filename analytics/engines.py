@@ -250,6 +250,9 @@ def _session(url: str, retries: int) -> Iterator[SparkSession]:
         _set_policy(spark, retries)
         try:
             yield spark
+        except PySparkException:
+            _set_policy(spark, 0)  # the request that failed has waited for the server; the last one need not
+            raise
         finally:
             try:
                 spark.stop()

@@ -27,21 +27,22 @@ ARROW = "arrow"
 FEW_ROWS = 20_000
 RELATION_BYTES_MAX = 32 << 20
 """A plan contains its local rows, and is one message of at most 128 MiB. More rows become temporary views,
-which the session holds until its end."""
+which hold their rows until they are dropped."""
 
 
-def kept(rows: DataFrame) -> DataFrame:
-    """Returns the same rows, which are computed once."""
+def kept(rows: DataFrame, views: list[str] | None = None) -> DataFrame:
+    """Returns the same rows, which are computed once. `views`: gets the names of temporary views that were
+    made for them."""
     spark = rows.sparkSession
     how = spark.conf.get(KEPT, "") or _chosen(spark)
     if how == ARROW:
-        return _local(rows, rows.toArrow())
+        return _local(rows, rows.toArrow(), [] if views is None else views)
     rows.persist()
     few = rows.limit(FEW_ROWS + 1).toArrow()
     if few.num_rows > FEW_ROWS:
         return rows
     rows.unpersist()
-    return _local(rows, few)
+    return _local(rows, few, [])  # few rows need no view
 
 
 def _chosen(spark: SparkSession) -> str:
@@ -56,19 +57,21 @@ def _chosen(spark: SparkSession) -> str:
 def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
     """Yields kept() for rows that are freed at the end."""
     frames: list[DataFrame] = []
+    views: list[str] = []
 
     def keep(rows: DataFrame) -> DataFrame:
-        frames.append(kept(rows))
+        frames.append(kept(rows, views))
         return frames[-1]
 
-    try:
-        yield keep
-    finally:
-        for each in frames:
-            each.unpersist()
+    yield keep
+    # Not after an error: the server may be gone, and each request would wait for it.
+    for each in frames:
+        each.unpersist()
+    for name in views:
+        frames[0].sparkSession.catalog.dropTempView(name)
 
 
-def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
+def _local(rows: DataFrame, table: pa.Table, views: list[str]) -> DataFrame:
     """Returns the rows of the table, which has all of `rows`, as a plan of one step."""
     spark = rows.sparkSession
     if not table.num_rows:
@@ -77,10 +80,11 @@ def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
         return local_rows(spark, table)
     count = max(1, table.num_rows * RELATION_BYTES_MAX // table.nbytes)
     slices = [table.slice(start, count) for start in range(0, table.num_rows, count)]
-    return reduce(DataFrame.unionAll, [_view(spark, each) for each in slices])
+    return reduce(DataFrame.unionAll, [_view(spark, each, views) for each in slices])
 
 
-def _view(spark: SparkSession, table: pa.Table) -> DataFrame:
+def _view(spark: SparkSession, table: pa.Table, views: list[str]) -> DataFrame:
     name = f"kept_{uuid.uuid4().hex}"
+    views.append(name)
     local_rows(spark, table).createOrReplaceTempView(name)
     return spark.table(name)

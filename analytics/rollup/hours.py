@@ -37,12 +37,14 @@ class Hours:
         batch: Sequence[HourManifest],
         windows: Sequence[int],
         ends: Mapping[int, int],
+        keep: Callable[[DataFrame], DataFrame] = kept,
     ) -> None:
         self.windows = windows
         self._spark, self._out_url, self._ends = spark, out_url, ends
         self._batch = batch
         self._inputs = _once(hour for each in inputs for hour in each.hours)
         self._clock_hours = _once(hour for each in inputs for hour in each.clock_hours)
+        self._keep = keep
         self._kept: dict[str, DataFrame] = {}
 
     @property
@@ -96,12 +98,6 @@ class Hours:
             "spans", lambda: group_spans(self.history(), from_ts=0, to_ts=end_of_hours(self._ends))
         )
 
-    def close(self) -> None:
-        """Frees what was computed for several tables."""
-        for frame in self._kept.values():
-            frame.unpersist()
-        self._kept.clear()
-
     def _terms(self) -> DataFrame:
         return self._once("terms", lambda: terms(self.rows(MASTER_SAMPLE), self._events()))
 
@@ -115,7 +111,7 @@ class Hours:
 
     def _once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         if name not in self._kept:
-            self._kept[name] = kept(make())
+            self._kept[name] = self._keep(make())
         return self._kept[name]
 
     def _read(self, table: Table, manifests: Sequence[HourManifest]) -> DataFrame:

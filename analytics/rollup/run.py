@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from analytics.compaction.manifest import HOUR_MS, HourManifest
 from analytics.errors import AnalyticsError
+from analytics.queries.kept import keeping
 from analytics.rollup.hours import Hours
 from analytics.rollup.inputs import Inputs, inputs_of
 from analytics.rollup.store import ROLLUP, RollupStore
@@ -64,18 +65,16 @@ def roll_up(
     stale = store.stale(manifests, windows, inputs)
     for batch in _batches(stale):
         progress(f"rolling up {len(batch)} hours, {sum(each.rows for each in batch):,} rows")
-        hours = Hours(spark, store.url, [inputs[each.hour_ts] for each in batch], batch, windows, ends or {})
-        store.check_parts(hours.manifests)
+        of_batch = [inputs[each.hour_ts] for each in batch]
         files: dict[int, list[str]] = {each.hour_ts: [] for each in batch}
-        try:
+        with keeping() as keep:
+            hours = Hours(spark, store.url, of_batch, batch, windows, ends or {}, keep)
+            store.check_parts(hours.manifests)
             for table in TABLES.values():
                 if table.name in tables and hours.has_any(table.sources):
-                    for hour_ts, name in write_hours(
-                        store, f"{ROLLUP}/{table.name}", table, table.rows(hours)
-                    ):
+                    folder = f"{ROLLUP}/{table.name}"
+                    for hour_ts, name in write_hours(store, folder, table, table.rows(hours)):
                         files[hour_ts].append(name)
-        finally:
-            hours.close()
         store.place(batch, files, windows, inputs)
     return [each.hour_ts for each in stale]
 
