@@ -51,7 +51,7 @@ def print_report_command(directory: Path) -> None:
     """Prints the command that makes the HTML report from this directory."""
     print(f"report        {command('keelmq')} report {shlex.quote(str(directory))}")
     print(
-        "              draws lag, SyncStateSet and every fail-over; the first time it fetches Spark (456 MB)"
+        "              draws lag, SyncStateSet and every fail-over; the first time it fetches 158 MB of packages"
     )
 
 

@@ -3,52 +3,39 @@
     python -m tests.bench.analytics_job INPUT OUT     the whole job, as `keelmq analytics run`
     python -m tests.bench.analytics_job --lag OUT     only the table lag, twice in one session
 
-cpu_s and peak_kib are of this process, its Java, and the Python workers that Java started, together. cpu_s
-is from their start; with --lag it is that of the second time. Workers are looked at before their session
-ends: they are gone afterwards, and nobody waited for them.
+On the engine of this Python environment: the embedded one, or Spark, local[2]. cpu_s and peak_kib are of this
+process and its Java together. cpu_s is from their start; with --lag it is that of the second time.
 """
 
-import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from analytics import job
 from analytics.compaction.manifest import HourManifest, read_manifests
-from analytics.engines import SPARK, spark_engine
-from analytics.rollup.run import roll_up_samples, windows_of
+from analytics.engines import spark_engine
+from analytics.queries.kept import keeping
+from analytics.rollup.hours import Hours
+from analytics.rollup.inputs import inputs_of
+from analytics.rollup.run import windows_of, write_hours
 from analytics.rollup.store import RollupStore
 from analytics.rollup.tables import LAG
 from tests.bench.analytics import LAG_ONLY
+from tests.spark.jdk import provide_java
+from tests.spark.programs import EMBEDDED, names
 
 TICKS = os.sysconf("SC_CLK_TCK")
-CONF = {"spark.master": "local[2]"}
+MASTER = None if EMBEDDED in names() else "local[2]"
 
 
-def java_pid() -> int:
-    """Returns the process of Java, which stays when its session has ended."""
+def java_pids() -> list[int]:
+    """Returns the process of Java, which stays when its session has ended; none on the embedded engine."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (found,) = [int(pid) for pid in children if "java" in Path(f"/proc/{pid}/comm").read_text()]
-    return found
-
-
-def workers_of(java: int) -> list[int]:
-    """Returns Java's children and theirs: Spark's Python workers."""
-    found, parents = [], [java]
-    while parents:
-        pid = parents.pop()
-        with contextlib.suppress(OSError):  # has ended meanwhile
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                parents += map(int, (task / "children").read_text().split())
-        found.append(pid)
-    return found[1:]
+    return [int(pid) for pid in children if "java" in Path(f"/proc/{pid}/comm").read_text()]
 
 
 def ticks_of(pid: int) -> tuple[float, float]:
@@ -61,14 +48,10 @@ def ticks_of(pid: int) -> tuple[float, float]:
     return own / TICKS, children / TICKS
 
 
-def workers_cpu_s(java: int) -> float:
-    """Returns the CPU seconds of the processes below Java."""
-    return ticks_of(java)[1] + sum(sum(ticks_of(pid)) for pid in workers_of(java))
-
-
-def cpu_s(java: int, workers_s: float) -> float:
+def cpu_s() -> float:
+    """Returns the CPU seconds of this process, its ended children, and Java."""
     here = os.times()
-    return time.process_time() + here[2] + here[3] + ticks_of(java)[0] + workers_s
+    return time.process_time() + here[2] + here[3] + sum(ticks_of(pid)[0] for pid in java_pids())
 
 
 def peak_kib(*pids: int) -> int:
@@ -81,47 +64,33 @@ def peak_kib(*pids: int) -> int:
     )
 
 
-@dataclass
-class Workers:
-    """What the Python workers took until their session ended."""
-
-    cpu_s: float = 0.0
-    peak_kib: int = 0
-
-    @contextlib.contextmanager
-    def session(self, *options: Any) -> Iterator[SparkSession]:
-        """Yields the session of the job."""
-        with spark_engine(*options) as spark:
-            yield spark
-            java = java_pid()
-            self.cpu_s, self.peak_kib = workers_cpu_s(java), peak_kib(*workers_of(java))
-
-
 def lag_only(spark: SparkSession, out: str, manifests: list[HourManifest]) -> None:
-    roll_up_samples(spark, RollupStore(out), manifests, windows_of(None), tables=[LAG.name], target=LAG_ONLY)
+    store, inputs = RollupStore(out), inputs_of(manifests)
+    with keeping() as keep:
+        of_hours = [inputs[each.hour_ts] for each in manifests]
+        hours = Hours(spark, store.url, of_hours, manifests, windows_of(None), {}, keep)
+        for _ in write_hours(store, LAG_ONLY, LAG, LAG.rows(hours)):
+            pass
 
 
 def lag_twice(out: str) -> float:
     """Returns the CPU seconds of the second time."""
     manifests = read_manifests(out)
-    with spark_engine(SPARK, conf=CONF) as spark:
+    with spark_engine(master=MASTER) as spark:
         lag_only(spark, out, manifests)
-        java = java_pid()
-        before = cpu_s(java, workers_cpu_s(java))
+        before = cpu_s()
         lag_only(spark, out, manifests)
-        return cpu_s(java, workers_cpu_s(java)) - before
+        return cpu_s() - before
 
 
 def main(source: str, out: str) -> None:
+    if MASTER is not None:
+        provide_java(Path(out))
     if source == "--lag":
         print(json.dumps({"cpu_s": lag_twice(out), "peak_kib": 0}))
         return
-    workers = Workers()
-    job.spark_engine = workers.session
-    job.run(source, out, engine=SPARK, conf=CONF)
-    java = java_pid()
-    peak = peak_kib(java, os.getpid()) + workers.peak_kib
-    print(json.dumps({"cpu_s": cpu_s(java, workers.cpu_s), "peak_kib": peak}))
+    job.run(source, out, master=MASTER)
+    print(json.dumps({"cpu_s": cpu_s(), "peak_kib": peak_kib(os.getpid(), *java_pids())}))
 
 
 if __name__ == "__main__":
