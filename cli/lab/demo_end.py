@@ -50,9 +50,7 @@ def command(program: str) -> str:
 def print_report_command(directory: Path) -> None:
     """Prints the command that makes the HTML report from this directory."""
     print(f"report        {command('keelmq')} report {shlex.quote(str(directory))}")
-    print(
-        "              draws lag, SyncStateSet and every fail-over; the first time it fetches 158 MB of packages"
-    )
+    print("              draws lag, SyncStateSet and every fail-over; the first time it fetches 158 MB")
 
 
 def print_commands(cluster: Cluster, *, topic: str, credentials: Path | None = None) -> None:
