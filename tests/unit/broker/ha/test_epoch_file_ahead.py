@@ -160,6 +160,10 @@ def test_what_the_write_ahead_file_cannot_hold_is_saved_directly(tmp_path: Path)
     assert len(encode_epochs(many)) > CONTENT_BYTES_MAX
     file.save_ahead(many)
     assert (file.is_pending, loaded(file), in_main(file)) == (False, many, many)
+    file = prepared(tmp_path)
+    wal_of(file.path).unlink()
+    file.save_ahead(many)
+    assert (loaded(file), wal_of(file.path).exists()) == (many, False), "nothing is missed"
 
 
 def test_without_a_write_ahead_file_saves_are_direct(tmp_path: Path) -> None:
