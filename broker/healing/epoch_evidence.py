@@ -22,6 +22,11 @@ class LogHere(msgspec.Struct, frozen=True):
     end: int
     confirm_offset: int
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compare: it never had a confirmed record, and has none."""
+        return self.end <= self.min_offset and not self.confirm_offset
+
 
 class MasterLog(msgspec.Struct, frozen=True):
     """The master's log. is_damaged: a part of it is known to be damaged."""

@@ -9,6 +9,7 @@ service cuts the log and writes the file. Owned by the event loop's thread.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from broker.ha.core.epochs import Epochs
 from broker.ha.ports import FoundEpochs
 from broker.healing.epoch_evidence import LogHere, MasterLog, compared_range, found_epochs
 from broker.healing.evidence import records_of
@@ -52,6 +53,8 @@ class EpochFinder:
         controllers know it."""
         log = self._store.commit_log
         here = LogHere(log.min_offset, log.max_offset, self._store.confirm_offset)
+        if here.is_empty:  # also if the master's begins further on, or is RocketMQ's
+            return FoundEpochs(Epochs(), here.end)
         peers = await self._peers()
         if not peers:
             return "no master is known"

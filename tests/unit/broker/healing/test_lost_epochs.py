@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.backup.checksums import StoreChecksums
+from broker.ha.core.epochs import Epochs
 from broker.ha.ports import FoundEpochs
 from broker.healing.lost_epochs import EpochFinder
 from keelmq.remoting.codes import ResponseCode
@@ -17,7 +18,7 @@ from keelmq.remoting.operations.store_copies import (
     ReplicaDigest,
 )
 from tests.support.healing import DirectClient, Replica, flip, group_of
-from tests.support.store_parts import crash, put
+from tests.support.store_parts import crash, open_store, put
 
 EPOCH = 3
 """The last one of group_of()."""
@@ -106,6 +107,17 @@ async def test_a_damaged_master_proves_nothing(tmp_path: Path) -> None:
         found = await finder(mine, MasterClient(master))(EPOCH)
         assert isinstance(found, str) and "damaged" in found
     assert master.store.damage and not mine.store.damage
+    end(*replicas)
+
+
+async def test_an_empty_log_is_not_compared(tmp_path: Path) -> None:
+    """A replica that was killed before its first message: any master may be followed."""
+    mine, master = replicas = group_of(tmp_path, 2)
+    crash(mine.store)
+    mine.store = open_store(tmp_path / "empty", master=False)
+    client = MasterClient(master)
+    client.is_rocketmq = True
+    assert await finder(mine, client)(EPOCH) == FoundEpochs(Epochs(), 0)
     end(*replicas)
 
 
