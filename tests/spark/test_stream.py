@@ -274,6 +274,9 @@ def test_the_loop_goes_on_from_its_position(
     status, has_more = second.step()
     assert status is not None and (status.batch, status.rows, has_more) == (1, 100, False)
     assert lag_samples(out) == 50 and second.step() == (None, False)
+    (out / "live" / "position.json").write_bytes(b"\0" * 100)  # what a power failure or a bad disk leaves
+    status, _ = loop().step()
+    assert status is not None and (status.batch, lag_samples(out)) == (0, 50)
 
 
 def raise_crash(*_: object, **__: object) -> None:
