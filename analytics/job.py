@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +104,8 @@ def run(
         span = span_of(manifests, now_ms=wall_clock(), from_ts=from_ts, to_ts=to_ts, progress=progress)
         store = RollupStore(out)
         generated_ts = max([wall_clock(), *(ts + 1 for ts in store.runs())])
-        with _one_line(out), spark_engine(engine, master, remote, conf, progress) as spark:
+        files = partial(_files_of, store, span)
+        with _one_line(out, files), spark_engine(engine, master, remote, conf, progress) as spark:
             store.drop(each.hour_ts for each in (*span.outliers, *span.moved))
             roll_up(
                 spark,
@@ -259,10 +261,21 @@ def _only_run(out: str) -> Iterator[None]:
         raise AnalyticsError(f"cannot write {error.filename or out}: {error.strerror or error}") from error
 
 
+def _files_of(store: RollupStore, span: Span) -> list[str]:
+    """Returns the URLs of the Parquet files that a run may read."""
+    hours = (*span.hours, *span.moved)
+    rolled = [found for each in hours if (found := store.read(each.hour_ts)) is not None]
+    names = [part.path for each in hours for part in each.all_parts()] + [
+        name for each in rolled for name in each.files
+    ]
+    return [f"{store.url}/{name}" for name in names]
+
+
 @contextmanager
-def _one_line(out: str) -> Iterator[None]:
+def _one_line(out: str, files: Callable[[], list[str]]) -> Iterator[None]:
+    """Raises AnalyticsError, one line. `files`: see spark_in_one_line()."""
     try:
-        with spark_in_one_line():
+        with spark_in_one_line(files):
             yield
     except OSError as error:
         raise AnalyticsError(f"cannot write {out}: {error.strerror or error}") from error

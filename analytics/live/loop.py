@@ -93,4 +93,6 @@ def _read(path: Path) -> Position | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (FileNotFoundError, msgspec.MsgspecError):
-        return None  # damaged is as lost: the first batch begins with the hour before, and replaces all tables
+        return (
+            None  # damaged is as lost: the first batch begins with the hour before, and replaces all tables
+        )

@@ -1,6 +1,7 @@
 """The whole job on files: compaction, roll-ups, tables, pages, and what a failed run leaves behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -223,6 +224,20 @@ def test_an_output_that_cannot_be_written(run: Run, source: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(AnalyticsError, match=r"cannot write .*file"):
         run(source, tmp_path / "file")
+
+
+def test_a_part_that_is_damaged_is_named(run: Run, source: Path, tmp_path: Path) -> None:
+    """It has its size, and is read by the roll-up, or by the queries of the whole run."""
+    run(source, tmp_path / "out")
+    for table in ("master_sample", "role_change"):
+        part = next((tmp_path / "out" / "compacted" / table).rglob("*.parquet"))
+        content = part.read_bytes()
+        part.write_bytes(content[:4] + bytes(len(content) - 4))
+        shutil.rmtree(tmp_path / "out" / "rollup" / "manifest", ignore_errors=True)
+        with pytest.raises(AnalyticsError, match=part.name) as raised:
+            run(source, tmp_path / "out")
+        assert "\n" not in str(raised.value)
+        part.write_bytes(content)
 
 
 @pytest.mark.timeout(300)
