@@ -9,8 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.histories import random_history, write_telemetry
+from tests.spark.programs import EMBEDDED, names
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(EMBEDDED in names(), reason="only Spark has executors"),
+]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXECUTORS = "local-cluster[2,1,1024]"
