@@ -65,7 +65,7 @@ def test_executors_compute_what_the_driver_does(tmp_path: Path) -> None:
     settings = [each for name, value in FEW_ROWS.items() for each in ("--conf", f"{name}={value}")]
     said = run(source, tmp_path / "cluster", "--master", EXECUTORS, *settings)
     assert said.startswith(f"{tmp_path / 'cluster' / 'current.json'}: 3 groups from ")
-    run(source, tmp_path / "driver")
+    run(source, tmp_path / "driver", "--master", "local[2]", *settings)
     for part in ("rollup", "tables"):
         assert rows_of(tmp_path / "cluster" / part) == rows_of(tmp_path / "driver" / part)
     assert rows_of(tmp_path / "driver" / "rollup")
