@@ -35,6 +35,8 @@ class Program:
     engine: str
     options: Sequence[str] = ()
     victims: Mapping[str, str] = field(default_factory=dict)
+    others: frozenset[int] = frozenset()
+    """Processes that were there before: those of the session of the tests."""
 
     def command(self, source: Path, out: Path) -> Sequence[str]:
         """Returns the command that analyses `source`."""
@@ -46,7 +48,7 @@ class Program:
         started a server."""
         if victim == DRIVER:
             return [driver]
-        found = {*descendants(driver), *descendants(os.getpid())}
+        found = {*descendants(driver), *descendants(os.getpid())} - self.others
         return sorted(pid for pid in found if self.victims[victim] in command_of(pid))
 
     def servers(self) -> list[int]:
@@ -70,6 +72,7 @@ def program(name: str) -> Iterator[Program]:
     if name == EMBEDDED:
         yield Program(name)
         return
+    others = frozenset(descendants(os.getpid()))
     from tests.spark.engine import connect_server
     from tests.spark.jdk import provide_java
 
@@ -77,14 +80,14 @@ def program(name: str) -> Iterator[Program]:
         provide_java(Path(folder))
         if name == SPARK:
             yield Program(
-                name, ("--master", "local[2]", *conf), {"java": "org.apache.spark.deploy.SparkSubmit"}
+                name, ("--master", "local[2]", *conf), {"java": "org.apache.spark.deploy.SparkSubmit"}, others
             )
         elif name == EXECUTORS:
             executor = {"executor": "CoarseGrainedExecutorBackend"}
-            yield Program(name, ("--master", "local-cluster[2,1,1024]", *conf), executor)
+            yield Program(name, ("--master", "local-cluster[2,1,1024]", *conf), executor, others)
         else:
             with connect_server(Path(folder)) as remote:
-                yield Program(name, ("--remote", remote), {SERVER: "SparkConnectServer"})
+                yield Program(name, ("--remote", remote), {SERVER: "SparkConnectServer"}, others)
 
 
 def environ() -> dict[str, str]:
