@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.spark.jdk import provide_java
 from tests.support.ports import free_port
 
@@ -32,6 +34,10 @@ FEW_ROWS = {
     "spark.sql.constraintPropagation.enabled": "false",
 }
 """Tests have some hundred rows: there the time goes into starting, compiling and planning."""
+SLOW_ON_SPARK = pytest.mark.skipif(
+    ENGINE != "embedded" and os.environ.get("TESTS_RANDOM") != "1",
+    reason="minutes on Spark: ./test --all",
+)
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 STARTS_WITHIN_S = 90
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spark.engine import ENGINE
+from tests.spark.engine import ENGINE, SLOW_ON_SPARK
 from tests.spark.kills import differing, kill_often
 from tests.spark.programs import CONNECT, DRIVER, EMBEDDED, SPARK
 
@@ -13,6 +13,7 @@ VICTIMS = {EMBEDDED: DRIVER, SPARK: "java", CONNECT: "server"}
 
 
 @pytest.mark.slow
+@SLOW_ON_SPARK
 def test_a_killed_run_is_continued() -> None:
     said = kill_often(ENGINE, VICTIMS[ENGINE], 2, seed=2)
     assert said.startswith(f"{ENGINE}, {VICTIMS[ENGINE]}: ") and said.endswith("all exact")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.engine import SLOW_ON_SPARK
 from tests.spark.last_hours import FROM_TS, HOUR_MS, HOUR_TS, MINUTE_MS, TO_TS, GrowingTelemetry
 from tests.spark.rollup.conftest import read_rollup
 
@@ -74,7 +75,7 @@ def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-@pytest.mark.parametrize(("seed", "with_skew"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("seed", "with_skew"), [pytest.param(1, True, marks=SLOW_ON_SPARK), (2, False)])
 def test_minute_by_minute(spark: "SparkSession", tmp_path: Path, seed: int, with_skew: bool) -> None:
     """Births, two masters, groups without one, rebuilt controllers, clocks that are off, late and doubled
     lines; over the edge of an hour. Without clocks that are off, a batch changes fewer minutes."""
