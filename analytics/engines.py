@@ -161,6 +161,7 @@ def _embedded(conf: Mapping[str, str], progress: Callable[[str], None]) -> Itera
                 _session(f"sc://{host}:{port}", FIRST_CONTACT_RETRIES) as spark,
             ):
                 _set_known(spark, settings)
+                spark.conf.set(DEBUGGING, COMMON[DEBUGGING])  # PySpark's client reads it, Sail does not
                 spark.conf.set(KEPT, ARROW)
                 spark.conf.set(PATHS, OF_URLS)
                 yield spark
@@ -278,8 +279,7 @@ def _set_known(spark: SparkSession, conf: Mapping[str, str]) -> None:
                 f"--conf {name}: this engine has no such setting, or it is set where it starts"
             )
     for name, value in COMMON.items():
-        # PySpark's client reads this one itself, whatever the server makes of it
-        if name not in conf and (name == DEBUGGING or spark.conf.isModifiable(name)):
+        if name not in conf and spark.conf.isModifiable(name):
             spark.conf.set(name, value)
     for name, value in conf.items():
         spark.conf.set(name, value)
