@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from analytics.errors import AnalyticsError
 from analytics.live.batches import HOUR_MS, Batch, Batches
 from analytics.live.clocks import Clocks
 from analytics.live.files import GrowingFiles
@@ -212,8 +213,14 @@ class LiveTables:
 
 
 def read_status(directory: Path) -> Status:
-    """Returns how far the tables below a directory are, as the last commit() has left it."""
+    """Returns how far the tables below a directory are, as the last commit() has left it. AnalyticsError: the
+    file is damaged, so it is not known which of the rows beside it are complete."""
+    path = directory / STATUS
     try:
-        return msgspec.json.decode((directory / STATUS).read_bytes(), type=Status)
+        return msgspec.json.decode(path.read_bytes(), type=Status)
     except FileNotFoundError:
         return Status()
+    except msgspec.MsgspecError as error:
+        raise AnalyticsError(
+            f"{path} is damaged ({error}); delete {directory}: the last hours are then read again"
+        ) from None

@@ -70,7 +70,7 @@ def keys_of(history: DataFrame) -> list[str]:
 
 def _applied(events: DataFrame) -> DataFrame:
     """Returns the events that changed a group, and snapshots: those with a state after it."""
-    after = F.coalesce("after", F.when(F.col("type") == CLEAN, _nobody()))
+    after = F.coalesce("after", F.when(F.col("type") == CLEAN, _removed()))
     return events.withColumn("after", after).where("refused IS NULL AND after IS NOT NULL")
 
 
@@ -190,7 +190,7 @@ def _differs(one: str, other: str) -> Column:
     return ~(same[0] & same[1])
 
 
-def _nobody() -> Column:
+def _removed() -> Column:
     """Returns the state of a group that was cleaned as a whole, whose record has no `after`."""
     none = F.array().cast("array<bigint>")
     return (

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from analytics.errors import AnalyticsError
 from analytics.live.app import line_of_stop, make_directory
-from analytics.live.tables import Status
+from analytics.live.tables import Status, read_status
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -24,6 +25,12 @@ def test_a_directory_that_others_wrote_is_made_anew(tmp_path: Path, streams: boo
     (live / "format").unlink()
     make_directory(live, streams=streams)
     assert {path.name for path in live.iterdir()} == {".lock", "format"}
+
+
+def test_a_damaged_status_is_named(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_bytes(b"\0" * 40)
+    with pytest.raises(AnalyticsError, match=rf"{tmp_path}/status\.json is damaged .*; delete {tmp_path}:"):
+        read_status(tmp_path)
 
 
 def test_what_a_start_says_of_the_stop_before() -> None:
