@@ -474,7 +474,7 @@ def test_tests_with_a_phase_of_their_own_are_in_its_folders(mark: str) -> None:
     lines = [
         each
         for each in (ROOT / "test").read_text().splitlines()
-        if re.search(rf'tests -m "\(\$(processes|selection)\) and {mark}\b', each)
+        if re.search(rf'\btests .*-m "\(\$(processes|selection)\) and {mark}\b', each)
     ]
     folders_of_phase = {folder for line in lines for folder in re.findall(r"\btests/(\w+)", line)}
     marked = [
@@ -489,6 +489,20 @@ def test_tests_with_a_phase_of_their_own_are_in_its_folders(mark: str) -> None:
         if path.name != "test_house.py" and path.relative_to(ROOT / "tests").parts[0] not in folders_of_phase
     ]
     none_of(wrong, f"./test has the folders {sorted(folders_of_phase)} for the mark {mark}.")
+
+
+def test_a_phase_of_every_run_has_a_test() -> None:
+    """pytest ends with an error if none is selected, and the phases behind it do not run. Without --ci, those
+    of processes run what is marked smoke."""
+    text = (ROOT / "test").read_text().replace("\\\n", "")
+    phases = re.findall(r'^tests .*-m "\(\$processes\) and (\w+)[^"]*"(.*)$', text, re.MULTILINE)
+    assert phases
+    for mark, where in phases:
+        files = [
+            path for each in re.findall(r"tests/\w+", where) for path in (ROOT / each).rglob("test_*.py")
+        ]
+        marks = (f"pytest.mark.{mark}", "pytest.mark.smoke")
+        assert any(all(each in path.read_text() for each in marks) for path in files), (mark, where)
 
 
 def test_a_private_name_is_found() -> None:
