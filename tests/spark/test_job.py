@@ -240,6 +240,7 @@ def test_a_part_that_is_damaged_is_named(run: Run, source: Path, tmp_path: Path)
         part.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_output_in_an_object_store(
     run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

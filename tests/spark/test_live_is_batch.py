@@ -75,7 +75,9 @@ def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-@pytest.mark.parametrize(("seed", "with_skew"), [pytest.param(1, True, marks=SLOW_ON_SPARK), (2, False)])
+@pytest.mark.parametrize(
+    ("seed", "with_skew"), [pytest.param(1, True, marks=[SLOW_ON_SPARK, pytest.mark.slow]), (2, False)]
+)
 def test_minute_by_minute(spark: "SparkSession", tmp_path: Path, seed: int, with_skew: bool) -> None:
     """Births, two masters, groups without one, rebuilt controllers, clocks that are off, late and doubled
     lines; over the edge of an hour. Without clocks that are off, a batch changes fewer minutes."""

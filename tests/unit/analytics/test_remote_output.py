@@ -83,6 +83,7 @@ def test_pages_go_there_and_back(bucket: pa_fs.FileSystem, out: str, tmp_path: P
     assert sorted(store.folders(bucket, f"bucket/{tmp_path.name}/pages")) == list(map(str, kept))
 
 
+@pytest.mark.slow
 def test_pages_of_a_url_that_was_begun_anew(bucket: pa_fs.FileSystem, out: str, tmp_path: Path) -> None:
     """Its generations may be lower than all that are there, and are shown nevertheless."""
     run_ts, seen = put_rollups(bucket, tmp_path, out), tmp_path / "seen"

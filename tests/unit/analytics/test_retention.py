@@ -85,6 +85,7 @@ def test_older_days_go_everywhere_and_stay_away(tmp_path: Path) -> None:
     assert said == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_older_days_of_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays is what stays of a directory."""

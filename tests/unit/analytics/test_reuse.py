@@ -83,6 +83,7 @@ def test_what_cannot_be_linked_is_written(
     assert all(path.stat().st_nlink == 1 for name, path in after.items() if FIRST in name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "an empty file", "damaged", "of other rows"])
 def test_a_day_is_computed_again_if_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str

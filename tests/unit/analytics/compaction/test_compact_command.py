@@ -73,6 +73,7 @@ def test_without_pyarrow_the_install_line_is_shown(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("keelmq: pyarrow is not installed: pip install")
 
 
+@pytest.mark.slow
 def test_no_spark_is_imported(tmp_path: Path) -> None:
     without = "import sys; sys.modules['pyspark'] = None; sys.modules['py4j'] = None"
     program = f"{without}; from cli.keelmq import app; app()"
