@@ -23,8 +23,8 @@ from analytics.compaction.manifest import read_manifests
 from analytics.compaction.scan import NotRead, find_sources
 from analytics.compaction.storage import open_storage
 from analytics.compaction.times import HOUR_MS
-from analytics.engine_errors import spark_in_one_line
-from analytics.engines import check_engine, spark_engine
+from analytics.engine.errors import spark_in_one_line
+from analytics.engine.sessions import check_engine, spark_engine
 from analytics.errors import AnalyticsError
 from analytics.pages.grid import FILLED
 from analytics.pages.writer import write_pages
@@ -89,7 +89,7 @@ def run(
 
     `window_ms`: windows besides minutes and hours; None: finer ones if the span is short. `interval_ms`: how
     often the job runs, for pages to tell that they are stale. `keep_days`: older ones are deleted.
-    `engine`, `master`, `remote`, `conf`: see analytics.engines.
+    `engine`, `master`, `remote`, `conf`: see analytics.engine.sessions.
     """
     check_engine(engine, master, remote)
     windows_of(window_ms)

@@ -35,7 +35,7 @@ def generate(
     if from_ms % HOUR_MS:
         raise refused(f"--from-ms {from_ms} is not the begin of an hour; a multiple of {HOUR_MS} is")
     try:
-        from analytics.engines import spark_engine
+        from analytics.engine.sessions import spark_engine
         from analytics.errors import AnalyticsError
         from analytics.fleet import files
         from analytics.fleet.plan import KINDS, plan

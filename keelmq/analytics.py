@@ -9,7 +9,7 @@
 The only module of this package that imports what is above it.
 """
 
-from analytics.engines import spark_engine
+from analytics.engine.sessions import spark_engine
 from analytics.errors import AnalyticsError
 from analytics.views.checks import checks
 from analytics.views.export import save

@@ -69,7 +69,7 @@ restore work on the files of stopped programs; moves between processes of a cont
 brokers itself."""
 
 FLOORS: Mapping[str, tuple[str, ...]] = {
-    "analytics": ("compaction", "queries", "rollup", "fleet pages views", "live"),
+    "analytics": ("compaction", "queries", "engine rollup", "fleet pages views", "live"),
     "broker": (
         "core",
         "message",

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from analytics.compaction.lock import CLAIM, locked
 from analytics.compaction.storage import open_storage
-from analytics.engine_errors import spark_in_one_line
-from analytics.engines import has_streams, spark_engine
+from analytics.engine.errors import spark_in_one_line
+from analytics.engine.sessions import has_streams, spark_engine
 from analytics.errors import AnalyticsError
 from analytics.live.loop import POSITION, run_loop
 from analytics.live.positions import HOURS_KEPT

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from analytics.engine_errors import SPARK_ERRORS, spark_in_one_line
+from analytics.engine.errors import SPARK_ERRORS, spark_in_one_line
 from analytics.errors import AnalyticsError
 from analytics.live.positions import Range
 from analytics.live.publish import LiveRun, line_of

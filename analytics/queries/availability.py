@@ -11,14 +11,13 @@ from pyspark.sql import functions as F
 
 from analytics.queries.event_log import ALTER, CLEAN, ELECT, HOUR_MS, keys_of
 from analytics.queries.sync_state_set import flaps, is_election, is_expand, is_shrink
-from analytics.queries.windows import clip, in_widths, one_of, stacked, window_of
+from analytics.queries.windows import all_rows, clip, in_widths, one_of, window_of
 from analytics.tables import GROUP
 
 _EVER = 1 << 53
 _REIGN = ("master_broker_id", "master_epoch")
 _TIMES = ("known_ms", "unknown_ms", "no_master_ms", "with_minimum_ms", "below_ms")
 _COUNTS = ("shrinks", "expands", "flaps", "elections", "unclean_elections")
-_BIGINTS = dict.fromkeys((*_TIMES, *_COUNTS), "bigint")
 
 
 def minimum_changes(samples: DataFrame, *, by_hour: bool = False) -> DataFrame:
@@ -52,7 +51,7 @@ def group_state(
     times = clip(of_widths, window).select(*keys, "window", "window_ts", *_times(F.col("ms")))
     counted = in_widths(_counts_of(history), windows).withColumn("window_ts", window_of(F.col("ts"), window))
     return (
-        stacked([times, counted.drop("ts")], _BIGINTS)
+        all_rows([times, counted.drop("ts")])
         .groupBy(*GROUP, "window", "window_ts")
         .agg(*_sums(_TIMES), *_sums(_COUNTS))
         .withColumns(_unknown_is_null())
@@ -72,7 +71,7 @@ def group_totals(history: DataFrame, spans: DataFrame, minimum: DataFrame, ready
     replica_ms = F.when(F.col("view").isNotNull(), ms * F.size("view.replicas"))
     of_time = with_minimum.select(*GROUP, *_times(ms), replica_ms.alias("replica_ms"))
     totals = (
-        stacked([of_time, _counts_of(history).drop("ts")], _BIGINTS | {"replica_ms": "bigint"})
+        all_rows([of_time, _counts_of(history).drop("ts")])
         .groupBy(*GROUP)
         .agg(*_sums((*_TIMES, *_COUNTS, "replica_ms")))
         .withColumns(_unknown_is_null())
@@ -157,7 +156,7 @@ def _reigns(history: DataFrame, ready: DataFrame) -> DataFrame:
     ]
     moments = ("elected_ts", "ready_ts", "asked_ts", "lost_ts")
     return (
-        stacked(frames, dict.fromkeys(moments, "bigint"))
+        all_rows(frames)
         .where("master_broker_id IS NOT NULL")
         .groupBy(*GROUP, "log", *_REIGN)
         .agg(*(F.min(name).alias(name) for name in moments))
@@ -210,7 +209,7 @@ def _counts_of(history: DataFrame) -> DataFrame:
         *keys, "ts", *(each.cast("bigint").alias(name) for name, each in conditions.items())
     )
     of_flaps = flaps(history).select(*keys, "ts", F.lit(1).cast("bigint").alias("flaps"))
-    return stacked([of_events, of_flaps], dict.fromkeys(_COUNTS, "bigint"))
+    return all_rows([of_events, of_flaps])
 
 
 def _sums(names: Sequence[str]) -> list[Column]:

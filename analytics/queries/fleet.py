@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from analytics.queries.incidents import WINDOW_MS, FleetFrames, births, incidents, max_ms, p99_ms
 from analytics.queries.kept import kept
-from analytics.queries.windows import stacked, window_of
+from analytics.queries.windows import all_rows, window_of
 from analytics.tables import GROUP
 
 HEAT_CELLS_MAX = 48
@@ -67,7 +67,7 @@ def heat(frames: FleetFrames, *, cell_ms: int) -> DataFrame:
     state = frames.group_state.select(*GROUP, window_ts.alias("window_ts"), "below_min_ms", "unknown_ms")
     names = ("ms_p99", "ms_max", "below_min_ms", "unknown_ms")
     return (
-        stacked([lag, state], dict.fromkeys(names, "bigint"))
+        all_rows([lag, state])
         .groupBy(*GROUP, "window_ts")
         .agg(
             F.lit(cell_ms).cast("bigint").alias("cell_ms"),

@@ -64,7 +64,7 @@ def lag(samples: DataFrame, windows: Sequence[int], cells: DataFrame | None = No
     of_units["confirms"] = F.max(F.when(F.col("unit") == UNITS.index("confirm_us"), F.col("total")))
     columns = {name: of_units.get(name, F.max(name)) for name in LAG_COLUMNS}
     return (
-        all_rows(totals, percentiles)
+        all_rows([totals, percentiles])
         .groupBy(*_WINDOW)
         .agg(*(column.alias(name) for name, column in columns.items()))
     )

@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.queries.skew import SKEW_MAX_MS
-from analytics.queries.windows import stacked
+from analytics.queries.windows import all_rows
 from analytics.tables import GROUP
 
 _EVER = 1 << 53
@@ -59,9 +59,8 @@ def data_quality(
             skew_unknown=F.count_distinct(F.when(_is_contradiction(), F.col("broker_id"))),
         ),
     ]
-    optional = dict.fromkeys(GROUP, "string") | dict.fromkeys((*READ, *FOUND, "from_ts", "to_ts"), "bigint")
     return (
-        stacked(frames, optional)
+        all_rows(frames, strings=GROUP)
         .groupBy("record", *GROUP)
         .agg(
             *(F.sum(name).alias(name) for name in (*READ, *FOUND)),

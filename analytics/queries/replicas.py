@@ -62,7 +62,7 @@ def filled(lag: DataFrame, replicas: DataFrame) -> DataFrame:
     first = replicas.groupBy(*group, "broker_id").agg(F.min("window_ts").alias("first_ts"))
     asked = masters.join(first, [*group]).where("window_ts >= first_ts").drop("first_ts")
     every = (
-        all_rows(replicas.select(*_WINDOW, *REPLICA_COLUMNS), asked)
+        all_rows([replicas.select(*_WINDOW, *REPLICA_COLUMNS), asked])
         .groupBy(*_WINDOW)
         .agg(*(F.max(name).alias(name) for name in (*REPLICA_COLUMNS, "max_offset")))
     )

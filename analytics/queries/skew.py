@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from analytics.compaction.times import STEP_MS
 from analytics.queries.event_log import HOUR_MS
-from analytics.queries.windows import stacked, window_of
+from analytics.queries.windows import all_rows, window_of
 from analytics.tables import GROUP
 
 SAMPLE_MS = 60_000
@@ -104,8 +104,9 @@ def clock_skew(pieces: DataFrame, bounds: DataFrame) -> DataFrame:
             "source": F.lit("bounds"),
         }
     )
-    optional = {"controller_id": "string", "least_ms": "bigint", "most_ms": "bigint"}
-    return stacked([pieces.withColumn("source", F.lit("clock_sample")), only_bounds], optional).select(
+    return all_rows(
+        [pieces.withColumn("source", F.lit("clock_sample")), only_bounds], strings=["controller_id"]
+    ).select(
         *GROUP, "broker_id", "from_ts", "to_ts", "offset_ms", "uncertain_ms", "samples", "source",
         "controller_id", "least_ms", "most_ms",
     )  # fmt: skip

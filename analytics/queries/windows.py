@@ -39,18 +39,6 @@ def last_order() -> Column:
     return F.col("ts") * 1_024 + F.pmod("broker_id", F.lit(1_024))
 
 
-def all_rows(first: DataFrame, second: DataFrame) -> DataFrame:
-    """Returns the rows of both; what one of them lacks is a BIGINT that is NULL. unionByName() with
-    allowMissingColumns gives such a column no type on the embedded engine."""
-    names = list(dict.fromkeys([*first.columns, *second.columns]))
-    null = F.lit(None).cast("bigint")
-    both = (
-        rows.select(*(F.col(name) if name in rows.columns else null.alias(name) for name in names))
-        for rows in (first, second)
-    )
-    return reduce(DataFrame.unionByName, both)
-
-
 def one_of(rows: DataFrame, variants: Sequence[Mapping[str, Column]], *, keep: Sequence[str]) -> DataFrame:
     """Returns each row once per variant, with the columns `keep` and those of the variant. All variants have
     the same names and types.
@@ -67,15 +55,20 @@ def one_of(rows: DataFrame, variants: Sequence[Mapping[str, Column]], *, keep: S
     return numbered.select(*keep, *(chosen(name).alias(name) for name in variants[0]))
 
 
-def stacked(frames: Iterable[DataFrame], optional: Mapping[str, str]) -> DataFrame:
-    """Returns the rows of all frames. A column of `optional` (name: type) that a frame lacks is NULL there;
-    the other columns are in each.
+def all_rows(frames: Iterable[DataFrame], strings: Sequence[str] = ()) -> DataFrame:
+    """Returns the rows of all frames. A column that a frame lacks is NULL there: a STRING if it is one of
+    `strings`, else a BIGINT.
 
     unionByName(allowMissingColumns=True) does the same, but on the embedded engine such a column has no type.
     """
+    parts = list(frames)
+    names = list(dict.fromkeys(name for rows in parts for name in rows.columns))
 
-    def whole(rows: DataFrame) -> DataFrame:
-        missing = optional.keys() - set(rows.columns)
-        return rows.withColumns({name: F.lit(None).cast(optional[name]) for name in sorted(missing)})
+    def null(name: str) -> Column:
+        return F.lit(None).cast("string" if name in strings else "bigint").alias(name)
 
-    return reduce(DataFrame.unionByName, map(whole, frames))
+    whole = (
+        rows.select(*(F.col(name) if name in rows.columns else null(name) for name in names))
+        for rows in parts
+    )
+    return reduce(DataFrame.unionByName, whole)

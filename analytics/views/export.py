@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from analytics.engine_errors import SPARK_ERRORS, engine_error
+from analytics.engine.errors import SPARK_ERRORS, engine_error
 from analytics.errors import AnalyticsError
 
 DELTA, ICEBERG, PARQUET = "delta", "iceberg", "parquet"

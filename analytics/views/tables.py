@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType
 
 from analytics.compaction.manifest import HOUR_MS, folder_of, read_manifests
 from analytics.compaction.storage import open_storage
-from analytics.engines import has_streams
+from analytics.engine.sessions import has_streams
 from analytics.errors import AnalyticsError
 from analytics.queries.event_log import events_once
 from analytics.queries.reading import OF_URLS, PATHS, read_files, read_hours

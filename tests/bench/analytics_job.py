@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from analytics import job
 from analytics.compaction.manifest import HourManifest, read_manifests
-from analytics.engines import spark_engine
+from analytics.engine.sessions import spark_engine
 from analytics.queries.kept import keeping
 from analytics.rollup.hours import Hours
 from analytics.rollup.inputs import inputs_of

@@ -45,7 +45,7 @@ STARTS_WITHIN_S = 90
 @contextmanager
 def engine_session(work: Path) -> "Iterator[SparkSession]":
     """Yields a session of the chosen engine. `work`: a directory for what it needs meanwhile."""
-    from analytics.engines import spark_engine
+    from analytics.engine.sessions import spark_engine
 
     if ENGINE == "embedded":
         with spark_engine(ENGINE) as spark:

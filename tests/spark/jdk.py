@@ -9,8 +9,8 @@ import os
 import shlex
 from pathlib import Path
 
+from analytics.engine.java import find_java
 from analytics.errors import AnalyticsError
-from analytics.java import find_java
 
 DROPPED = "--add-modules=jdk.incubator.vector"
 

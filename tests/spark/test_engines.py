@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.classic import is_submitted
-from analytics.engine_errors import spark_in_one_line
-from analytics.engines import EMBEDDED, has_streams, spark_engine
+from analytics.engine.classic import is_submitted
+from analytics.engine.errors import spark_in_one_line
+from analytics.engine.sessions import EMBEDDED, has_streams, spark_engine
 from analytics.errors import AnalyticsError
 from tests.spark.engine import ENGINE
 
@@ -122,7 +122,7 @@ def test_the_embedded_one_leaves_nothing(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import sys
-from analytics.engines import spark_engine
+from analytics.engine.sessions import spark_engine
 with spark_engine() as spark:
     print(spark.range(9).localCheckpoint().count(), flush=True)
     if sys.argv[1:]: raise SystemExit(sys.argv[1])
@@ -143,8 +143,8 @@ def test_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before and after the first request, in one line, and without the token of the URL."""
     from pysail.spark import SparkConnectServer
 
-    monkeypatch.setattr("analytics.engines.FIRST_CONTACT_RETRIES", 1)
-    monkeypatch.setattr("analytics.engines.RETRIES", 1)
+    monkeypatch.setattr("analytics.engine.sessions.FIRST_CONTACT_RETRIES", 1)
+    monkeypatch.setattr("analytics.engine.sessions.RETRIES", 1)
     server = SparkConnectServer("127.0.0.1", 0)
     server.start(background=True)
     remote = f"sc://127.0.0.1:{server.listening_address[1]}/;x-token=secret"
@@ -182,7 +182,7 @@ def test_settings_that_the_embedded_one_has_not(conf: dict[str, str], message: s
 
 @of_embedded
 def test_spark_where_only_its_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analytics.engines.is_submitted", lambda: False)
+    monkeypatch.setattr("analytics.engine.sessions.is_submitted", lambda: False)
     with (
         pytest.raises(AnalyticsError, match=r"pip install 'keelmq\[spark\]'"),
         spark_engine(master="local[2]"),
@@ -235,6 +235,9 @@ def is_loopback(address: str) -> bool:
 @of_embedded
 def test_a_program_without_a_file(tmp_path: Path) -> None:
     """`python -c`, where PySpark's client would end the process when it is imported."""
-    code = "from analytics.engines import spark_engine\nwith spark_engine() as s: print(s.range(9).count())"
+    code = (
+        "from analytics.engine.sessions import spark_engine\n"
+        "with spark_engine() as s: print(s.range(9).count())"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("9\n", "")

@@ -15,9 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from analytics import engine_errors, job, remote_output
+from analytics import job, remote_output
 from analytics.compaction import storage
 from analytics.compaction.lock import locked
+from analytics.engine import errors as engine_errors
 from analytics.job import AnalyticsError
 from analytics.rollup import store
 from keelmq.remoting.records import ControllerEvent, HaSample, Record, name_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.engines import SPARK
+from analytics.engine.sessions import SPARK
 from cli.spark_submit import search_from
 from tests.spark.engine import ENGINE, FEW_ROWS, JVM
 from tests.spark.histories import random_history, write_telemetry

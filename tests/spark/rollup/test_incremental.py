@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.engine_errors import spark_in_one_line
+from analytics.engine.errors import spark_in_one_line
 from analytics.errors import AnalyticsError
 from analytics.rollup.run import roll_up, windows_of
 from analytics.rollup.store import ROLLUP_VERSION, RollupStore

@@ -9,7 +9,7 @@ import pytest
 from analytics import remote_output
 from analytics.compaction import storage
 from analytics.compaction.storage import RemoteStorage
-from analytics.engines import EMBEDDED, spark_engine
+from analytics.engine.sessions import EMBEDDED, spark_engine
 from analytics.errors import AnalyticsError
 from analytics.fleet.plan import Fleet, plan
 from analytics.fleet.rollup import write_rollups

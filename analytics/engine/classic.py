@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import analytics
-from analytics.engine_errors import SPARK_ERRORS
-from analytics.environment import environment, named_main
+from analytics.engine.environment import environment, named_main
+from analytics.engine.errors import SPARK_ERRORS
+from analytics.engine.java import Java, find_java
+from analytics.engine.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT
 from analytics.errors import AnalyticsError
-from analytics.java import Java, find_java
-from analytics.settings import COMMON, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT
 
 LOOPBACK = "127.0.0.1"
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics import java
+from analytics.engine import java
+from analytics.engine.java import find_java, is_usable, java_version
 from analytics.errors import AnalyticsError
-from analytics.java import find_java, is_usable, java_version
 from tests.spark.jdk import DROPPED, wrapped_home
 
 
@@ -107,5 +107,5 @@ def test_a_link_on_the_path(tmp_path: Path) -> None:
 
 def test_it_needs_no_spark() -> None:
     """Java is looked for before PySpark is there."""
-    code = "import sys, analytics.java, analytics.pages.writer; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, analytics.engine.java, analytics.pages.writer; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,13 +24,19 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from analytics.classic import check_classic, classic_session, given_session, is_submitted, send_functions
-from analytics.engine_errors import engine_error
-from analytics.environment import environment
+from analytics.engine.classic import (
+    check_classic,
+    classic_session,
+    given_session,
+    is_submitted,
+    send_functions,
+)
+from analytics.engine.environment import environment
+from analytics.engine.errors import engine_error
+from analytics.engine.settings import COMMON, DEBUGGING, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT, memory_bytes
 from analytics.errors import AnalyticsError
 from analytics.queries.kept import ARROW, KEPT
 from analytics.queries.reading import OF_URLS, PATHS
-from analytics.settings import COMMON, DEBUGGING, DRIVER_MEMORY, DRIVER_MEMORY_DEFAULT, memory_bytes
 
 EMBEDDED, SPARK, CONNECT = "embedded", "spark", "connect"
 ENGINES: Final = (EMBEDDED, SPARK, CONNECT)

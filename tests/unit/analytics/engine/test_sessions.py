@@ -2,12 +2,12 @@
 
 import pytest
 
-from analytics import engines
-from analytics.engine_errors import engine_error
-from analytics.engines import CONNECT, EMBEDDED, SPARK, engine_of, spark_engine
-from analytics.environment import environment
+from analytics.engine import sessions as engines
+from analytics.engine.environment import environment
+from analytics.engine.errors import engine_error
+from analytics.engine.sessions import CONNECT, EMBEDDED, SPARK, engine_of, spark_engine
+from analytics.engine.settings import memory_bytes
 from analytics.errors import AnalyticsError
-from analytics.settings import memory_bytes
 
 CLUSTER, SERVER = "spark://host:7077", "sc://host:15002"
 

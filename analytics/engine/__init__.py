@@ -1,0 +1,1 @@
+"""Where the Spark session of a run comes from."""
