@@ -183,6 +183,8 @@ def kill_often(engine: str, victim: str, count: int, seed: int) -> str:
                 raise TimeoutError(f"{rounds} rounds, and these kills: {kills}")
             kills += killer.round(rounds, victim)
             rounds += 1
+            done = f"{engine}, {victim}: output {rounds} is exact, after {kills[-1]}"
+            print(done, file=sys.stderr, flush=True)
     hit = sum(each.was_there for each in kills)
     return f"{engine}, {victim}: {hit} runs killed, {rounds} outputs, all exact"
 
