@@ -7,9 +7,10 @@ from pydantic import Field, field_validator
 
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.http_port import http_listen_port
-from keelmq.runtime.config import Foreign, home_path
+from keelmq.runtime.config import home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
+from keelmq.upstream.keys import NAME_SERVER, Foreign
 from namesrv.core.aliases import NO_ALIASES, AliasLimits
 
 AT_RUN_TIME = frozenset(
@@ -34,6 +35,7 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "namesrv.conf")
+    UPSTREAM: ClassVar[frozenset[str]] = NAME_SERVER
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"analyticsOutputDir", "kvConfigPath"}
 
@@ -127,17 +129,13 @@ class NamesrvConfig(StoredConfig, FileUsersConfig, ServerConfig):
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Returns why a key of RocketMQ's controllers is refused; None: it is unknown. The controller's own
-        model has its keys while it is on."""
-        if key.startswith("jRaft"):
-            return Foreign(
-                "of the jRaft controller; KeelMQ uses controllerDLegerPeers and controllerDLegerSelfId", True
-            )
-        from namesrv.plugins import load_plugin  # for an error only: the plugin need not be loaded
+        """Returns why a key of the controller has no effect: the controller is off, or its model would have
+        the key."""
+        from namesrv.plugins import load_plugin  # the plugin need not be loaded for anything else
 
         of_controller = load_plugin("controller").config_models()
         if any(key == field.alias for model in of_controller for field in model.model_fields.values()):
-            return Foreign("the controller is off; enableControllerInNamesrv=true turns it on", True)
+            return Foreign("the controller is off; enableControllerInNamesrv=true turns it on", False)
         return None
 
     def alias_limits(self) -> AliasLimits:

@@ -17,10 +17,12 @@ from keelmq.runtime.config import (
     setting_sources,
     to_properties,
     value_of,
+    without_effect,
 )
 from keelmq.runtime.program import (
     Parser,
     add_common_arguments,
+    as_comments,
     log_to_stderr,
     overrides_of,
     raise_open_files_limit,
@@ -72,8 +74,11 @@ def build(
     config, *rest = load_config(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
     assert isinstance(config, NamesrvConfig)
     config = with_stored(config, path, environ, overrides)
+    ignored = without_effect(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
     if arguments.print_config:
-        return "".join(to_properties(each) for each in (config, *rest))
+        return as_comments(ignored) + "".join(to_properties(each) for each in (config, *rest))
+    for line in ignored:
+        logging.getLogger(__name__).info("%s", line)
     sources = setting_sources(NamesrvConfig, *models, path=path, environ=environ, overrides=overrides)
     exposed = exposed_settings(secret_keys(NamesrvConfig, *models), sources)
     for problem in (*exposed, *exposed_tls_file(config)):

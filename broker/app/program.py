@@ -19,10 +19,10 @@ from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
     load_config,
-    passed_over,
     secret_keys,
     setting_sources,
     to_properties,
+    without_effect,
 )
 from keelmq.runtime.isolated_log import CLOSE_S, isolated_log
 from keelmq.runtime.stop_steps import StopError
@@ -96,13 +96,14 @@ def run(argv: list[str]) -> int:
         arguments = make_parser().parse_args(argv)
         program.log_to_stderr(arguments.log_level, arguments.log_format)
         config, given = read_config(arguments, os.environ)
-        if arguments.print_config:
-            program.write_out(to_properties(config))
-            return 0
-        for why, keys in passed_over(
+        ignored = without_effect(
             BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
-        ).items():
-            logging.getLogger(__name__).info("without effect here: %s (%s)", ", ".join(keys), why)
+        )
+        if arguments.print_config:
+            program.write_out(program.as_comments(ignored) + to_properties(config))
+            return 0
+        for line in ignored:
+            logging.getLogger(__name__).info("%s", line)
         sources = setting_sources(
             BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
         )

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 from broker.config.client_settings import ClientSettings
 from broker.config.creation_limits import CreationLimits
 from broker.config.ha_settings import HaLinkSettings, HaSecuritySettings
-from broker.config.ignored_keys import look_up
 from broker.config.log_settings import LogSettings
 from broker.config.master_slave_settings import MasterSlaveSettings
 from broker.config.metrics_settings import MetricsSettings
@@ -23,12 +22,15 @@ from broker.config.store_settings import StoreSettings
 from broker.core.durability import Durability, power_lost, rpo
 from broker.core.report_lease import report_lease_ms, shortest_timeout_ms
 from keelmq.remoting.config_store import StoredConfig
-from keelmq.runtime.config import Foreign, home_path
+from keelmq.runtime.config import home_path
 from keelmq.security.server_config import ServerConfig
+from keelmq.upstream.keys import BROKER
 
 PORT_MAX = 65_535
 HEARTBEATS_PER_TIMEOUT_MIN = 3
 QUEUE_ENTRY_BYTES = 20
+ANY_ADDRESS = ("0.0.0.0", "::", "[::]", "*")
+_WITH_PORT = re.compile(r"(\[.*\]|[^:]*):[0-9]*")
 _PLAIN_NAME = re.compile(r"[a-zA-Z0-9._%|-]{1,100}")
 
 
@@ -52,6 +54,7 @@ class BrokerConfig(
     """The settings of one mqbroker process. Names are RocketMQ's keys; the description has the unit."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "broker.conf")
+    UPSTREAM: ClassVar[frozenset[str]] = BROKER
     AT_RUN_TIME: ClassVar[frozenset[str]] = AT_RUN_TIME
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {"brokerConfigPath"}
 
@@ -208,6 +211,16 @@ class BrokerConfig(
         """Converts the text of a file: pydantic does not convert text for a Literal of numbers."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
+    @field_validator("broker_ip1", "broker_ip2")
+    @classmethod
+    def _host_of_this_machine(cls, host: str) -> str:
+        """Refuses what nobody can connect to: it is announced to clients, slaves and controllers."""
+        if host in ANY_ADDRESS:
+            raise ValueError("clients cannot connect to it: write this machine's address, or leave the key out")
+        if _WITH_PORT.fullmatch(host):
+            raise ValueError("write the address alone: its port is listenPort, or haListenPort")
+        return host
+
     @field_validator("broker_name", "broker_cluster_name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
@@ -269,11 +282,6 @@ class BrokerConfig(
                 "hardly anything would be left; a new store can have smaller files (the same on all replicas)"
             )
         return self
-
-    @classmethod
-    def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Returns why a key of RocketMQ has no effect here, or is refused; None: it is unknown."""
-        return look_up(key, value)
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from typing import ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.broker_config import PORT_MAX, split_addresses
-from broker.config.ignored_keys import look_up
 from keelmq.remoting.config_store import StoredConfig
 from keelmq.remoting.servers.limits import LIMIT_KEYS
-from keelmq.runtime.config import Foreign, home_path
+from keelmq.runtime.config import home_path
 from keelmq.security.file_users import FileUsersConfig
 from keelmq.security.server_config import ServerConfig
+from keelmq.upstream.keys import CONTAINER
 
 PATHS_SEPARATOR = ":"
 WORKERS_MAX = 256
@@ -25,6 +25,7 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
     """The settings of one mqbrokercontainer process; names are RocketMQ's keys."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (*ServerConfig.DEFAULTS, "container.conf")
+    UPSTREAM: ClassVar[frozenset[str]] = CONTAINER
     AT_RUN_TIME: ClassVar[frozenset[str]] = LIMIT_KEYS | {"persistBrokers"}
     BLACK_LIST: ClassVar[frozenset[str]] = StoredConfig.BLACK_LIST | {
         "brokerConfigDirectories",
@@ -101,13 +102,6 @@ class ContainerConfig(StoredConfig, FileUsersConfig, ServerConfig):
             if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
                 raise ValueError(f"namesrvAddr: {address!r} is not host:port")
         return self
-
-    @classmethod
-    def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Returns why a key of RocketMQ has no effect here, or is refused; None: it is unknown."""
-        if key in {"fetchNamesrvAddrInterval", "updateNamesrvAddrInterval"}:
-            return Foreign("names are resolved at each dial", is_refused=False)
-        return look_up(key, value)
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -18,10 +18,10 @@ from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
     ConfigError,
     load_config,
-    passed_over,
     secret_keys,
     setting_sources,
     to_properties,
+    without_effect,
 )
 from keelmq.runtime.stop_steps import StopError
 from keelmq.security.open_network import warn_of_open_ports
@@ -109,7 +109,7 @@ def run(argv: list[str]) -> int:
         if arguments.print_config or arguments.print_important:
             lines = to_properties(config).splitlines(keepends=True)
             wanted = (line for line in lines if arguments.print_config or line.split("=")[0] in IMPORTANT)
-            program.write_out("".join(wanted))
+            program.write_out(program.as_comments(_ignored(given)) + "".join(wanted))
             return 0
         _tell(config, given)
         program.raise_open_files_limit()
@@ -123,11 +123,14 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def _ignored(given: Given) -> list[str]:
+    return without_effect(ContainerConfig, path=given.path, environ=given.environ, overrides=given.overrides)
+
+
 def _tell(config: ContainerConfig, given: Given) -> None:
     """Logs which keys have no effect, and which files with secrets others can read."""
-    ignored = passed_over(ContainerConfig, path=given.path, environ=given.environ, overrides=given.overrides)
-    for why, keys in ignored.items():
-        logger.info("without effect here: %s (%s)", ", ".join(keys), why)
+    for line in _ignored(given):
+        logger.info("%s", line)
     sources = setting_sources(
         ContainerConfig, path=given.path, environ=given.environ, overrides=given.overrides
     )

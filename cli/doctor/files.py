@@ -19,6 +19,7 @@ from keelmq.runtime.config import (
     not_utf8,
     parse_settings,
     read_named,
+    without_effect,
 )
 from namesrv.config import NamesrvConfig
 from namesrv.plugins.controller.config import ControllerConfig
@@ -105,7 +106,10 @@ def load(path: Path, kind: Kind | None, name: str) -> tuple[ConfigFile | None, l
             failed("config.loads", name, line, f"correct the file; {LIST_OF_KEYS}")
             for line in str(error).splitlines()
         ]
-    return found, [ok("config.loads", name, _describe(found)), *_remarks(found)]
+    models = [type(each) for each in (found.broker, found.container, found.namesrv, found.controller) if each]
+    ignored = without_effect(*models, path=path, environ={}, overrides={})
+    notes = [ok("config.loads", name, line) for line in ignored]
+    return found, [ok("config.loads", name, _describe(found)), *notes, *_remarks(found)]
 
 
 def _load(path: Path, name: str, kind: Kind, settings: Mapping[str, str]) -> ConfigFile:

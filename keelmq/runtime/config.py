@@ -12,11 +12,13 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, get_args
+from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
+
+from keelmq.upstream.keys import Foreign, look_up, names
 
 ENVIRON_PREFIX = "KEELMQ_"
 LOOP_BUDGET = "KEELMQ_LOOP_BUDGET_MS"
@@ -81,14 +83,6 @@ def home_path(path: Path | None) -> Path | None:
         raise ValueError("there is no such home directory; write the full path") from None
 
 
-class Foreign(NamedTuple):
-    """A key of RocketMQ without an equivalent here. is_refused: the value requests something that is not
-    available; otherwise the key has no effect."""
-
-    why: str
-    is_refused: bool
-
-
 class Config(BaseModel):
     """Base of every program's settings: camelCase keys, frozen, unknown keys refused."""
 
@@ -106,13 +100,19 @@ class Config(BaseModel):
 
     DEFAULTS: ClassVar[tuple[str, ...]] = ()
     """Names of the files below securityPath with defaults of this model, the weakest first."""
+    UPSTREAM: ClassVar[frozenset[str]] = frozenset()
+    """RocketMQ's classes whose keys a file of this program may have."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _empty_is_no_path(cls, value: object, info: ValidationInfo) -> object:
-        """Refuses an empty path: `storePathRootDir=$UNSET` must not mean the current directory."""
+    def _check_path(cls, value: object, info: ValidationInfo) -> object:
+        """Refuses an empty path, which must not mean the current directory, and one with a variable."""
         kind = cls.model_fields[info.field_name or ""].annotation
-        if value != "" or kind not in (Path, Path | None):
+        if kind not in (Path, Path | None):
+            return value
+        if isinstance(value, str) and "$" in value:
+            raise ValueError("variables are not replaced: write the path")
+        if value != "":
             return value
         if kind is Path:
             raise ValueError("is empty: write a path, or leave the key out")
@@ -120,7 +120,7 @@ class Config(BaseModel):
 
     @classmethod
     def foreign(cls, key: str, value: str) -> Foreign | None:
-        """Returns the entry of a RocketMQ key that is not a field. None: the key is unknown."""
+        """Returns what a key that is not a field means in this program alone; None: what it means in all."""
         return None
 
     def become(self, other: Self) -> None:
@@ -144,7 +144,7 @@ def load_config(
     """Returns one instance per model, each with the keys that it knows. skipped: keys that are read from
     overrides only. Raises ConfigError."""
     settings: dict[str, _Setting] = {}
-    known = sorted({key for model in models for key in _keys(model)})
+    known = {key for model in models for key in _keys(model)}
     unknown: list[str] = []
     for key, setting in _settings(path, environ, overrides, models):
         if key in skipped and key not in overrides:
@@ -154,7 +154,7 @@ def load_config(
             continue
         foreign = _foreign(models, key, setting)
         if foreign is None:
-            unknown.append(_unknown_key(key, setting, known))
+            unknown.append(_unknown_key(key, setting, models))
         elif foreign.is_refused:
             unknown.append(f"{key} = {setting.value!r} in {setting.source}: {foreign.why}")
     if unknown:
@@ -162,22 +162,31 @@ def load_config(
     return _build(models, settings)
 
 
-def passed_over(
+def without_effect(
     *models: type[Config], path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Returns the keys that load_config accepts without any effect, by the reason. Raises ConfigError."""
+) -> list[str]:
+    """Returns a line for each reason why load_config accepts keys that have no effect here, with these keys.
+    Raises ConfigError."""
     known = {key for model in models for key in _keys(model)}
     found: dict[str, list[str]] = {}
     for key, setting in _settings(path, environ, overrides, models):
         foreign = _foreign(models, key, setting) if key not in known else None
         if foreign is not None and key not in found.setdefault(foreign.why, []):
             found[foreign.why].append(key)
-    return found
+    return [f"without effect here: {', '.join(keys)} ({why})" for why, keys in found.items()]
 
 
 def _foreign(models: Iterable[type[Config]], key: str, setting: _Setting) -> Foreign | None:
-    each = (model.foreign(key, setting.value) for model in models)
-    return next((foreign for foreign in each if foreign is not None), None)
+    """Returns what a key that is no field of the models means. None: it is unknown."""
+    models = tuple(models)
+    own = (model.foreign(key, setting.value) for model in models)
+    found = next((foreign for foreign in own if foreign is not None), None)
+    return found or look_up(key, setting.value, _upstream(models))
+
+
+def _upstream(models: Iterable[type[Config]]) -> frozenset[str]:
+    """Returns RocketMQ's classes whose keys a file of the program with these models may have."""
+    return frozenset(name for model in models for name in model.UPSTREAM)
 
 
 def value_of(
@@ -187,6 +196,19 @@ def value_of(
     None: it is not set. Raises ConfigError."""
     setting = dict(_settings(path, environ, overrides)).get(key)
     return None if setting is None else setting.value
+
+
+_COMMENT: Final = re.compile(r"\s#")
+_QUOTED: Final = re.compile(r"""(["']).*\1""")
+
+
+def _slip(value: str) -> str | None:
+    """Returns why a text is not the value that its author means; None: nothing suggests that."""
+    if _QUOTED.fullmatch(value):
+        return "quotes would be a part of the value: leave them out"
+    if _COMMENT.search(value):
+        return "what follows # would be a part of the value: a comment needs a line of its own"
+    return None
 
 
 def is_true(value: str | None) -> bool:
@@ -222,13 +244,12 @@ def with_settings(config: C, settings: Mapping[str, str], source: str) -> C:
     """Returns `config` with some keys changed, validated as a whole. ConfigError: an unknown key, a bad
     value."""
     model = type(config)
-    known = sorted(_keys(model))
     changes = {key: _Setting(value, source) for key, value in settings.items()}
     unknown = []
-    for key in sorted(settings.keys() - set(known))[:UNKNOWN_KEYS_MAX]:
-        foreign = model.foreign(key, settings[key])
+    for key in sorted(settings.keys() - _keys(model))[:UNKNOWN_KEYS_MAX]:
+        foreign = _foreign([model], key, changes[key])
         why = f"{key} has no effect here: {foreign.why}" if foreign is not None else ""
-        unknown.append(why or _unknown_key(key, changes[key], known))
+        unknown.append(why or _unknown_key(key, changes[key], [model]))
     if unknown:
         raise ConfigError("\n".join(unknown))
     try:
@@ -357,7 +378,10 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
-def _unknown_key(key: str, setting: _Setting, known: list[str]) -> str:
+def _unknown_key(key: str, setting: _Setting, models: Iterable[type[Config]]) -> str:
+    models = tuple(models)
+    theirs = names().keys_of(_upstream(models))
+    known = sorted(theirs.union(*(_keys(model) for model in models)))
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
     hint = f"; did you mean {lower[close[0]]!r}?" if close else ""
@@ -366,7 +390,15 @@ def _unknown_key(key: str, setting: _Setting, known: list[str]) -> str:
 
 def _build(models: tuple[type[Config], ...], settings: Mapping[str, _Setting]) -> tuple[Config, ...]:
     configs: list[Config] = []
-    problems: list[str] = []
+    secret = secret_keys(*models)  # these may have any characters
+    slips = {key: _slip(setting.value) for key, setting in settings.items() if key not in secret}
+    problems = [
+        f"{key} = {settings[key].value!r} in {settings[key].source}: {why}"
+        for key, why in slips.items()
+        if why
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
     for model in models:
         values = {key: settings[key].value for key in _keys(model) & settings.keys()}
         try:

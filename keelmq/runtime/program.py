@@ -51,6 +51,11 @@ def version_line(program: str) -> str:
         return f"{program} unknown: the package {DISTRIBUTION} is not installed"
 
 
+def as_comments(lines: Iterable[str]) -> str:
+    """Returns the lines as comments of a configuration file."""
+    return "".join(f"# {line}\n" for line in lines)
+
+
 def write_out(text: str) -> None:
     """Writes to standard output. Raises ConfigError: it is closed, or it cannot be written."""
     why = "it is closed"

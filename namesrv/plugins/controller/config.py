@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from keelmq.remoting.addresses import is_loopback
 from keelmq.remoting.telemetry import TelemetryConfig
 from keelmq.runtime.config import SECURITY_FILE, ConfigError, read_named
+from keelmq.upstream.keys import CONTROLLER
 from namesrv.plugins.controller.raft.api import TlsFiles
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ControllerConfig(TelemetryConfig):
     """Frozen. A RocketMQ key without effect here is accepted, so that RocketMQ's file can be used."""
 
     DEFAULTS: ClassVar[tuple[str, ...]] = (SECURITY_FILE, "controller.conf")
+    UPSTREAM: ClassVar[frozenset[str]] = CONTROLLER
 
     controller_d_leger_group: str = Field(min_length=1, description="name of the controller group")
     controller_d_leger_peers: str = Field(
@@ -113,7 +115,6 @@ class ControllerConfig(TelemetryConfig):
         description="registered brokers (and cleaned groups) beyond which no new one gets an id",
     )
     notify_broker_role_changed: bool = Field(True, description="push 1008 to the replicas after an election")
-    controller_type: str = Field("DLedger", description="without effect: there is one kind")
     controller_thread_pool_nums: int = Field(16, ge=1, description="without effect: one event loop")
     controller_request_thread_pool_queue_capacity: int = Field(50_000, ge=1, description="without effect")
     elect_master_max_retry_count: int = Field(3, ge=1, description="without effect: retried until it works")

@@ -111,6 +111,13 @@ def test_files_that_load(files: Files) -> None:
     assert plain.kind is Kind.NAMESRV and plain.controller is None
 
 
+def test_keys_of_rocketmqs_without_effect_are_named(files: Files) -> None:
+    _, found = files.load("broker.conf", BROKER, transferMsgByHeap="false", reviveQueueNum="8")
+    texts = [each.text for each in found if each.level is Level.OK]
+    assert "without effect here: transferMsgByHeap (the system's buffer sizes are used)" in texts
+    assert any(text.startswith("without effect here: reviveQueueNum (") for text in texts)
+
+
 def test_files_that_do_not_load(files: Files, tmp_path: Path) -> None:
     file, found = files.load("broker.conf", BROKER, brokerNam="x", checkSyncStateSetPeriod="many")
     assert file is None and "brokerName" in one(found, "config.loads").text  # the suggestion
