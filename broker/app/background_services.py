@@ -9,7 +9,6 @@ from broker.admin.timer_metrics import TimerTimes
 from broker.clients.service import Clients
 from broker.config.broker_config import BrokerConfig
 from broker.config.store_settings import HOUR_MS
-from broker.delay.service import ScheduleMessageService
 from broker.handlers.reply import ReplyHandlers
 from broker.metadata.service import Metadata
 from broker.pop.consumption import PopConsumption
@@ -17,6 +16,7 @@ from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from broker.store.message_store import MessageStore
 from broker.timers.handlers import TimerHandlers
+from broker.timers.schedule_message_service import ScheduleMessageService
 from broker.timers.service import TimerService
 from broker.transactions.handlers import EndTransactionHandler
 from broker.transactions.service import TransactionService

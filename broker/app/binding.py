@@ -30,12 +30,12 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.service import ControllerMode
 from broker.ha.core.epochs import Epochs
 from broker.healing.log_reads import LogReads
+from broker.metadata.broker_users import BrokerUsers, ChangesAtMaster
 from broker.metadata.handlers import MetadataHandlers
 from broker.metadata.service import Metadata
 from broker.metadata.topics import PERM_READ
 from broker.put.handler_context import HandlerContext, RetryStore
 from broker.put.message_writer import MessageWriter
-from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.stats.service import BrokerStats
 from broker.store.message_store import MessageStore
 from broker.store.scrub import Scrub

@@ -34,12 +34,12 @@ from broker.core.read_counters import ReadCounters
 from broker.core.role import Role
 from broker.ha.core.epochs import Epochs
 from broker.healing.service import Healer
+from broker.metadata.broker_users import BrokerUsers
 from broker.metadata.topics import PERM_WRITE
+from broker.metadata.user_exchange import UserExchange
 from broker.naming.route_registration import RouteRegistration
 from broker.put.handler_context import RetryStore
 from broker.put.send_commands import SendCommand
-from broker.security.user_exchange import UserExchange
-from broker.security.users import BrokerUsers
 from broker.stats.service import BrokerStats
 from broker.store.log.group_commit import GroupCommit
 from broker.store.scrub import Scrub

@@ -1,7 +1,7 @@
 """SYNC_USERS (29006): the master of a broker group and a name server or controller exchange users and ACLs.
 
 The rows have passwords, so they go only from member to member and only over TLS; the sender verifies the
-certificate of the server before (broker/security/user_exchange.py). One request has at most ROWS_BYTES_MAX of
+certificate of the server before (broker/metadata/user_exchange.py). One request has at most ROWS_BYTES_MAX of
 rows; a larger difference takes several.
 """
 

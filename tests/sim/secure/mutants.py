@@ -10,9 +10,8 @@ from unittest import mock
 
 from broker.ha.core import hello
 from broker.ha.security import HaSecurity
-from broker.metadata import service
+from broker.metadata import broker_users, service
 from broker.metadata.service import Metadata
-from broker.security import users as broker_users
 from keelmq.remoting.codes import RequestCode
 from keelmq.remoting.operation import Caller
 from keelmq.security.core import access, member_proof

@@ -13,8 +13,8 @@ import pytest
 from broker.admin.http_operations import HTTP_OPERATIONS, OF_CLIENTS, OF_MEMBERS, OF_TOOLS
 from broker.admission.send_gate import ROLE
 from broker.app.broker import Broker
+from broker.metadata.broker_users import BrokerUsers, ChangesAtMaster
 from broker.metadata.handlers import MetadataHandlers
-from broker.security.users import BrokerUsers, ChangesAtMaster
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Failed, Ok, OperationTable, Outcome, Role, Unknown, Wire
@@ -32,7 +32,7 @@ from tests.support.store_parts import open_store
 from tests.unit.broker.app.test_broker_app import config
 from tests.unit.broker.app.test_plain_replication import make_group, until
 from tests.unit.broker.clients.test_consumer_calls import Consumer
-from tests.unit.broker.security.test_secure_broker import KEYS, Desk
+from tests.unit.broker.metadata.test_secure_broker import KEYS, Desk
 from tests.unit.keelmq.security.audit.test_audit_programs import lines_of
 
 NEW_TOPIC = EXAMPLES["updateAndCreateTopic"][0]

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from broker.config.client_settings import ClientSettings
-from broker.delay.service import ScheduleMessageService
 from broker.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from broker.message.inner_batch import keys_of
 from broker.message.record import decode, encode, parse_properties
 from broker.pop.consumption import PopConsumption
 from broker.store.queue.batch_queue import BatchQueue
+from broker.timers.schedule_message_service import ScheduleMessageService
 from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullError, PushConsumer
 from keelmq.client.cluster.queue_reader import PullStatus
 from keelmq.client.core.send_result import SendResult

@@ -9,14 +9,14 @@ import pytest
 
 from broker.admission.send_gate import HAND_OVER
 from broker.clients.core.locks import Queue
-from broker.delay import service
-from broker.delay.service import BATCH_MAX, ScheduleMessageService
 from broker.message.delay_levels import SCHEDULE_TOPIC
 from broker.message.record import Record, decode, parse_properties
 from broker.metadata.groups import Group
 from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
 from broker.store.queue.consume_queue import UNIT_BYTES
+from broker.timers import schedule_message_service
+from broker.timers.schedule_message_service import BATCH_MAX, ScheduleMessageService
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from keelmq.remoting.command import decode as decode_frame
@@ -303,7 +303,7 @@ def test_a_round_delivers_a_bounded_number_of_all_levels_and_none_waits_for_anot
     broker: Broker, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new master may find messages of every level due, as many as the old one had no time for."""
-    monkeypatch.setattr(service, "BATCH_MAX", 4)
+    monkeypatch.setattr(schedule_message_service, "BATCH_MAX", 4)
     for level in (1, 2, 3):
         for _ in range(6):
             ok(broker.send(b"%d" % level, i=f"DELAY\x01{level}"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.admission.send_gate import ROLE
+from broker.metadata.broker_users import BrokerUsers, ChangesAtMaster
 from broker.metadata.service import Metadata
-from broker.security.users import BrokerUsers, ChangesAtMaster
 from broker.store.log.mapped_file import StoreError
 from keelmq.remoting.operation import CommandError, Empty, Ok, Outcome, Wire
 from keelmq.remoting.operations.auth import AUTH_DELETE_USER, UserRequest

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from broker.admission.send_gate import PutRefused
-from broker.delay.delivered_copies import SCAN_MAX, first_undelivered
 from broker.message.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from broker.message.record import Record
 from broker.metadata.service import Metadata
@@ -22,6 +21,7 @@ from broker.put.term_service import SafeMarks, TermService
 from broker.store.message_store import MessageStore
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.whole_reading import DamagedRecordError
+from broker.timers.delivered_copies import SCAN_MAX, first_undelivered
 from keelmq.remoting.codes import ResponseCode
 from keelmq.runtime.clock import now_ms, wall_ms
 

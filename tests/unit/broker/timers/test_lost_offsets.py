@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.delay import delivered_copies, service
 from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
+from broker.timers import delivered_copies, schedule_message_service
 from tests.support.handler_parts import Broker
 from tests.unit.broker.handlers.test_unusual_sends import Later, ok, stored
 
@@ -69,7 +69,7 @@ def test_a_message_that_was_sent_twice_hides_none_in_between(
     later: Later, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy of the first one could be that of the second: it was stored after both were due."""
-    monkeypatch.setattr(service, "BATCH_MAX", 1)
+    monkeypatch.setattr(schedule_message_service, "BATCH_MAX", 1)
     send(later, b"A", b"B", b"A", b"C", b"D")
     later.now += 10_000
     later.delivery.round()
@@ -98,7 +98,7 @@ def test_a_round_compares_a_bounded_number_of_messages(
 ) -> None:
     send(later, *(b"%d" % number for number in range(COUNT)))
     later.run(10_000)
-    for module in (delivered_copies, service):
+    for module in (delivered_copies, schedule_message_service):
         monkeypatch.setattr(module, "SCAN_MAX", 2 * delivered_copies.BY_TIME)
     lose_offsets(later, tmp_path / "lost")
     rounds = 1

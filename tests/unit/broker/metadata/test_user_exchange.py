@@ -10,7 +10,7 @@ import pytest
 
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
-from broker.security import user_exchange
+from broker.metadata import user_exchange
 from cli.credentials import read_credentials
 from cli.init_security import Wanted, create
 from keelmq.client.admin import AdminClient
