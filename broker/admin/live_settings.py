@@ -8,13 +8,12 @@ start is refused with that reason, so a broker never accepts a change without ef
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from broker.admission.send_gate import SendGate
 from broker.config.broker_config import BrokerConfig
 from broker.core.durability import guarantees
 from broker.metadata.groups import GroupTable
-from broker.metadata.topics import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TopicTable
+from broker.metadata.topics import AUTO_CREATE_TOPIC, TopicTable
 from keelmq.remoting.config_store import ConfigStore, Given, Settings
 from keelmq.remoting.operation import Call, Empty, OperationTable, Reply
 from keelmq.remoting.operations.broker import GET_BROKER_CONFIG, BrokerConfigResponse
@@ -23,22 +22,6 @@ from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.config import to_properties
 
 logger = logging.getLogger(__name__)
-
-
-class ConfigurableHandlers(Protocol):
-    """The handlers of the data path (app/handlers.py), which keep values of settings."""
-
-    def configure(
-        self,
-        *,
-        message_bytes_max: int,
-        readable: bool,
-        permits_write: bool,
-        accept_from_ms: int,
-        flush_timeout_ms: int,
-        replication_timeout_ms: int,
-    ) -> None:
-        """Replaces the kept values. accept_from_ms: wall time before which sends are refused."""
 
 
 class LiveSettings:
@@ -52,7 +35,6 @@ class LiveSettings:
         topics: TopicTable,
         groups: GroupTable,
         gate: SendGate,
-        handlers: ConfigurableHandlers,
         detected: Callable[[], Mapping[str, str]],
         on_change: Callable[[], None],
     ) -> None:
@@ -61,7 +43,7 @@ class LiveSettings:
         called when the configuration has new values."""
         self._on_change = on_change
         self._config, self._topics, self._groups, self._gate = config, topics, groups, gate
-        self._handlers, self._detected = handlers, detected
+        self._detected = detected
         self._store: ConfigStore[BrokerConfig] = ConfigStore(
             config.model_copy(),
             path=given.path,
@@ -128,14 +110,6 @@ class LiveSettings:
         self._topics.auto_create = now.auto_create_topic_enable
         if self._config.has_ha_port:
             self._gate.min_in_sync = now.min_in_sync_replicas
-        self._handlers.configure(
-            message_bytes_max=now.max_message_size,
-            readable=bool(now.broker_permission & PERM_READ),
-            permits_write=bool(now.broker_permission & PERM_WRITE),
-            accept_from_ms=now.start_accept_send_request_time_stamp,
-            flush_timeout_ms=now.sync_flush_timeout,
-            replication_timeout_ms=now.slave_timeout,
-        )
         self._on_change()
         try:
             self._register_topics(permission_changed=permission != now.broker_permission)

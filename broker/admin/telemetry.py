@@ -9,16 +9,14 @@ The data path reports appends and confirmations to store.confirm_times, and is l
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from broker.config.broker_config import BrokerConfig
-from broker.core.confirm_times import ConfirmTimes
 from broker.core.lag import LagMeter
 from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.known_replicas import KnownReplicas
-from broker.ha.ports import ReplicatedStore
 from broker.ha.service import HaService
+from broker.store.message_store import MessageStore
 from keelmq.remoting.codes import MASTER_ID
 from keelmq.remoting.records import HaSample, RoleChange
 from keelmq.remoting.telemetry import TelemetryWriter
@@ -32,19 +30,13 @@ ALONE = Role(broker_id=MASTER_ID, master_broker_id=MASTER_ID)
 """The role without controller mode."""
 
 
-class MeasuredStore(ReplicatedStore, Protocol):
-    """The part of MessageStore that samples use."""
-
-    confirm_times: ConfirmTimes
-
-
 class BrokerTelemetry:
     """Owned by the event loop's thread. An error of the files does not stop the broker."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: MeasuredStore,
+        store: MessageStore,
         *,
         node: str,
         ha: HaService | None,

@@ -218,7 +218,6 @@ def _bind_admin(
         topics=metadata.topics,
         groups=metadata.groups,
         gate=parts.gate,
-        handlers=handlers,
         detected=parts.detected_settings,
         on_change=parts.settings_changed,
     )

@@ -1,10 +1,12 @@
 """The handlers of the data path (send, pull, send-back, query), and those of 21, 30 and 31."""
 
+from broker.config.broker_config import BrokerConfig
 from broker.handlers.pull import PullHandler
 from broker.handlers.query import QueryHandlers
 from broker.handlers.send import SendHandler
 from broker.handlers.send_back import SendBackHandler
 from broker.metadata.pages import page_of
+from broker.metadata.topics import PERM_READ, PERM_WRITE
 from broker.put.handler_context import HandlerContext
 from broker.put.message_writer import MessageWriter
 from keelmq.remoting.body import body_bytes
@@ -69,21 +71,19 @@ class BrokerHandlers:
         self.send_back = SendBackHandler(context, writer)
         self.query = QueryHandlers(context)
 
-    def configure(
-        self,
-        *,
-        message_bytes_max: int,
-        readable: bool,
-        permits_write: bool,
-        accept_from_ms: int,
-        flush_timeout_ms: int,
-        replication_timeout_ms: int,
-    ) -> None:
-        """Applies settings that were changed while the broker runs."""
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over settings that were changed while the broker runs."""
         context = self._context
-        context.message_bytes_max, context.flush_timeout_ms = message_bytes_max, flush_timeout_ms
-        context.replication_timeout_ms, context.readable = replication_timeout_ms, readable
-        context.gate.configure(permits_write=permits_write, accept_from_ms=accept_from_ms)
+        context.message_bytes_max, context.flush_timeout_ms = (
+            config.max_message_size,
+            config.sync_flush_timeout,
+        )
+        context.replication_timeout_ms = config.slave_timeout
+        context.readable = bool(config.broker_permission & PERM_READ)
+        context.gate.configure(
+            permits_write=bool(config.broker_permission & PERM_WRITE),
+            accept_from_ms=config.start_accept_send_request_time_stamp,
+        )
         self.send.configure()
         self.pull.configure()
 

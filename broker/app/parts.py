@@ -359,6 +359,7 @@ class BrokerParts:
         read the configuration each time need nothing. Messages are held back before HA confirms by the new
         rules, and the disk is asked last."""
         config, routes = self.config, self._routes
+        self.handlers.configure(config)
         self.commit.is_on = config.sync_flush
         self.gate.wait = config.waits_for_replicas or config.sync_flush
         self.pending.configure(

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_gate import ROLE, SendGate
 from broker.config.broker_config import BrokerConfig
-from broker.controller_mode.ha_security import ha_security
-from broker.controller_mode.replication_settings import ha_settings
+from broker.controller_mode.replication_settings import ha_security, ha_settings
 from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.core.readiness import RoleName
 from broker.ha.security import HaSecurity

@@ -9,10 +9,10 @@ the new master, and answers pulls from its own copy of the log.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from broker.admission.send_forwarder import SendForwarder
 from broker.clients.core.registry import ClientRegistry
+from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.hand_over import HandOver, HandOverError
 from broker.core.planned_stop import Observed, PlannedStopRule
 from broker.core.role import Role
@@ -28,22 +28,6 @@ LOOK_AT_CLIENTS_MS = 500
 """Pause while clients with an old route are connected: there may be many to look at."""
 
 
-class StopSettings(Protocol):
-    """The keys of these names (broker/config/broker_config.py); they can change while the broker runs."""
-
-    @property
-    def shutdown_hand_over_timeout(self) -> int:
-        """How long the stop waits for another master, in ms."""
-
-    @property
-    def shutdown_forward_timeout(self) -> int:
-        """How long late sends are forwarded after the hand-over, in ms."""
-
-    @property
-    def forward_late_sends(self) -> bool:
-        """Whether sends of clients with an old route are forwarded to the new master."""
-
-
 class PlannedStop:
     """The planned stop of one broker in controller mode."""
 
@@ -56,13 +40,13 @@ class PlannedStop:
         role: Callable[[], Role],
         is_linked: Callable[[], bool],
         announce: Callable[[], None],
-        settings: StopSettings,
+        config: BrokerConfig,
     ) -> None:
         """is_linked: returns whether the replication link to another master is up. announce: registers with
         the name servers again, in the background."""
         self._hand_over, self._forwarder, self._registry = hand_over, forwarder, registry
         self._role, self._is_linked = role, is_linked
-        self._announce, self._settings = announce, settings
+        self._announce, self._config = announce, config
         self._demoted_ms: int | None = None
         self._was_alias = False
         self.is_running = False
@@ -75,12 +59,12 @@ class PlannedStop:
     @property
     def _hand_over_ms(self) -> int:
         """shutdownHandOverTimeout in ms; 0: no hand-over, and no wait for clients."""
-        return self._settings.shutdown_hand_over_timeout
+        return self._config.shutdown_hand_over_timeout
 
     @property
     def _forward_ms(self) -> int:
         """shutdownForwardTimeout in ms; 0: the stop does not wait for clients with an old route."""
-        return self._settings.shutdown_forward_timeout if self._settings.forward_late_sends else 0
+        return self._config.shutdown_forward_timeout if self._config.forward_late_sends else 0
 
     async def run(self) -> None:
         """Hands over if this broker is master. Returns when the broker may stop: at once if it was never

@@ -1,7 +1,12 @@
-"""The settings of replication, taken from the broker's configuration: at the start, and after each change."""
+"""Settings and security of replication, taken from the broker's configuration."""
 
 from broker.config.broker_config import BrokerConfig
 from broker.ha.ports import HaSettings
+from broker.ha.security import HaSecurity
+from keelmq.remoting.operation import Audit
+from keelmq.runtime.config import ConfigError
+from keelmq.runtime.tls.contexts import ClientTls, ServerTls
+from keelmq.runtime.tls.settings import client_tls, server_tls
 
 
 def awaited_copies(config: BrokerConfig) -> int:
@@ -10,7 +15,7 @@ def awaited_copies(config: BrokerConfig) -> int:
 
 
 def ha_settings(config: BrokerConfig) -> HaSettings:
-    """Returns the settings of the HA service."""
+    """Returns the settings of the HA service: at the start, and after each change."""
     return HaSettings(
         batch_bytes=config.ha_transfer_batch_size,
         send_heartbeat_interval_ms=config.ha_send_heartbeat_interval,
@@ -28,3 +33,41 @@ def ha_settings(config: BrokerConfig) -> HaSettings:
         sync_flush=config.sync_flush,
         has_lease=config.isolation_lease_enable,
     )
+
+
+def ha_security(config: BrokerConfig, audit: Audit | None = None) -> HaSecurity:
+    """Returns who may replicate, and the TLS of HA links. audit: records who is refused. Raises ConfigError:
+    settings or files that cannot work."""
+    credentials, has_tls = config.member_credentials, config.ha_tls_mode != "disabled"
+    can_prove = credentials is not None or (has_tls and bool(config.member_certificates))
+    required, plain_master = config.ha_authentication_required, config.ha_plain_master
+    if required and not can_prove:
+        raise ConfigError(
+            "haAuthenticationRequired=true needs innerClientAuthenticationCredentials, or "
+            "memberCertificateNames and haTlsMode: no slave could prove its membership"
+        )
+    return HaSecurity(
+        cluster=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        credentials=credentials,
+        required=can_prove if required is None else required,
+        plain_slaves=config.plain_slaves,
+        plain_master=credentials is None if plain_master is None else plain_master,
+        certificate_names=config.member_certificates,
+        tls=_server_tls(config),
+        client_tls=_client_tls(config),
+        audit=audit,
+    )
+
+
+def _server_tls(config: BrokerConfig) -> ServerTls | None:
+    """Of the HA port, whose mode differs from that of the other ports."""
+    if config.ha_tls_mode == "disabled":
+        return None
+    return server_tls(
+        config.model_copy(update={"tls_server_mode": config.ha_tls_mode, "http_tls_mode": "disabled"})
+    )
+
+
+def _client_tls(config: BrokerConfig) -> ClientTls | None:
+    return client_tls(config.model_copy(update={"tls_enable": config.ha_tls_enable}))

@@ -20,14 +20,13 @@ from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controlled_parts import ControlledParts
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
 from broker.controller_mode.ha_requests import HaRequests
-from broker.controller_mode.ha_security import ha_security
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
 from broker.controller_mode.hand_over_watch import HEAL_MS, ROOM_MS, HandOverWatch
 from broker.controller_mode.isolation_lease import IsolationLease
 from broker.controller_mode.peer_connections import PeerConnections
 from broker.controller_mode.planned_stop import PlannedStop
 from broker.controller_mode.replicas_manager import ReplicasManager
-from broker.controller_mode.replication_settings import awaited_copies, ha_settings
+from broker.controller_mode.replication_settings import awaited_copies, ha_security, ha_settings
 from broker.controller_mode.role_change_effects import BrokerHaEvents, BrokerRoleChangeEffects
 from broker.controller_mode.role_change_notifications import RoleChangeNotifications, RoleHints
 from broker.controller_mode.slave_sync import SlaveSync
@@ -222,7 +221,7 @@ class ControllerMode:
             role=lambda: self.role,
             is_linked=lambda: self.ha.client is not None and self.ha.client.connected,
             announce=parts.announce,
-            settings=config,
+            config=config,
         )
 
     # -- start and stop ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from broker.ha.core.master_link import Send
-from broker.ha.ports import ReplicatedLog
+from broker.store.log.commit_log import CommitLog
 from broker.store.log_check import Piece, check_file
 from keelmq.runtime.log_context import ContextThreadPool
 
@@ -32,7 +32,7 @@ log, not copies of them, and after the mastership these pages may be overwritten
 class SendfileBatch:
     """Packets to be sent from the log's files to one socket."""
 
-    def __init__(self, log: ReplicatedLog, fd: int, packets: Sequence[Send]) -> None:
+    def __init__(self, log: CommitLog, fd: int, packets: Sequence[Send]) -> None:
         """`fd`: of the connection. Opens the files now: their bytes may be deleted from the log while they
         are sent."""
         self.aborted = False
@@ -47,7 +47,7 @@ class SendfileBatch:
             self.close()
             raise
 
-    def _place(self, log: ReplicatedLog, offset: int) -> tuple[int, int]:
+    def _place(self, log: CommitLog, offset: int) -> tuple[int, int]:
         number, at = divmod(offset, log.file_bytes)
         if number not in self._files:
             self._files[number] = log.open_file(offset)
@@ -106,7 +106,7 @@ class SendfileBatch:
 class CheckBatch:
     """Some MiB of one file of the log whose records are checked before a SendfileBatch sends them."""
 
-    def __init__(self, log: ReplicatedLog, start: int) -> None:
+    def __init__(self, log: CommitLog, start: int) -> None:
         """start: a record boundary. Opens the file now: it may be deleted from the log meanwhile."""
         self.aborted = False
         self.pieces: list[Piece] = []

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from broker.ha.ports import ReplicatedStore
+from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_us
 
 SLICE_US: Final = 2_000
@@ -34,7 +34,7 @@ class Dispatcher:
     """Owned by the event loop's thread. Dispatches nothing before start() and nothing after stop()."""
 
     def __init__(
-        self, store: ReplicatedStore, on_turn: Callable[[], None], *, is_far_behind: Callable[[], bool]
+        self, store: MessageStore, on_turn: Callable[[], None], *, is_far_behind: Callable[[], bool]
     ) -> None:
         """on_turn: called after each turn. is_far_behind: whether this is a replica that is."""
         self._store, self._on_turn, self._is_far_behind = store, on_turn, is_far_behind

@@ -6,14 +6,14 @@ the loop. The store takes no bytes in between. plan_cut() looks for the queues t
 
 import asyncio
 
-from broker.ha.ports import ReplicatedStore
+from broker.store.message_store import MessageStore
 from keelmq.runtime.slices import in_slices
 
 SCAN_RECORDS = 2_048
 """Records that are scanned in one turn of the event loop: some milliseconds, interpreted."""
 
 
-async def scan_to_end(store: ReplicatedStore) -> None:
+async def scan_to_end(store: MessageStore) -> None:
     """Reads what arrived after the last scan of the dispatcher."""
     is_behind = True
     while is_behind:
@@ -21,7 +21,7 @@ async def scan_to_end(store: ReplicatedStore) -> None:
         await asyncio.sleep(0)
 
 
-async def truncate_partial_record(store: ReplicatedStore) -> int:
+async def truncate_partial_record(store: MessageStore) -> int:
     """Removes a partial record at the end, and finishes a truncation that was interrupted. Returns the log's
     end; then every record of the log is whole, and the next offset of every queue is known.
 
@@ -44,7 +44,7 @@ async def truncate_partial_record(store: ReplicatedStore) -> int:
             store.begin_cut(end, plan)
 
 
-async def cut_at(store: ReplicatedStore, offset: int) -> None:
+async def cut_at(store: MessageStore, offset: int) -> None:
     """Cuts the log at a record boundary; durable when it returns. Raises OSError."""
     if offset < store.commit_log.max_offset:
         store.begin_cut(offset, await in_slices(store.plan_cut(offset)))

@@ -22,8 +22,10 @@ from broker.ha.catch_up import CatchUpThreads, CheckBatch, SendfileBatch
 from broker.ha.core.hello import DEADLINE_MS, Admitted, HelloRefused, MasterHello
 from broker.ha.core.master_link import NEVER, SENDFILE_BYTES, Close, LinkSettings, MasterLink, MasterLog
 from broker.ha.held_connections import PRODUCERS_FIRST_MS, HeldConnections
-from broker.ha.ports import Clock, ReplicatedLog, SendCheck
+from broker.ha.ports import Clock
 from broker.ha.security import HaSecurity
+from broker.store.log.commit_log import CommitLog
+from broker.store.log_check import LogCheck
 from keelmq.remoting.write_buffers import WriteBuffers
 from keelmq.runtime.rate_limited_log import RateLimitedLogger
 from keelmq.runtime.stop_steps import StopSteps
@@ -247,9 +249,9 @@ class MasterServer:
 
     def __init__(
         self,
-        log: ReplicatedLog,
+        log: CommitLog,
         *,
-        check: SendCheck,
+        check: LogCheck,
         settings: LinkSettings,
         clock: Clock,
         on_ack: Callable[[MasterLink], None],
@@ -384,8 +386,8 @@ class MasterServer:
         """Closes the connection of a peer that has not proved its membership."""
         self._refused[refused.kind] += 1
         self._tell(self._refused_log, protocol.address, str(refused))
-        if self.security.tell_refused is not None:
-            self.security.tell_refused(
+        if self.security.audit is not None:
+            self.security.audit.refused(
                 "HA_LINK", address=protocol.address, is_tls=protocol.is_tls, remark=str(refused)
             )
         if protocol.link is not None:

@@ -15,7 +15,8 @@ from broker.core.confirm_offset import confirm_offset, replicated_offset
 from broker.core.sync_state_set import JOIN_PAUSE_FIRST_MS, SyncStateSet, SyncStateSetManager
 from broker.ha.core.master_link import MasterLink
 from broker.ha.master_server import MasterServer
-from broker.ha.ports import Clock, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.ports import Clock, HaEvents, HaSettings
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operations.controller import SyncStateSet as SyncStateSetBody
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tasks import wait_for_event
@@ -37,7 +38,7 @@ class Mastership:
 
     def __init__(
         self,
-        store: ReplicatedStore,
+        store: MessageStore,
         server: MasterServer,
         events: HaEvents,
         settings: HaSettings,

@@ -6,14 +6,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.core.report_lease import REPORT_MS
 from broker.ha.core.epochs import Epochs
-from broker.store.cut_store import CutPlan
-from broker.store.damage import DamagedRanges
-from broker.store.log.sync_fault import SyncFault
-from broker.store.log_check import Piece
+from broker.ha.core.master_link import LinkSettings
+from broker.ha.core.slave_link import SlaveSettings
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
-from keelmq.runtime.slices import Slices
 
 BATCH_BYTES_MAX = 1 << 20
 """Larger packets delay the producers that share the event loop, and gain nothing."""
@@ -43,6 +41,31 @@ class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
             raise ValueError(f"haTransferBatchSize must be 1..{BATCH_BYTES_MAX}, not {self.batch_bytes}")
 
+    @property
+    def master_link(self) -> LinkSettings:
+        """Of a master's links."""
+        return LinkSettings(
+            batch_bytes=self.batch_bytes,
+            send_heartbeat_interval_ms=self.send_heartbeat_interval_ms,
+            housekeeping_interval_ms=self.housekeeping_interval_ms,
+            bytes_per_second=self.bytes_per_second,
+            far_bytes_per_second=self.far_bytes_per_second,
+            is_watched=self.all_ack,
+        )
+
+    def slave_link(self, *, file_bytes: int) -> SlaveSettings:
+        """Returns the settings of a slave's link. file_bytes: mappedFileSizeCommitLog."""
+        return SlaveSettings(
+            file_bytes=file_bytes,
+            send_heartbeat_interval_ms=min(self.send_heartbeat_interval_ms, REPORT_MS),
+            silent_interval_ms=self.housekeeping_interval_ms // 2,
+            housekeeping_interval_ms=self.housekeeping_interval_ms,
+            sync_from_last_file=self.sync_from_last_file,
+            async_learner=self.async_learner,
+            sync_flush=self.sync_flush,
+            pulls_metadata=True,
+        )
+
 
 class MasterHaAddress(NamedTuple):
     """`ha_address`: the master's "host:port" for replication. `file_bytes`: the size of its CommitLog files;
@@ -64,45 +87,6 @@ class EpochPassed(LocalProtocolError):
         self.known_epoch = known_epoch
 
 
-class ReplicatedLog(Protocol):
-    """The part of store.CommitLog that replication uses."""
-
-    file_bytes: int
-    min_offset: int
-    max_offset: int
-    sync_fault: SyncFault
-
-    @property
-    def flushed_offset(self) -> int:
-        """The log is on disk up to this offset."""
-        ...
-
-    def view(self, offset: int, limit: int, *, end: int | None = None) -> memoryview:
-        """Returns up to `limit` bytes at `offset` of one file, below `end` or the log's end."""
-        ...
-
-    def open_file(self, offset: int) -> int:
-        """Returns a new descriptor of the file that holds `offset`; the caller closes it."""
-        ...
-
-    def is_record_start(self, offset: int) -> bool:
-        """Returns whether a record starts at `offset`, or the log ends there."""
-        ...
-
-    def receive_view(self) -> memoryview:
-        """Returns the writable memory behind the log's end. Raises OSError if there is no room, or a sync
-        failed."""
-        ...
-
-    def received(self, count: int) -> None:
-        """Appends the `count` bytes that were written into receive_view()."""
-        ...
-
-    def sync(self) -> object:
-        """Syncs the log to disk. Raises SyncError."""
-        ...
-
-
 class FoundEpochs(msgspec.Struct, frozen=True):
     """The epochs of a log whose epoch file is damaged or lost. end: the log is to be cut there."""
 
@@ -112,120 +96,6 @@ class FoundEpochs(msgspec.Struct, frozen=True):
 
 FindEpochs = Callable[[int], Awaitable["FoundEpochs | str"]]
 """Finds the epochs of the log by its master, of this masterEpoch. A text: why they are not known yet."""
-
-
-class SendCheck(Protocol):
-    """The part of store.LogCheck that replication uses: no damage is sent to a replica."""
-
-    is_all_whole: bool
-
-    def known_end(self, offset: int) -> int:
-        """Returns how far the log is known to be whole from `offset` on, and may be sent."""
-        ...
-
-    def needs_check(self, offset: int) -> bool:
-        """Returns whether check_some() or a check in a thread may find that more can be sent."""
-        ...
-
-    def check_some(self, offset: int) -> None:
-        """Checks less than a millisecond's work of records from `offset` on."""
-        ...
-
-    def found(self, piece: Piece) -> None:
-        """Takes the result of a check in a thread."""
-        ...
-
-
-class ReplicatedStore(Protocol):
-    """The part of store.MessageStore that replication uses."""
-
-    confirm_offset: int
-
-    @property
-    def log_check(self) -> SendCheck:
-        """What may be sent to a replica."""
-        ...
-
-    @property
-    def damage(self) -> DamagedRanges:
-        """What is damaged of the log."""
-        ...
-
-    @property
-    def commit_log(self) -> ReplicatedLog:
-        """The log."""
-        ...
-
-    @property
-    def dispatch_behind(self) -> bool:
-        """Whether confirmed records are not dispatched to queues and index yet."""
-        ...
-
-    @property
-    def dispatch_backlog(self) -> int:
-        """Confirmed bytes that are not dispatched yet."""
-        ...
-
-    def set_confirm_offset(self, offset: int) -> None:
-        """Moves confirmOffset to `offset`; records that end at or below it may be read."""
-        ...
-
-    def dispatch(self, records_max: int) -> bool:
-        """Dispatches up to `records_max` records. Returns True if there are more."""
-        ...
-
-    is_cutting: bool
-
-    def plan_cut(self, offset: int) -> Slices[CutPlan]:
-        """Prepares begin_cut() in slices. Changes nothing."""
-        ...
-
-    def begin_cut(self, offset: int, plan: CutPlan | None = None) -> None:
-        """Truncates the log at `offset` in memory, and takes no bytes until end_cut()."""
-        ...
-
-    def begin_reset(self, offset: int) -> None:
-        """Empties the log, which then begins at `offset`; continues like begin_cut()."""
-        ...
-
-    def write_cut(self) -> None:
-        """Writes the truncation to disk, in any thread. Raises OSError."""
-        ...
-
-    def end_cut(self) -> None:
-        """Ends the truncation after write_cut() has succeeded."""
-        ...
-
-    @property
-    def scanned_offset(self) -> int:
-        """End of the last whole record that is known."""
-        ...
-
-    def tail_fault(self) -> str:
-        """Returns why the log must not be cut at scanned_offset; "": nothing confirmed would be lost."""
-        ...
-
-    def name_tail_damage(self) -> bool:
-        """Adds what tail_fault() tells to `damage`. Returns whether it tells any."""
-        ...
-
-    @property
-    def scan_behind(self) -> bool:
-        """Whether bytes were received that scan() has not read."""
-        ...
-
-    def scan(self, records_max: int) -> bool:
-        """Reads up to `records_max` received records for what a promotion needs. Returns True if there are
-        more."""
-        ...
-
-    def become_master(self) -> None:
-        """Accepts messages from producers from now on."""
-        ...
-
-    def become_slave(self) -> None:
-        """Accepts only bytes from a master from now on."""
-        ...
 
 
 class HaEvents(Protocol):

@@ -8,9 +8,9 @@ from typing import Protocol
 from broker.ha.core.master_link import MasterLink
 from broker.ha.core.progress import ReplicationProgress
 from broker.ha.mastership import Mastership
-from broker.ha.ports import ReplicatedStore
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operations.broker import HaClientRuntimeInfo, HaConnectionRuntimeInfo, HaRuntimeInfo
 from keelmq.runtime.clock import wall_ms
 
@@ -19,7 +19,7 @@ class Replication(Protocol):
     """What HaService and PlainHaService have in common for reports."""
 
     @property
-    def store(self) -> ReplicatedStore:
+    def store(self) -> MessageStore:
         """The store of this broker."""
         ...
 

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 import msgspec
 
 from broker.ha.core.hello import NONCE_BYTES, Group, MasterHello, SlaveHello
+from keelmq.remoting.operation import Audit
 from keelmq.runtime.tls.contexts import ClientTls, ServerTls
 from keelmq.security.core.address_patterns import AddressPattern
 from keelmq.security.signer import Credentials
@@ -16,12 +17,6 @@ class Transport(Protocol):
     """The part of asyncio's transports that is needed here."""
 
     def get_extra_info(self, name: str) -> object: ...
-
-
-class TellRefused(Protocol):
-    """Audit.refused()."""
-
-    def __call__(self, what: str, *, address: str, is_tls: bool, remark: str) -> None: ...
 
 
 class HaSecurity(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +32,8 @@ class HaSecurity(msgspec.Struct, frozen=True, kw_only=True):
     certificate_names: frozenset[str] = frozenset()  # memberCertificateNames
     tls: ServerTls | None = None  # haTlsMode; None: disabled
     client_tls: ClientTls | None = None  # haTlsEnable; None: disabled
-    tell_refused: TellRefused | None = None
-    """Told about each peer that has not proved its membership."""
+    audit: Audit | None = None
+    """Records each peer that has not proved its membership."""
 
     @property
     def group(self) -> Group | None:

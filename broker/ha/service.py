@@ -19,7 +19,6 @@ from broker.ha.core.master_link import MasterLink
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import STOPPED, SlaveSettings
 from broker.ha.dispatcher import Dispatcher
-from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
 from broker.ha.log_truncation import cut_at, scan_to_end, truncate_partial_record
 from broker.ha.master_server import MasterServer
@@ -31,12 +30,12 @@ from broker.ha.ports import (
     FoundEpochs,
     HaEvents,
     HaSettings,
-    ReplicatedStore,
 )
 from broker.ha.producer_load import ProducerLoad
 from broker.ha.security import HaSecurity
 from broker.ha.slave_client import MasterCheck, SlaveClient
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import LocalProtocolError
 from keelmq.remoting.operations.controller import SyncStateSet
 from keelmq.runtime.clock import now_ms
@@ -55,7 +54,7 @@ class HaService:
 
     def __init__(
         self,
-        store: ReplicatedStore,
+        store: MessageStore,
         *,
         epoch_path: Path,
         host: str,
@@ -96,7 +95,7 @@ class HaService:
         self._server = MasterServer(
             store.commit_log,
             check=store.log_check,
-            settings=master_link_settings(settings),
+            settings=settings.master_link,
             clock=clock,
             on_ack=self._acked,
             on_links_changed=self._links_changed,
@@ -139,14 +138,14 @@ class HaService:
     def configure(self, settings: HaSettings) -> None:
         """Takes changed settings over, whatever the role is. haCatchUpThreads and haStayAwake stay."""
         self._settings = settings
-        self._server.configure(master_link_settings(settings))
+        self._server.configure(settings.master_link)
         if self.mastership is not None:
             self.mastership.configure(settings)
         if self.client is not None:
             self.client.configure(self._slave_settings())
 
     def _slave_settings(self) -> SlaveSettings:
-        return slave_link_settings(self._settings, file_bytes=self.store.commit_log.file_bytes)
+        return self._settings.slave_link(file_bytes=self.store.commit_log.file_bytes)
 
     async def _tick_forever(self) -> None:
         while True:

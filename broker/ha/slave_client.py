@@ -10,10 +10,11 @@ from broker.core.report_lease import PROMISE_MS, ReportPromise
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import Close, SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
-from broker.ha.ports import Clock, ReplicatedStore
+from broker.ha.ports import Clock
 from broker.ha.security import HaSecurity, slave_hello
 from broker.ha.slave_protocol import HelloFactory, SlaveOwner, SlaveProtocol
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.remoting.operations.health import CANNOT_WRITE
 from keelmq.runtime.backoff import Backoff
 from keelmq.runtime.tls.contexts import ClientTls
@@ -39,7 +40,7 @@ class SlaveClient:
 
     def __init__(
         self,
-        store: ReplicatedStore,
+        store: MessageStore,
         owner: SlaveOwner,
         *,
         broker_id: int,

@@ -25,8 +25,9 @@ from broker.ha.core.slave_link import (
 )
 from broker.ha.dispatcher import BACKLOG_BYTES_MAX, COPYING_BACKLOG_BYTES_MAX, FAR_BYTES
 from broker.ha.log_epochs import LogEpochs
-from broker.ha.ports import Clock, ReplicatedStore
+from broker.ha.ports import Clock
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.runtime.log_context import in_context
 from keelmq.runtime.slices import in_slices
 
@@ -73,7 +74,7 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def __init__(
         self,
         link: SlaveLink,
-        store: ReplicatedStore,
+        store: MessageStore,
         owner: SlaveOwner,
         clock: Clock,
         commit: GroupCommit | None,

@@ -18,16 +18,16 @@ from broker.ha.busy_poller import BusyPoller
 from broker.ha.core.master_link import LinkSettings, MasterLink, MasterLog
 from broker.ha.core.slave_link import SlaveSettings
 from broker.ha.dispatcher import Dispatcher
-from broker.ha.link_settings import master_link_settings, slave_link_settings
 from broker.ha.log_epochs import LogEpochs
 from broker.ha.master_server import MasterServer
-from broker.ha.ports import Clock, HaSettings, ReplicatedStore
+from broker.ha.ports import Clock, HaSettings
 from broker.ha.producer_load import ProducerLoad
 from broker.ha.security import HaSecurity
 from broker.plain_ha.core.copies import CopyRules, CountedLinks
 from broker.plain_ha.core.master_link import WHOLE_LOG, PlainMasterLink
 from broker.plain_ha.slave_client import LogCheck, PlainSlaveClient
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms
 from keelmq.runtime.stop_steps import StopSteps
 from keelmq.runtime.tasks import TaskSet
@@ -41,7 +41,7 @@ class PlainHaService:
 
     def __init__(
         self,
-        store: ReplicatedStore,
+        store: MessageStore,
         *,
         is_slave: bool,
         host: str,
@@ -67,7 +67,7 @@ class PlainHaService:
         self._server = MasterServer(
             store.commit_log,
             check=store.log_check,
-            settings=master_link_settings(settings),
+            settings=settings.master_link,
             clock=clock,
             on_ack=lambda link: self._advance(),
             on_links_changed=self._links_changed,
@@ -133,7 +133,7 @@ class PlainHaService:
     def configure(self, settings: HaSettings, rules: CopyRules) -> None:
         """Takes changed settings over. haCatchUpThreads and haStayAwake stay."""
         self._settings, self.rules = settings, rules
-        self._server.configure(master_link_settings(settings))
+        self._server.configure(settings.master_link)
         if self.client is not None:
             self.client.configure(self._slave_settings())
         if rules.waits:
@@ -141,7 +141,7 @@ class PlainHaService:
         self._advance()
 
     def _slave_settings(self) -> SlaveSettings:
-        made = slave_link_settings(self._settings, file_bytes=self.store.commit_log.file_bytes)
+        made = self._settings.slave_link(file_bytes=self.store.commit_log.file_bytes)
         return replace(made, sync_from_last_file=True, async_learner=False)
 
     # -- a master ----------------------------------------------------------------------------------------

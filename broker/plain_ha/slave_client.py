@@ -6,12 +6,13 @@ import msgspec
 
 from broker.ha.core.slave_link import SlaveLink, SlaveSettings
 from broker.ha.log_truncation import truncate_partial_record
-from broker.ha.ports import Clock, ReplicatedStore
+from broker.ha.ports import Clock
 from broker.ha.security import HaSecurity
 from broker.ha.slave_client import SlaveClient
 from broker.ha.slave_protocol import SlaveOwner
 from broker.plain_ha.core.slave_link import PlainSlaveLink
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ class PlainSlaveClient(SlaveClient):
 
     def __init__(
         self,
-        store: ReplicatedStore,
+        store: MessageStore,
         owner: SlaveOwner,
         *,
         broker_id: int,

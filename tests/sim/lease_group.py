@@ -21,7 +21,6 @@ from broker.core.lease import Lease, ReplicaLeases
 from broker.core.report_lease import ReportPromise, report_lease_ms
 from broker.core.role import RoleUpdate
 from broker.ha.core import master_link, slave_link
-from broker.ha.link_settings import master_link_settings, slave_link_settings
 from keelmq.remoting.codes import ResponseCode
 from namesrv.core.liveness import BrokerKey
 from namesrv.plugins.controller.core.elect import LiveInfo
@@ -320,7 +319,7 @@ class LeasedBroker(SimBroker):
             self.world.connected(self.name, master.name) and self.world.connected(master.name, self.name)
         ):
             return
-        settings = slave_link_settings(ha_settings(self.config), file_bytes=FILE_BYTES)
+        settings = ha_settings(self.config).slave_link(file_bytes=FILE_BYTES)
         if not self.rules.first:
             settings = slave_settings(FILE_BYTES)
         link = slave_link.SlaveLink(
@@ -350,7 +349,7 @@ class LeasedBroker(SimBroker):
 
     def accept(self, end: End, wire: Any) -> None:
         link = master_link.MasterLink(
-            self.log_view, master_link_settings(ha_settings(self.config)), now_ms=self.world.now_ms
+            self.log_view, ha_settings(self.config).master_link, now_ms=self.world.now_ms
         )
         side = MasterSide(link, end, wire)
         self.sides.append(side)

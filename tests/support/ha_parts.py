@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import SlaveSettings
-from broker.ha.ports import FindEpochs, FoundEpochs, HaEvents, HaSettings, ReplicatedStore
+from broker.ha.ports import FindEpochs, FoundEpochs, HaEvents, HaSettings
 from broker.ha.security import HaSecurity
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
 from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
 from keelmq.runtime.clock import now_ms
 
 _HA = HaSettings(
@@ -80,7 +81,7 @@ async def any_master() -> str | None:
 
 
 def ha_service(
-    store: ReplicatedStore,
+    store: MessageStore,
     *,
     epoch_path: Path,
     settings: HaSettings,

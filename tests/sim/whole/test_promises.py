@@ -17,7 +17,6 @@ from broker.core.sync_state_set import SyncStateSetManager
 from broker.ha.core.epochs import Epochs
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.dispatcher import Dispatcher
-from broker.ha.link_settings import master_link_settings
 from broker.ha.ports import HaSettings
 from broker.ha.service import HaService
 from broker.metadata.service import Metadata
@@ -245,7 +244,7 @@ def every_master_says_that_it_waits_for_all() -> Iterator[None]:
         return BrokerHeartbeatRequest(**{**fields, "all_ack_in_sync_state_set": True})
 
     def settings(config: HaSettings) -> LinkSettings:
-        return replace(master_link_settings(config), is_watched=True)
+        return replace(config.master_link, is_watched=True)
 
     with (
         mock.patch("broker.controller_mode.service.BrokerHeartbeatRequest", heartbeat),

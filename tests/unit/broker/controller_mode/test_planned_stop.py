@@ -43,7 +43,7 @@ class Scene:
             role=lambda: self.role,
             is_linked=lambda: self.linked,
             announce=self.announce,
-            settings=cast(Any, self.settings),
+            config=cast(Any, self.settings),
         )
 
     def announce(self) -> None:

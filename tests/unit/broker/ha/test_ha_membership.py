@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ async def test_a_stranger_gets_nothing(
         assert what == "HA_LINK"
         told.append((address.rpartition(":")[0], is_tls, remark))
 
-    async with members(tmp_path, replace(MEMBER, tell_refused=tell)) as (master,):
+    async with members(tmp_path, replace(MEMBER, audit=SimpleNamespace(refused=tell))) as (master,):
         master.put(b"private", 10)
         caplog.set_level(logging.WARNING)
         strangers = [await Stranger.at(master, data) for _ in range(5)]

@@ -11,7 +11,7 @@ import uvloop
 from msgspec.structs import replace
 
 from broker.config.broker_config import BrokerConfig
-from broker.controller_mode.ha_security import ha_security
+from broker.controller_mode.replication_settings import ha_security
 from broker.ha import master_server
 from broker.ha.catch_up import SendfileBatch
 from broker.ha.core import hello, master_link
