@@ -78,7 +78,6 @@ class PlainReplication:
             parts.metadata,
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
-            refresh_ha_address=_nothing_to_refresh,
         )
         self.ha = PlainHaService(
             parts.store,
@@ -259,10 +258,6 @@ class PlainReplication:
             "brokerRole": self._config.broker_role,
             "haStatus": msgspec.json.encode(status_of(self.ha)).decode(),
         }
-
-
-async def _nothing_to_refresh() -> None:
-    """Name servers say where the HA port is."""
 
 
 def _security(config: BrokerConfig, audit: Audit | None) -> HaSecurity:

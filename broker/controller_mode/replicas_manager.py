@@ -19,13 +19,7 @@ from collections.abc import Callable
 from broker.controller_mode.broker_id_registration import Identity, role_update_of
 from broker.controller_mode.controller_client import ControllerClient
 from broker.controller_mode.election_requests import ElectionRequests
-from broker.controller_mode.role_change import (
-    HaRoles,
-    RoleChange,
-    RoleChangeEffects,
-    failure_text,
-    sync_state_set_of,
-)
+from broker.controller_mode.role_change import RoleChange, failure_text, sync_state_set_of
 from broker.core.role import (
     AdoptSyncStateSet,
     AskForElection,
@@ -59,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 PROMOTIONS_MAX = 3
 """Failures of one promotion until the mastership is given back."""
+HA_ADDRESS_PERIOD_MS = 3_000
+"""Between two looks at where the HA port of the master is."""
 FENCED = (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ResponseCode.CONTROLLER_INVALID_MASTER)
 
 
@@ -69,8 +65,7 @@ class ReplicasManager:
         self,
         identity: Identity,
         controller: ControllerClient,
-        ha: HaRoles,
-        effects: RoleChangeEffects,
+        role_change: RoleChange,
         *,
         cluster_name: str,
         broker_name: str,
@@ -85,8 +80,7 @@ class ReplicasManager:
         active controller, asked at that time, says that this broker is master. on_sync_state_set: told the
         SyncStateSet of every role update. unfit_because: why this broker must not be master; empty: it may.
         on_refused: `refused_epoch` has grown."""
-        self._identity, self._controller, self._ha, self._effects = identity, controller, ha, effects
-        self._role_change = RoleChange(ha, effects)
+        self._identity, self._controller, self._role_change = identity, controller, role_change
         self._cluster_name, self._broker_name = cluster_name, broker_name
         self.poll_period_ms = poll_period_ms
         self._role = self._acting = Role(broker_id=0)  # _acting: already the one that a change leads to
@@ -116,8 +110,9 @@ class ReplicasManager:
         return self._role
 
     def start(self, tasks: TaskSet) -> None:
-        """Starts the background task, which starts two more when the broker is registered."""
+        """Starts the background tasks; two more start when the broker is registered."""
         tasks.start("replicas manager", lambda: self._run(tasks))
+        tasks.start("HA address of the master", self._refresh_ha_address_forever)
 
     def offer(self, role_update: RoleUpdate) -> None:
         """Keeps a role update for the background task. Of several that wait, the newest one counts."""
@@ -172,13 +167,12 @@ class ReplicasManager:
         """Ends the role. From now on the broker is as one that has just been started."""
         self.fault = f"{self._lost_because}: this process serves nothing"
         logger.critical("%s", self.fault)
-        self._effects.fence(self.fault)
+        self._role_change.fence(self.fault)
         if self._role.is_master:
-            self._effects.send_clients_away()
+            self._role_change.send_clients_away()
         async with self._changing:
-            await self._ha.leave_role(self.fault)
+            await self._role_change.leave_role(self.fault)
             self._role = self._acting = Role(broker_id=self._role.broker_id, address=self._role.address)
-            await self._effects.serve_as(self._role)
         self._elections.have()
         self._identity.lose()
         self._lost_because = ""
@@ -253,11 +247,11 @@ class ReplicasManager:
                 async with self._changing:
                     await self._change_to_slave(role_update)
             case AdoptSyncStateSet():
-                self._ha.adopt_sync_state_set(sync_state_set_of(role_update))
+                self._role_change.ha.adopt_sync_state_set(sync_state_set_of(role_update))
                 self._role = self._acting = finished(self._role, role_update)
             case AskForElection():
                 if role_update.master_epoch > self._role.epoch and self._role.is_master:
-                    self._effects.fence("the controllers have ended this broker's term as master")
+                    self._role_change.fence("the controllers have ended this broker's term as master")
                 self.fault = ""  # the next election may choose this broker: that is a new try
                 if self._unfit_because() and role_update.master_epoch > self.refused_epoch:
                     self.refused_epoch = role_update.master_epoch
@@ -272,7 +266,7 @@ class ReplicasManager:
         started_ms = now_ms()
         after = self._acting = finished(self._role, role_update)  # the HA service may propose before the end
         self.poll_now()  # the lease of a master with replicas begins with the answer
-        await self._role_change.change_to_master(after, role_update)
+        await self._role_change.change_to_master(after, role_update, self)
         self._changed(after, role_update, now_ms() - started_ms)
 
     async def _change_to_slave(self, role_update: RoleUpdate) -> None:
@@ -295,7 +289,6 @@ class ReplicasManager:
         self.fault = ""
         self._elections.have()
         self._on_change(before, after, took_ms)
-        self._effects.announce(after)
         logger.info(
             "role change: %s at masterEpoch %d in %d ms (was %s); SyncStateSet %s",
             "master" if after.is_master else f"slave of {after.master_broker_id}",
@@ -356,7 +349,7 @@ class ReplicasManager:
         return self._elections.elected(outcome)
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
-        """Sends 1001 for the HA service. None: refused or unknown, and the set must be read again."""
+        """Sends 1001 for this master's term. None: refused or unknown, and the set must be read again."""
         role = self._acting
         if not role.is_master:
             return None
@@ -378,22 +371,27 @@ class ReplicasManager:
         return agreed if self._acting.epoch == role.epoch else None
 
     async def read_sync_state_set(self, doubted_epoch: int) -> SyncStateSet | None:
-        """Sends 1004 for the HA service, which does not know what became of a 1001. None: not known, or this
-        broker is no longer master. A KeelMQ controller raises the set epoch before it answers, if it still is
-        doubted_epoch: the 1001 is refused from then on. RocketMQ's ignore the fields, and answer with the
-        same epoch."""
+        """Sends 1004 for this master's term, which does not know what became of a 1001. None: not known, or
+        this broker is no longer master. A KeelMQ controller raises the set epoch before it answers, if it
+        still is doubted_epoch: the 1001 is refused from then on. RocketMQ's ignore the fields, and answer
+        with the same epoch."""
         role_update = await self._poll((self._acting, doubted_epoch))
         role = self._acting
         if role_update is None or role_update.master_epoch != role.epoch or not role.is_master:
             return None
         return sync_state_set_of(role_update)
 
+    async def _refresh_ha_address_forever(self) -> None:
+        while True:
+            await asyncio.sleep(HA_ADDRESS_PERIOD_MS / 1000)
+            await self.refresh_ha_address()
+
     async def refresh_ha_address(self) -> None:
         """Dials the master of this slave again, if it is at another HA address now."""
         role = self._role
         if role.epoch == 0 or role.is_master or role.master_address is None:
             return
-        master = await self._effects.find_master(role.master_address)
+        master = await self._role_change.sync.find_master(role.master_address)
         async with self._changing:
             if master is not None and role is self._role:
                 try:

@@ -9,10 +9,16 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
+from broker.admission.pending_replies import PendingReplies
+from broker.admission.send_gate import HAND_OVER, ROLE, SendGate
+from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.core.role import Role, RoleUpdate
-from broker.ha.ports import MasterHaAddress
+from broker.ha.ports import MasterHaAddress, SyncStateSetController
+from broker.ha.service import HaService
+from broker.metadata.service import Metadata
+from broker.stats.messages_in import MessagesIn
+from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.controller import SyncStateSet
 
 logger = logging.getLogger(__name__)
@@ -21,76 +27,48 @@ HA_ADDRESS_PERIOD_MS = 200
 """How often the HA address of a master is asked for while nobody knows it, and a newer update looked for."""
 PROMOTION_MS = 10_000
 """A promotion takes some milliseconds; one that takes longer than this is considered stuck."""
-
-
-class HaRoles(Protocol):
-    """What a role change needs of the HA service."""
-
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
-        """Begins a term as master (HaService.become_master)."""
-
-    async def become_slave(
-        self, *, broker_id: int, epoch: int, master_ha_address: str, master_file_bytes: int | None
-    ) -> None:
-        """Begins to copy from this master. master_file_bytes: its mappedFileSizeCommitLog; None: unknown."""
-
-    async def leave_role(self, reason: str) -> None:
-        """Ends the role: no slave is served, and no master is copied."""
-
-    def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
-        """Takes the controller's SyncStateSet; an older one than the known is ignored."""
-
-
-class RoleChangeEffects(Protocol):
-    """What a role change does to the rest of the broker."""
-
-    def fence(self, remark: str) -> None:
-        """Refuses writes. Waiting replies keep waiting: messages that replicas have confirmed are safe."""
-        ...
-
-    def send_clients_away(self) -> None:
-        """Called when the broker is no longer master: fails the waiting replies, whose messages may be stored
-        or lost, and closes the connections of clients."""
-        ...
-
-    def unfence(self) -> None:
-        """Accepts writes again."""
-        ...
-
-    async def find_master(self, master_address: str) -> MasterHaAddress | None:
-        """Returns the HA address of the master at this broker address. None: not known yet."""
-        ...
-
-    async def serve_as(self, role: Role) -> None:
-        """Begins the term of the metadata, as master or as slave; epoch 0: as neither. Called while the
-        broker is fenced."""
-        ...
-
-    def announce(self, role: Role) -> None:
-        """Reports the role to name servers and controllers, without waiting for them."""
-        ...
+FATE_UNKNOWN = "the broker stopped being master before enough replicas confirmed; the message may be stored"
 
 
 class RoleChange:
     """Carries out one role change. The caller makes sure that no two run at once."""
 
-    def __init__(self, ha: HaRoles, effects: RoleChangeEffects) -> None:
-        self._ha, self._effects = ha, effects
+    def __init__(
+        self,
+        ha: HaService,
+        *,
+        gate: SendGate,
+        pending: PendingReplies,
+        metadata: Metadata,
+        sync: SlaveSync,
+        messages_in: MessagesIn,
+        on_metadata_replicated: Callable[[], None],
+        close_clients: Callable[[], None],
+    ) -> None:
+        """on_metadata_replicated: replies may be due. close_clients: closes all connections of clients."""
+        self.ha, self.sync = ha, sync
+        self._gate, self._pending, self._metadata, self._messages_in = gate, pending, metadata, messages_in
+        self._on_metadata_replicated, self._close_clients = on_metadata_replicated, close_clients
         self._master: MasterHaAddress | None = None
 
-    async def change_to_master(self, after: Role, update: RoleUpdate) -> None:
+    async def change_to_master(
+        self, after: Role, update: RoleUpdate, controller: SyncStateSetController
+    ) -> None:
         """Makes this broker master. Returns when messages are accepted. Raises TimeoutError after
         PROMOTION_MS."""
-        self._fence("master", update)
+        self.fence(f"role is changing: master at masterEpoch {update.master_epoch}")
         async with asyncio.timeout(PROMOTION_MS / 1000):
-            await self._ha.become_master(
+            await self.ha.become_master(
                 broker_id=after.broker_id,
                 epoch=update.master_epoch,
                 sync_state_set=sync_state_set_of(update),
+                controller=controller,
             )
         self._master = None
-        await self._effects.serve_as(after)
-        self._effects.unfence()
+        self.sync.follow(None)
+        await self._metadata.begin_term(after.epoch, self.ha, on_released=self._on_metadata_replicated)
+        self._messages_in.term_begins()  # the next offset of each queue is known now
+        self._gate.open(ROLE)
 
     async def change_to_slave(
         self, before: Role, after: Role, update: RoleUpdate, *, is_superseded: Callable[[], bool]
@@ -98,17 +76,41 @@ class RoleChange:
         """Makes this broker the slave of the update's master. False: a newer role update arrived
         (is_superseded) before the HA address of this master was known."""
         assert update.master_address is not None
-        self._fence(f"slave of {update.master_broker_id}", update)
+        self.fence(
+            f"role is changing: slave of {update.master_broker_id} at masterEpoch {update.master_epoch}"
+        )
         if before.is_master:
-            self._effects.send_clients_away()
-        while (master := await self._effects.find_master(update.master_address)) is None:
+            self.send_clients_away()
+        while (master := await self.sync.find_master(update.master_address)) is None:
             logger.info("the HA address of master %s is not known yet", update.master_address)
             await asyncio.sleep(HA_ADDRESS_PERIOD_MS / 1000)
             if is_superseded():
                 return False
         await self._follow(after.broker_id, update.master_epoch, master)
-        await self._effects.serve_as(after)
+        self._metadata.end_term()
+        self.sync.follow(Leader(update.master_address, after.epoch, after.broker_id))
+        self._gate.close(ROLE, f"this broker is slave of {update.master_address}")
         return True
+
+    async def leave_role(self, reason: str) -> None:
+        """Ends the role: this broker serves no slave and follows no master. The broker is fenced."""
+        await self.ha.leave_role(reason)
+        self._metadata.end_term()
+        self.sync.follow(None)
+
+    def fence(self, remark: str) -> None:
+        """Refuses writes. Waiting replies keep waiting: messages that replicas have confirmed are safe."""
+        self._gate.close(ROLE, remark)
+        self._messages_in.term_ends()  # before the log is truncated
+
+    def send_clients_away(self) -> None:
+        """Called when the broker is no longer master: fails the waiting replies, whose messages may be stored
+        or lost. KeelMQ's producers read the route again when their connection closes. In a hand-over the
+        connections stay open: every stored message is replicated, and the held ones still get their
+        answers."""
+        self._pending.fail_all(ResponseCode.FLUSH_SLAVE_TIMEOUT, FATE_UNKNOWN)
+        if not self._gate.is_closed_by(HAND_OVER):
+            self._close_clients()  # after the answers above have left
 
     async def refresh_ha_address(self, role: Role, master: MasterHaAddress) -> None:
         """Connects to the slave's master at this HA address, unless it is already followed there. Raises
@@ -116,11 +118,8 @@ class RoleChange:
         if master != self._master:
             await self._follow(role.broker_id, role.epoch, master)
 
-    def _fence(self, name: str, update: RoleUpdate) -> None:
-        self._effects.fence(f"role is changing: {name} at masterEpoch {update.master_epoch}")
-
     async def _follow(self, broker_id: int, epoch: int, master: MasterHaAddress) -> None:
-        await self._ha.become_slave(
+        await self.ha.become_slave(
             broker_id=broker_id,
             epoch=epoch,
             master_ha_address=master.ha_address,

@@ -27,7 +27,7 @@ from broker.controller_mode.peer_connections import PeerConnections
 from broker.controller_mode.planned_stop import PlannedStop
 from broker.controller_mode.replicas_manager import ReplicasManager
 from broker.controller_mode.replication_settings import awaited_copies, ha_security, ha_settings
-from broker.controller_mode.role_change_effects import BrokerHaEvents, BrokerRoleChangeEffects
+from broker.controller_mode.role_change import RoleChange
 from broker.controller_mode.role_change_notifications import RoleChangeNotifications, RoleHints
 from broker.controller_mode.slave_sync import SlaveSync
 from broker.core.readiness import RoleName
@@ -71,6 +71,7 @@ class ControllerMode:
         self._config, self._parts = config, parts
         self._names = {"cluster_name": config.broker_cluster_name, "broker_name": config.broker_name}
         self._tasks: TaskSet | None = None
+        self._replicated_offset = 0
         build_validators(*NEEDED_BY_A_NEW_MASTER)
         self._make_replication()
         self._make_roles(files)
@@ -92,15 +93,6 @@ class ControllerMode:
             parts.metadata,
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
-            refresh_ha_address=lambda: self._manager.refresh_ha_address(),
-        )
-        self._events = BrokerHaEvents(
-            gate=parts.gate,
-            pending=parts.pending,
-            hold_offset=parts.metadata.hold_offset,
-            copies=awaited_copies(config),
-            alter_sync_state_set=lambda *change: self._manager.alter_sync_state_set(*change),
-            read_sync_state_set=lambda epoch: self._manager.read_sync_state_set(epoch),
         )
         self.ha = HaService(
             parts.store,
@@ -108,7 +100,8 @@ class ControllerMode:
             host=config.bind_address,
             port=config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0),
             settings=ha_settings(config),
-            events=self._events,
+            on_replicated=self._replicated,
+            on_in_sync_changed=self._in_sync_changed,
             commit=parts.commit,
             metadata_lag_ms=parts.metadata.lag_ms,
             one_message_waits=lambda: len(parts.pending) == 1,
@@ -147,16 +140,15 @@ class ControllerMode:
             on_registered=self._heartbeats.beat_now,
             last_epoch=lambda: self.ha.last_epoch if self.ha.epochs else None,
         )
-        effects = BrokerRoleChangeEffects(
+        role_change = RoleChange(
+            self.ha,
             gate=parts.gate,
             pending=parts.pending,
             metadata=parts.metadata,
-            replicas=self.ha,
-            on_released=self._events.release,
             sync=self.slave_sync,
             messages_in=parts.messages_in,
+            on_metadata_replicated=self._release_replies,
             close_clients=parts.close_clients,
-            announce=self._announce,
         )
         self._peers = PeerConnections(
             parts.client,
@@ -167,15 +159,14 @@ class ControllerMode:
         self._manager = ReplicasManager(
             self._identity,
             self._controller,
-            self.ha,
-            effects,
+            role_change,
             **self._names,
             poll_period_ms=config.sync_broker_metadata_period,
             on_change=self._role_changed,
             on_confirmed=self._confirmed,
             on_sync_state_set=self._peers.members,
             unfit_because=lambda: parts.store.damage.end_fault,
-            on_refused=lambda: self._heartbeats.beat_now(),
+            on_refused=self._heartbeats.beat_now,
         )
 
     def _make_hand_over(self) -> None:
@@ -254,7 +245,6 @@ class ControllerMode:
         tasks.start("room on the disk", self._room_watch.run)
         tasks.start("isolation lease", lambda: self._lease.watch(lambda: self.is_isolated))
         tasks.start("metadata of the master", self.slave_sync.run)
-        tasks.start("HA address of the master", self.slave_sync.refresh_forever)
 
     async def leave(self) -> None:
         """Prepares a planned stop: hands over, and returns when no client needs this broker any more."""
@@ -275,7 +265,8 @@ class ControllerMode:
             heartbeat_interval_ms=config.broker_heartbeat_interval,
         )
         self.ha.configure(ha_settings(config))
-        self._events.configure(copies=awaited_copies(config))
+        self._in_sync_changed(self._parts.gate.in_sync)
+        self._release_replies()
         self._heartbeats.configure(interval_ms=config.broker_heartbeat_interval)
         self._manager.poll_period_ms = config.sync_broker_metadata_period
 
@@ -385,6 +376,23 @@ class ControllerMode:
     def _role_changed(self, before: Role, after: Role, took_ms: int) -> None:
         self._planned_stop.role_changed(before, after)
         self._parts.on_role_changed(before, after, took_ms)
+        self._parts.announce()
+        self._heartbeats.beat_now()
+
+    def _in_sync_changed(self, count: int) -> None:
+        """The SyncStateSet that the controller has agreed to has a new number of members, or the settings
+        have changed."""
+        self._parts.gate.in_sync = count
+        self._parts.pending.few_replicas = count < awaited_copies(self._config)
+
+    def _replicated(self, offset: int) -> None:
+        self._replicated_offset = offset
+        self._release_replies()
+
+    def _release_replies(self) -> None:
+        """Sends the replies whose messages, and the metadata that these need, are replicated."""
+        parts = self._parts
+        parts.pending.release(min(self._replicated_offset, parts.metadata.hold_offset()))
 
     def _confirmed(self, asked_ms: int) -> None:
         if self._controller.active_address is not None:
@@ -406,10 +414,6 @@ class ControllerMode:
     def _damage_changed(self) -> None:
         if self._tasks is not None:  # not during the start
             self._heartbeats.beat_now()
-
-    def _announce(self) -> None:
-        self._parts.announce()
-        self._heartbeats.beat_now()
 
     def _heartbeat(self) -> BrokerHeartbeatRequest | None:
         """Returns the heartbeat; None: this broker is not registered, or must not be elected. With a lost end

@@ -12,7 +12,6 @@ before every link to it, and is followed only if it is of this group.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from broker.ha.ports import MasterHaAddress
@@ -44,7 +43,7 @@ from keelmq.runtime.tasks import wait_for_event
 logger = logging.getLogger(__name__)
 
 SYNC_PERIOD_MS = 3_000
-"""Between two polls of a RocketMQ master, and two looks at where the HA port is."""
+"""Between two polls of a RocketMQ master."""
 CALL_TIMEOUT_MS = 1_000
 VERIFIED_MS = 500
 """How long a verified peer needs no new check: a slave dials its new master repeatedly until that one accepts
@@ -75,12 +74,9 @@ class SlaveSync:
         *,
         cluster: str,
         broker_name: str,
-        refresh_ha_address: Callable[[], Awaitable[None]],
     ) -> None:
-        """refresh_ha_address: dials the master again if its HA address has changed."""
         self._client, self._metadata = client, metadata
         self._cluster, self._broker_name = cluster, broker_name
-        self._refresh_ha_address = refresh_ha_address
         self._leader: Leader | None = None
         self._changed, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_problem = self._refused = ""
@@ -270,13 +266,6 @@ class SlaveSync:
         return outcome
 
     # -- the HA address ----------------------------------------------------------------------------------
-
-    async def refresh_forever(self) -> None:
-        """Looks every SYNC_PERIOD_MS whether the master has another HA port. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(SYNC_PERIOD_MS / 1000)
-            if self._leader is not None:
-                await self._refresh_ha_address()
 
     async def find_master(self, master: str) -> MasterHaAddress | None:
         """Returns the HA address of the broker at `master`, by its own answer, else by a name server's. None:

@@ -15,7 +15,7 @@ from broker.core.confirm_offset import confirm_offset, replicated_offset
 from broker.core.sync_state_set import JOIN_PAUSE_FIRST_MS, SyncStateSet, SyncStateSetManager
 from broker.ha.core.master_link import MasterLink
 from broker.ha.master_server import MasterServer
-from broker.ha.ports import Clock, HaEvents, HaSettings
+from broker.ha.ports import Clock, HaSettings, SyncStateSetController
 from broker.store.message_store import MessageStore
 from keelmq.remoting.operations.controller import SyncStateSet as SyncStateSetBody
 from keelmq.runtime.backoff import Backoff
@@ -34,20 +34,22 @@ def from_body(body: SyncStateSetBody) -> SyncStateSet:
 
 
 class Mastership:
-    """One term. After stop() it touches neither the store nor the events."""
+    """One term. After stop() it touches the store no more, and tells nothing."""
 
     def __init__(
         self,
         store: MessageStore,
         server: MasterServer,
-        events: HaEvents,
+        controller: SyncStateSetController,
         settings: HaSettings,
         clock: Clock,
         *,
         broker_id: int,
         epoch: int,
         sync_state_set: SyncStateSet,
-        on_confirm_offset: Callable[[int], None],
+        on_replicated: Callable[[int], None],
+        on_in_sync_changed: Callable[[int], None],
+        on_confirm_offset: Callable[[], None],
         metadata_lag_ms: Callable[[int, int], int],
     ) -> None:
         self.broker_id = broker_id
@@ -59,8 +61,9 @@ class Mastership:
             max_lag_ms=settings.max_time_slave_not_catchup_ms,
             now_ms=clock(),
         )
-        self._store, self._server, self._events = store, server, events
+        self._store, self._server, self._controller = store, server, controller
         self._settings, self._clock = settings, clock
+        self._on_replicated, self._on_in_sync_changed = on_replicated, on_in_sync_changed
         self._on_confirm_offset = on_confirm_offset
         self._metadata_lag_ms = metadata_lag_ms
         self._replicated = store.confirm_offset
@@ -117,14 +120,14 @@ class Mastership:
         self._replicated = max(replicated, self._replicated)
         if replicated > self._told_offset:  # first: producers wait for it; no request waits for confirmOffset
             self._told_offset = replicated
-            self._events.on_replicated(replicated)
+            self._on_replicated(replicated)
         self._confirm(max(readable, self._store.confirm_offset))
 
     def _confirm(self, offset: int) -> None:
         self._server.state.confirm_offset = offset
         if offset > self._store.confirm_offset:
             self._store.set_confirm_offset(offset)
-            self._on_confirm_offset(offset)
+            self._on_confirm_offset()
 
     def acked(self, link: MasterLink) -> None:
         """Called for every ack. A slave outside of the set may join now, so the task is woken."""
@@ -179,7 +182,7 @@ class Mastership:
         count = len(self.sync_state_set_manager.agreed.members)
         if count != self._told_count:
             self._told_count = count
-            self._events.on_in_sync_changed(count)
+            self._on_in_sync_changed(count)
         self.advance_confirm_offset()
 
     async def maintain_sync_state_set(self) -> None:
@@ -212,12 +215,12 @@ class Mastership:
         answer: SyncStateSetBody | None = None
         if proposal is not None:
             try:
-                answer = await self._events.alter_sync_state_set(proposal.members, proposal.base_epoch)
+                answer = await self._controller.alter_sync_state_set(proposal.members, proposal.base_epoch)
             finally:
                 changed = manager.answered(from_body(answer) if answer else None, now_ms=self._clock())
         if manager.must_read and not self._is_over:
             begun_ms = self._clock()
-            reading = await self._events.read_sync_state_set(manager.agreed.epoch)
+            reading = await self._controller.read_sync_state_set(manager.agreed.epoch)
             changed |= manager.read(from_body(reading) if reading else None, begun_ms=begun_ms)
         if not self._is_over:
             if changed:

@@ -1,5 +1,4 @@
-"""The settings of replication, and the protocols that it depends on: a log, a store, the broker's
-callbacks."""
+"""The settings of replication, and what it takes from and gives to the rest of the broker."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
@@ -98,17 +97,8 @@ FindEpochs = Callable[[int], Awaitable["FoundEpochs | str"]]
 """Finds the epochs of the log by its master, of this masterEpoch. A text: why they are not known yet."""
 
 
-class HaEvents(Protocol):
-    """The reports of the HA service to the broker, and its requests to the controller."""
-
-    def on_confirm(self, offset: int) -> None:
-        """Called when confirmOffset moved to `offset`; the store has it already."""
-        ...
-
-    def on_replicated(self, offset: int) -> None:
-        """Called when enough replicas have the bytes below `offset`: replies to messages that end at or below
-        it may be sent."""
-        ...
+class SyncStateSetController(Protocol):
+    """Who agrees to changes of the SyncStateSet in one term: the controllers, by the ReplicasManager."""
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         """Proposes `new_set` on top of the set of current_epoch. Returns the controller's new set; None:
@@ -120,10 +110,6 @@ class HaEvents(Protocol):
 
         No change that was proposed on top of `doubted_epoch` takes effect after this answer.
         """
-        ...
-
-    def on_in_sync_changed(self, count: int) -> None:
-        """Called when the agreed set has a new number of members, `count`."""
         ...
 
 

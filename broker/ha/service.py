@@ -28,8 +28,8 @@ from broker.ha.ports import (
     EpochPassed,
     FindEpochs,
     FoundEpochs,
-    HaEvents,
     HaSettings,
+    SyncStateSetController,
 )
 from broker.ha.producer_load import ProducerLoad
 from broker.ha.security import HaSecurity
@@ -60,7 +60,8 @@ class HaService:
         host: str,
         port: int,
         settings: HaSettings,
-        events: HaEvents,
+        on_replicated: Callable[[int], None],
+        on_in_sync_changed: Callable[[int], None],
         commit: GroupCommit | None,
         metadata_lag_ms: Callable[[int, int], int],
         one_message_waits: Callable[[], bool],
@@ -72,6 +73,9 @@ class HaService:
         clock: Clock = now_ms,
     ) -> None:
         """`epoch_path`: the file epochFileCheckpoint. `commit`: the group commit; None: never sync_flush.
+
+        on_replicated(offset): enough replicas have the bytes below it, so replies to messages that end there
+        or below may be sent. on_in_sync_changed(count): the agreed SyncStateSet has so many members.
 
         metadata_lag_ms(slave_id, master_epoch): how long that slave has lacked a metadata change; 0: it has
         all. one_message_waits(): exactly one message waits for replicas. on_truncated(before, end): this
@@ -87,7 +91,8 @@ class HaService:
         self.client: SlaveClient | None = None
         self.truncated_bytes = 0
         """Length of the partial record that the last promotion removed from the log."""
-        self._settings, self._events, self._clock = settings, events, clock
+        self._settings, self._clock = settings, clock
+        self._on_replicated, self._on_in_sync_changed = on_replicated, on_in_sync_changed
         self._security = security
         self.watch = watch
         self._promise = ReportPromise()
@@ -192,7 +197,9 @@ class HaService:
 
     # -- roles -------------------------------------------------------------------------------------------
 
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+    async def become_master(
+        self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet, controller: SyncStateSetController
+    ) -> None:
         """Begins a term as master. The caller has closed the gate for sends.
 
         Raises EpochPassed if `epoch` is below one of the log, LocalProtocolError if the epochs of the log
@@ -225,7 +232,7 @@ class HaService:
             await self.log_epochs.save(epochs)
         if not stays:
             self.store.become_master()
-        self._begin_term(broker_id, epoch, sync_state_set)
+        self._begin_term(broker_id, epoch, sync_state_set, controller)
 
     async def _end_reports(self) -> None:
         """Returns when no earlier master counts a report of this broker for its isolation lease. With all-ack
@@ -239,19 +246,23 @@ class HaService:
         if (took_ms := self._clock() - began_ms) > TICK_MS:
             logger.info("waited %d ms until the master before has no isolation lease any more", took_ms)
 
-    def _begin_term(self, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+    def _begin_term(
+        self, broker_id: int, epoch: int, sync_state_set: SyncStateSet, controller: SyncStateSetController
+    ) -> None:
         log, state, epochs = self.store.commit_log, self._server.state, self.log_epochs.now
         state.epochs, state.min_offset, state.max_offset = epochs, log.min_offset, log.max_offset
         self.mastership = mastership = Mastership(
             self.store,
             self._server,
-            self._events,
+            controller,
             self._settings,
             self._clock,
             broker_id=broker_id,
             epoch=epoch,
             sync_state_set=from_body(sync_state_set),
-            on_confirm_offset=self._confirm_offset_moved,
+            on_replicated=self._on_replicated,
+            on_in_sync_changed=self._on_in_sync_changed,
+            on_confirm_offset=self._dispatcher.wake,
             metadata_lag_ms=self._metadata_lag_ms,
         )
         mastership.sync_state_set_changed()
@@ -386,7 +397,7 @@ class HaService:
         """Moves this slave's confirmOffset to the one that its master sent. It never goes back."""
         if offset > self.store.confirm_offset:
             self.store.set_confirm_offset(offset)
-            self._confirm_offset_moved(offset)
+            self._dispatcher.wake()
 
     def _is_far_behind(self) -> bool:
         protocol = self.client.protocol if self.client is not None else None
@@ -395,10 +406,6 @@ class HaService:
     def _dispatched(self) -> None:
         if self.client is not None and self.client.protocol is not None:
             self.client.protocol.dispatched()
-
-    def _confirm_offset_moved(self, offset: int) -> None:
-        self._events.on_confirm(offset)
-        self._dispatcher.wake()
 
     # -- metadata ----------------------------------------------------------------------------------------
 

@@ -38,13 +38,7 @@ ROUNDS = 9
 SHAPE = Shape(1, 64)
 
 
-class _NoEvents:
-    """HaEvents of a broker that nobody asks."""
-
-    def on_confirm(self, offset: int) -> None: ...
-    def on_replicated(self, offset: int) -> None: ...
-    def on_in_sync_changed(self, count: int) -> None: ...
-
+class _NoController:
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return None
 
@@ -58,10 +52,9 @@ async def _master(root: Path, store: MessageStore) -> HaService:
         store,
         epoch_path=root / "epochFileCheckpoint",
         settings=ha_settings(),
-        events=_NoEvents(),
     )
     agreed = SyncStateSet(sync_state_set=MEMBERS, sync_state_set_epoch=1)
-    await ha.become_master(broker_id=MEMBERS[0], epoch=1, sync_state_set=agreed)
+    await ha.become_master(broker_id=MEMBERS[0], epoch=1, sync_state_set=agreed, controller=_NoController())
     await ha._role_tasks.stop()
     for broker_id in MEMBERS[1:]:
         link = MasterLink(ha._server.state, link_settings(), now_ms=now_ms())

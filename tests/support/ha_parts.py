@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from broker.ha.core.master_link import LinkSettings
 from broker.ha.core.master_watch import MasterWatch
 from broker.ha.core.slave_link import SlaveSettings
-from broker.ha.ports import FindEpochs, FoundEpochs, HaEvents, HaSettings
+from broker.ha.ports import FindEpochs, FoundEpochs, HaSettings
 from broker.ha.security import HaSecurity
 from broker.ha.service import HaService
 from broker.ha.slave_client import MasterCheck
@@ -85,8 +85,9 @@ def ha_service(
     *,
     epoch_path: Path,
     settings: HaSettings,
-    events: HaEvents,
     port: int = 0,
+    on_replicated: Callable[[int], None] = lambda offset: None,
+    on_in_sync_changed: Callable[[int], None] = lambda count: None,
     metadata_lag_ms: Callable[[int, int], int] = lambda slave_id, epoch: 0,
     one_message_waits: Callable[[], bool] = lambda: False,
     on_truncated: Callable[[int, int], None] = lambda before, end: None,
@@ -104,7 +105,8 @@ def ha_service(
         host="127.0.0.1",
         port=port,
         settings=settings,
-        events=events,
+        on_replicated=on_replicated,
+        on_in_sync_changed=on_in_sync_changed,
         commit=commit,
         metadata_lag_ms=metadata_lag_ms,
         one_message_waits=one_message_waits,

@@ -13,6 +13,8 @@ import pytest
 from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.replicas_manager import ReplicasManager
+from broker.controller_mode.role_change import RoleChange
+from broker.controller_mode.slave_sync import Leader
 from broker.core.role import Role, RoleUpdate
 from broker.ha.ports import EpochPassed, MasterHaAddress
 from keelmq.remoting.codes import ResponseCode
@@ -88,7 +90,7 @@ class FakeController:
 
 
 class Scene:
-    """HaRoles and RoleShell in one, writing down what happens."""
+    """All that a RoleChange acts on, in one; writes down what happens."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -102,7 +104,11 @@ class Scene:
         self.log.append(line)
         self.changed.set()
 
-    async def become_master(self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet) -> None:
+    # -- HaService
+
+    async def become_master(
+        self, *, broker_id: int, epoch: int, sync_state_set: SyncStateSet, controller: object
+    ) -> None:
         self.note(f"ha master {epoch} {sync_state_set.sync_state_set}")
         if epoch < self.log_epoch:
             raise EpochPassed(epoch, self.log_epoch)
@@ -124,26 +130,58 @@ class Scene:
     def adopt_sync_state_set(self, sync_state_set: SyncStateSet) -> None:
         self.note(f"adopt {sync_state_set.sync_state_set}")
 
-    def fence(self, remark: str) -> None:
+    # -- SendGate, PendingReplies and MessagesIn
+
+    def close(self, reason: str, remark: str) -> None:
         self.writable = False
-        self.note("fence")
 
-    def send_clients_away(self) -> None:
-        self.note("clients away")
-
-    def unfence(self) -> None:
+    def open(self, reason: str) -> None:
         self.writable = True
         self.note("unfence")
+
+    def is_closed_by(self, reason: str) -> bool:
+        return False
+
+    def term_ends(self) -> None:
+        self.note("fence")
+
+    def term_begins(self) -> None:
+        assert not self.writable
+
+    def fail_all(self, code: int, remark: str) -> None:
+        assert not self.writable
+
+    def close_clients(self) -> None:
+        self.note("clients away")
+
+    # -- Metadata and SlaveSync
+
+    async def begin_term(self, epoch: int, replicas: object, *, on_released: object) -> None:
+        self.note(f"serve master {epoch}")
+
+    def end_term(self) -> None:
+        self.note("end of the term")
+
+    def follow(self, leader: Leader | None) -> None:
+        if leader is not None:
+            self.note(f"follow {leader.epoch}")
 
     async def find_master(self, master_address: str) -> MasterHaAddress | None:
         self.note(f"find {master_address}")
         return MasterHaAddress(self.ha_address, FILE_BYTES) if self.ha_address else None
 
-    async def serve_as(self, role: Role) -> None:
-        self.note(f"serve {'master' if role.is_master else 'slave'} {role.epoch}")
-
-    def announce(self, role: Role) -> None:
-        self.note(f"announce {role.epoch}")
+    def role_change(self) -> RoleChange:
+        me: Any = self
+        return RoleChange(
+            me,
+            gate=me,
+            pending=me,
+            metadata=me,
+            sync=me,
+            messages_in=me,
+            on_metadata_replicated=lambda: None,
+            close_clients=self.close_clients,
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -165,6 +203,7 @@ class Broker:
     def changed(self, before: Role, after: Role, took_ms: int) -> None:
         assert took_ms >= 0
         self.changes.append((before.epoch, after.epoch, self.scene.log[-1:]))
+        self.scene.note(f"announce {after.epoch}")
 
     def confirm(self, asked_ms: int) -> None:
         self.confirmed.append(asked_ms)
@@ -186,8 +225,7 @@ class Broker:
         self.manager = ReplicasManager(
             identity,
             controller,
-            self.scene,
-            self.scene,
+            self.scene.role_change(),
             cluster_name="C",
             broker_name="b",
             poll_period_ms=60_000,
@@ -212,7 +250,14 @@ async def test_a_new_broker_gets_an_id_and_becomes_slave(broker: Broker) -> None
     broker.controller.elect(1, epoch=1)
     manager = broker.start()
     await broker.scene.until(lambda: "announce 1" in broker.scene.log)
-    assert broker.scene.log == ["fence", "find m:1", "ha slave 1 m:2", "serve slave 1", "announce 1"]
+    assert broker.scene.log == [
+        "fence",
+        "find m:1",
+        "ha slave 1 m:2",
+        "end of the term",
+        "follow 1",
+        "announce 1",
+    ]
     assert not broker.scene.writable
     assert manager.role == Role(2, 1, 1, "m:1", 1, "me:1")
     assert (broker.directory / ".broker.meta").exists()
@@ -230,7 +275,7 @@ async def test_the_order_of_a_promotion(broker: Broker) -> None:
     await broker.scene.until(lambda: "announce 2" in broker.scene.log)
     assert broker.scene.log == ["fence", "ha master 2 [2]", "serve master 2", "unfence", "announce 2"]
     assert manager.role.is_master and broker.scene.writable
-    assert broker.changes == [(0, 1, ["serve slave 1"]), (1, 2, ["unfence"])]
+    assert broker.changes == [(0, 1, ["follow 1"]), (1, 2, ["unfence"])]
 
 
 async def test_only_a_demotion_sends_clients_away(broker: Broker) -> None:
@@ -611,7 +656,7 @@ async def test_a_master_that_was_replaced_meanwhile_serves_no_more(broker: Broke
     broker.controller.elect(2, epoch, "x:1")
     manager.poll_now()
     await until(lambda: not broker.controller.script[REGISTER_BROKER_TO_CONTROLLER.code])
-    assert broker.scene.log == ["fence", "clients away", "leave role", "serve slave 0"]
+    assert broker.scene.log == ["fence", "clients away", "leave role", "end of the term"]
     assert manager.role == Role(2, address="me:1") and "x:1" in manager.fault
     asked = broker.controller.asked.count(REGISTER_BROKER_TO_CONTROLLER.code)
     polls = broker.controller.asked.count(GET_REPLICA_INFO.code)

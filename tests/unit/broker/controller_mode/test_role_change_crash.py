@@ -27,12 +27,8 @@ FLUSHED, LATER = 8, 4
 SURVIVALS = 4  # 0: a kill; else a power cut, each time another one
 
 
-class Nobody:
-    """HaEvents; there are no slaves."""
-
-    def on_confirm(self, offset: int) -> None: ...
-    def on_replicated(self, offset: int) -> None: ...
-    def on_in_sync_changed(self, count: int) -> None: ...
+class NoController:
+    """There are no slaves."""
 
     async def alter_sync_state_set(self, _new: frozenset[int], _epoch: int) -> SyncStateSet | None:
         return None
@@ -67,7 +63,6 @@ def service_of(store: MessageStore) -> HaService:
         store,
         epoch_path=store.root / "epochFileCheckpoint",
         settings=FAST,
-        events=Nobody(),
     )
     service.log_epochs.load()
     return service
@@ -75,7 +70,7 @@ def service_of(store: MessageStore) -> HaService:
 
 async def promote(service: HaService) -> None:
     alone = SyncStateSet(sync_state_set=[1], sync_state_set_epoch=9)
-    await service.become_master(broker_id=1, epoch=EPOCH, sync_state_set=alone)
+    await service.become_master(broker_id=1, epoch=EPOCH, sync_state_set=alone, controller=NoController())
 
 
 async def check(store: MessageStore, *, complete: bool) -> None:

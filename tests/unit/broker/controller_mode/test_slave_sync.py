@@ -20,10 +20,6 @@ OTHER_GROUP = OURS.replace("b-a", "b-b")
 OTHER_CLUSTER = OURS.replace("C1", "C2")
 
 
-async def no_refresh() -> None:
-    """The HA address of the master stays."""
-
-
 class Master:
     """Answers 26, and counts how often."""
 
@@ -49,9 +45,7 @@ async def slave_and_master(tmp_path: Path, text: str) -> AsyncIterator[tuple[Sla
     """The slave has just been told of this master."""
     master, client = Master(text), RemotingClient()
     await master.server.start()
-    sync = SlaveSync(
-        client, open_metadata(tmp_path), cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
-    )
+    sync = SlaveSync(client, open_metadata(tmp_path), cluster="C1", broker_name="b-a")
     sync.follow(Leader(master.address, 1, 2))
     try:
         yield sync, master
@@ -64,9 +58,7 @@ async def test_what_a_name_server_says_counts_only_for_the_same_master(tmp_path:
     """Namesrv pitfall 24: name servers may disagree; the controller says who is master."""
     master = f"127.0.0.1:{free_port()}"
     client = RemotingClient()
-    sync = SlaveSync(
-        client, open_metadata(tmp_path), cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
-    )
+    sync = SlaveSync(client, open_metadata(tmp_path), cluster="C1", broker_name="b-a")
     sync.route_ha_address = ("10.0.0.9:10911", "10.0.0.9:10912")
     assert await sync.find_master(master) is None
     sync.route_ha_address = (master, "10.0.0.1:10912")

@@ -59,14 +59,13 @@ class Controller:
 
 
 class Broker:
-    """A store, a service, and the events between them."""
+    """A store, a service, and what the service tells."""
 
     def __init__(self, root: Path, controller: Controller, broker_id: int, settings: HaSettings) -> None:
         self.controller = controller
         self.broker_id = broker_id
         self.store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
         self.store.load()
-        self.confirmed: list[int] = []
         self.replicated: list[int] = []
         self.counts: list[int] = []
         self.looks = 0
@@ -75,7 +74,12 @@ class Broker:
 
     def new_service(self, **options: Any) -> HaService:
         return ha_service(
-            self.store, epoch_path=self.epoch_path, settings=self.settings, events=self, **options
+            self.store,
+            epoch_path=self.epoch_path,
+            settings=self.settings,
+            on_replicated=self.replicated.append,
+            on_in_sync_changed=self.counts.append,
+            **options,
         )
 
     async def restart(self, **options: Any) -> None:
@@ -87,15 +91,6 @@ class Broker:
     def one_message_waits(self) -> bool:
         self.looks += 1
         return self.store.confirm_offset < self.store.commit_log.max_offset
-
-    def on_confirm(self, offset: int) -> None:
-        self.confirmed.append(offset)
-
-    def on_replicated(self, offset: int) -> None:
-        self.replicated.append(offset)
-
-    def on_in_sync_changed(self, count: int) -> None:
-        self.counts.append(count)
 
     async def alter_sync_state_set(self, new_set: frozenset[int], current_epoch: int) -> SyncStateSet | None:
         return self.controller.alter(new_set, current_epoch)
@@ -115,8 +110,11 @@ class Broker:
             sync_state_set=[self.broker_id],
             sync_state_set_epoch=self.controller.set.sync_state_set_epoch + 1,
         )
+        await self.begin_term(epoch)
+
+    async def begin_term(self, epoch: int) -> None:
         await self.service.become_master(
-            broker_id=self.broker_id, epoch=epoch, sync_state_set=self.controller.set
+            broker_id=self.broker_id, epoch=epoch, sync_state_set=self.controller.set, controller=self
         )
 
     async def follow(self, master: "Broker", epoch: int, *, file_bytes: int | None = None) -> None:
@@ -195,7 +193,7 @@ async def test_a_slave_copies_joins_and_confirms(tmp_path: Path) -> None:
         await master.lead(1)
         end = master.put(count=700)  # more than one file, with padding at its end
         assert end > FILE_BYTES
-        assert master.confirmed[-1] == master.replicated[-1] == end, "alone: everything is confirmed"
+        assert master.store.confirm_offset == master.replicated[-1] == end, "alone: everything is confirmed"
         await slave.follow(master, 1)
         await until(lambda: master.in_sync() == [1, 2], "slave joins")
         end = master.put()
@@ -554,7 +552,7 @@ async def test_count_mode_waits_for_the_nth_member(tmp_path: Path) -> None:
     async with group(tmp_path, 2, settings) as (master, slave):
         await master.lead(1)
         end = master.put()
-        assert master.confirmed[-1] == end, "all-ack off: confirmOffset is the log's end"
+        assert master.store.confirm_offset == end, "all-ack off: confirmOffset is the log's end"
         assert master.replicated == [0]
         await slave.follow(master, 1)
         await until(lambda: master.replicated[-1] == end, "second copy")
@@ -631,9 +629,13 @@ async def test_acks_count_no_more_after_an_epoch_that_was_missed(tmp_path: Path)
         await reader.readexactly(20 + 12 + 36 + end)
         writer.write(Ack(end).encode())
         await until(lambda: master.in_sync() == [1, 9], "join")
-        await master.service.become_master(broker_id=1, epoch=2, sync_state_set=master.controller.set)
+        await master.service.become_master(
+            broker_id=1, epoch=2, sync_state_set=master.controller.set, controller=master
+        )
         assert 9 in master.service.links, "the next epoch is ours as well: nobody was in between"
-        await master.service.become_master(broker_id=1, epoch=4, sync_state_set=master.controller.set)
+        await master.service.become_master(
+            broker_id=1, epoch=4, sync_state_set=master.controller.set, controller=master
+        )
         assert not master.service.links
         writer.close()
 

@@ -43,10 +43,6 @@ from tests.support.server_parts import until
 FULL = OSError(28, "No space left on device", "topics.json")
 
 
-async def no_refresh() -> None:
-    """The HA address of the master stays."""
-
-
 class Disk:
     """Writes of whole files: counted, held back, or refused."""
 
@@ -298,7 +294,7 @@ class Caller:
 async def following(metadata: Metadata) -> AsyncIterator[Caller]:
     """What a replica of this metadata asks its master, from now on."""
     caller = Caller()
-    sync = SlaveSync(caller, metadata, cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh)  # type: ignore[arg-type]
+    sync = SlaveSync(caller, metadata, cluster="C1", broker_name="b-a")  # type: ignore[arg-type]
     sync.follow(Leader("10.0.0.1:10911", 1, 2))
     task = asyncio.create_task(sync.run())
     try:

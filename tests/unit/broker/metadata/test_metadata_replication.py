@@ -70,10 +70,6 @@ from tests.support.server_parts import until
 from tests.support.store_parts import open_store
 
 
-async def no_refresh() -> None:
-    """The HA address of the master stays."""
-
-
 def config(name: str, queues: int = 4) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
 
@@ -96,9 +92,7 @@ class Node:
         self.on_released: Callable[[], None] = lambda: None
         self._store = open_store(path)
         self._client = RemotingClient()
-        self.sync = SlaveSync(
-            self._client, self.metadata, cluster="C1", broker_name="b-a", refresh_ha_address=no_refresh
-        )
+        self.sync = SlaveSync(self._client, self.metadata, cluster="C1", broker_name="b-a")
         self.table = table = OperationTable()
         MetadataHandlers(self.metadata, self._store).bind(table)
         self.server = TcpServer(table, host="127.0.0.1", port=0, name="test")
