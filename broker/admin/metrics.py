@@ -286,6 +286,11 @@ class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     connection_count: Callable[[], int]
     task_deaths: Callable[[], Counter[str]]
 
+    async def measure(self) -> None:
+        """Takes the measurements that would stop other work during a scrape; called in front of one."""
+        await self.lags.measure()
+        await self.timer_times.measure()
+
 
 async def scrape(sources: MetricSources) -> Scrape:
     """Returns the present values."""

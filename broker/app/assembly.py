@@ -14,7 +14,7 @@ from broker.message.delay_levels import DelayLevels
 from broker.message.record import host_bytes
 from broker.metadata.ports import StoreQueues
 from broker.metadata.service import Metadata
-from broker.metadata.topics import TopicTable
+from broker.metadata.topics import PERM_WRITE, TopicTable
 from broker.store.log.sync_fault import SyncError
 from broker.store.message_store import MessageStore, StoreConfig
 from keelmq.runtime.clock import now_ms
@@ -59,6 +59,16 @@ def make_store(
         topics=topics,
         on_queue=on_queue,
         on_sync_fault=on_sync_fault,
+    )
+
+
+def make_gate(config: BrokerConfig) -> SendGate:
+    """Returns the gate of sends, closed."""
+    return SendGate(
+        wait=config.waits_for_replicas or config.sync_flush,
+        permits_write=bool(config.broker_permission & PERM_WRITE),
+        accept_from_ms=config.start_accept_send_request_time_stamp,
+        min_in_sync=config.min_in_sync_replicas if config.has_ha_port else 1,
     )
 
 

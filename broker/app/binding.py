@@ -19,6 +19,7 @@ from broker.app.assembly import cached_bytes
 from broker.app.background_services import BackgroundServices, make_transactions
 from broker.app.handlers import BrokerHandlers, bind_broker_operations
 from broker.app.plain_replication import PlainReplication
+from broker.app.status import BrokerStatus
 from broker.backup.handlers import StoreCopyHandlers
 from broker.backup.service import StoreBackups
 from broker.clients.admin import ClientAdmin
@@ -44,7 +45,6 @@ from broker.transactions.service import TransactionService
 from keelmq.remoting.config_store import Given
 from keelmq.remoting.messages.unique_keys import UniqueKeys
 from keelmq.remoting.operation import OperationTable
-from keelmq.remoting.operations.broker_admin import ExchangeHaInfo
 from keelmq.remoting.operations.route import TopicRouteData
 from keelmq.runtime.clock import now_ms
 from keelmq.security.program import ProgramSecurity
@@ -56,9 +56,8 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
 
     given: where the configuration came from. controlled: None without controller mode. plain: None without
     slaves, and in controller mode. end_of_tick: called once per loop iteration in which something was put.
-    find_route: asks the name servers. neighbour: see HandlerContext. address: host:port that clients are
-    told. detected_settings: keys whose value was detected or chosen. ha_info: the answer to 906.
-    epochs: of the log, now. identity: the broker's id, and whether it is the master.
+    find_route: asks the name servers. neighbour: see HandlerContext. epochs: of the log,
+    now.
     """
 
     config: BrokerConfig
@@ -75,16 +74,13 @@ class ServedParts(msgspec.Struct, frozen=True, kw_only=True):
     scrub: Scrub
     backups: StoreBackups
     epochs: Callable[[], Epochs]
-    identity: Callable[[], tuple[int, bool]]
     controlled: ControllerMode | None
     plain: PlainReplication | None
     end_of_tick: Callable[[], None]
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     neighbour: Callable[[], RetryStore | None]
-    address: Callable[[], str]
-    detected_settings: Callable[[], Mapping[str, str]]
+    status: BrokerStatus
     settings_changed: Callable[[], None]
-    ha_info: Callable[[], ExchangeHaInfo]
 
 
 def bind_operations(
@@ -189,7 +185,12 @@ def _bind_metadata(table: OperationTable, parts: ServedParts, context: HandlerCo
     ).bind(table)
     ClientAdmin(metadata, store, registry, config, config.broker_name).bind(table)
     ConsumeStats(
-        metadata, store, registry, config.broker_name, tps=parts.stats.tps, address=parts.address
+        metadata,
+        store,
+        registry,
+        config.broker_name,
+        tps=parts.stats.tps,
+        address=lambda: parts.status.address,
     ).bind(table)
     ConsumerCalls(parts.clients, store).bind(table)
     UserRequests(
@@ -209,7 +210,7 @@ def _bind_admin(
     )
     statistics.bind(table)
     StoreCopyHandlers(
-        config, parts.store, metadata, parts.backups, identity=parts.identity, epochs=parts.epochs
+        config, parts.store, metadata, parts.backups, identity=parts.status.identity, epochs=parts.epochs
     ).bind(table)
     LogReads(parts.store, epochs=parts.epochs, broker_name=config.broker_name).bind(table)
     settings = LiveSettings(
@@ -218,12 +219,12 @@ def _bind_admin(
         topics=metadata.topics,
         groups=metadata.groups,
         gate=parts.gate,
-        detected=parts.detected_settings,
+        detected=parts.status.detected_settings,
         on_change=parts.settings_changed,
     )
     settings.bind(table)
     Notifications(
-        config.broker_name, hint=None if controlled is None else controlled.hint, ha_info=parts.ha_info
+        config.broker_name, hint=None if controlled is None else controlled.hint, ha_info=parts.status.ha_info
     ).bind(table)
     if (replication := controlled or parts.plain) is not None:
         replication.bind(table)

@@ -9,29 +9,24 @@ copies messages from the HA port and metadata from the broker port.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from broker.admission.pending_replies import PendingReplies
-from broker.admission.send_gate import ROLE, SendGate
+from broker.admission.send_gate import ROLE
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.replication_settings import ha_security, ha_settings
+from broker.controller_mode.service import ReplicationParts
 from broker.controller_mode.slave_sync import Leader, SlaveSync
 from broker.core.readiness import RoleName
 from broker.ha.security import HaSecurity
-from broker.metadata.service import Metadata
 from broker.plain_ha.master_check import MasterCheck
 from broker.plain_ha.report import runtime_info, status_of
 from broker.plain_ha.service import PlainHaService
 from broker.plain_ha.slave_client import Refusal
-from broker.stats.messages_in import MessagesIn
-from broker.store.log.group_commit import GroupCommit
-from broker.store.message_store import MessageStore
 from broker.store.recovery import Between, nothing
-from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.operation import Audit, Call, Empty, Operation, OperationTable, Outcome, Reply, Wire
 from keelmq.remoting.operations.broker import GET_BROKER_HA_STATUS
 from keelmq.remoting.operations.route import RegisterBrokerResponse
@@ -50,26 +45,11 @@ SEARCH = Backoff(first_ms=250, max_ms=5_000)
 """The pause between two registrations of a slave that is not linked: their answers name the master."""
 
 
-class PlainParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the broker that this mode works on, and what it calls. announce: registers
-    with the name servers, at once and in the background."""
-
-    client: RemotingClient
-    gate: SendGate
-    pending: PendingReplies
-    store: MessageStore
-    commit: GroupCommit
-    metadata: Metadata
-    messages_in: MessagesIn
-    audit: Audit | None
-    announce: Callable[[], None]
-
-
 class PlainReplication:
     """listen() binds the HA port of a master; serve() takes the role; start() begins to look for the
     master."""
 
-    def __init__(self, config: BrokerConfig, parts: PlainParts) -> None:
+    def __init__(self, config: BrokerConfig, parts: ReplicationParts) -> None:
         """Raises ConfigError for security settings that cannot work."""
         self._config, self._parts = config, parts
         self.is_slave = config.is_plain_slave

@@ -2,11 +2,8 @@
 
 import asyncio
 
-from broker.admission.send_gate import ROLE, SendGate
-from broker.metadata.service import Metadata
-from broker.stats.messages_in import MessagesIn
-from broker.store.log.group_commit import GroupCommit
-from broker.store.message_store import MessageStore
+from broker.admission.send_gate import ROLE
+from broker.controller_mode.service import ReplicationParts
 from broker.store.recovery import RECORDS_AT_ONCE, Between, nothing
 
 DISPATCH_RECORDS = 128
@@ -16,17 +13,9 @@ DISPATCH_RECORDS = 128
 class StandAlone:
     """What ControllerMode is to a replica: serves as master, and moves confirmOffset."""
 
-    def __init__(
-        self,
-        *,
-        gate: SendGate,
-        store: MessageStore,
-        commit: GroupCommit,
-        metadata: Metadata,
-        messages_in: MessagesIn,
-    ) -> None:
-        self._gate, self._store, self._commit = gate, store, commit
-        self._metadata, self._messages_in = metadata, messages_in
+    def __init__(self, parts: ReplicationParts) -> None:
+        self._gate, self._store, self._commit = parts.gate, parts.store, parts.commit
+        self._metadata, self._messages_in = parts.metadata, parts.messages_in
 
     def recover(self, between: Between = nothing) -> None:
         """Makes all messages of a store that was just loaded visible; any thread. With SYNC_FLUSH, serve()

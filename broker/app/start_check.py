@@ -6,11 +6,10 @@ A start that is refused here has changed nothing. `keelmq doctor` asks the same 
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from broker.admission.send_gate import SendGate
-from broker.app.assembly import make_metadata, make_store, make_topics
+from broker.app.assembly import make_gate, make_metadata, make_store, make_topics
 from broker.config.broker_config import BrokerConfig
 from broker.config.metrics_settings import PROM
 from broker.controller_mode.broker_meta_file import BrokerMetaError, MetaFiles
@@ -18,6 +17,8 @@ from broker.ha.epoch_file import EpochFile, EpochFileError
 from broker.metadata.service import Metadata
 from broker.store.log.file_sizes import sized_files
 from broker.store.log.mapped_file import StoreError, is_locked
+from broker.store.message_store import MessageStore
+from broker.store.recovery import Between
 from broker.store.store_check import check_directory, check_store
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.runtime.config import ConfigError, why_refused
@@ -73,15 +74,30 @@ def load_settings(config: BrokerConfig, metadata: Metadata) -> None:
         raise unusable(config, error) from error
 
 
+def load_store(
+    config: BrokerConfig, store: MessageStore, between: Between, recover: Callable[[Between], None] | None
+) -> None:
+    """Loads the store. recover(between): prepares it for its role. A store that cannot be loaded is not kept
+    open and locked: a container tries again. Raises StoreError, ConfigError."""
+    try:
+        store.load(between)
+        if recover is not None:
+            recover(between)
+    except BaseException as error:
+        store.close(clean=False)
+        if isinstance(error, OSError):
+            raise unusable(config, error) from error
+        raise
+
+
 def start_refusal(config: BrokerConfig) -> str | None:
     """Returns why the files refuse the start of a broker with this configuration; None: they do not, or a
     broker uses them now."""
     topics = make_topics(config, on_change=_nobody)
     store = make_store(config, topics, on_queue=_no_queue, on_sync_fault=_no_fault)
-    gate = SendGate(wait=False, permits_write=False, accept_from_ms=0)
     try:
         if not is_locked(config.store_path_root_dir):
-            load_settings(config, make_metadata(config, topics, gate, store))
+            load_settings(config, make_metadata(config, topics, make_gate(config), store))
             check_store(store.config)
     except (BrokerMetaError, StoreError, ConfigError) as error:
         return str(error)

@@ -75,6 +75,11 @@ class BrokerStatus:
     # -- addresses ---------------------------------------------------------------------------------------
 
     @property
+    def address(self) -> str:
+        """host:port that clients are told."""
+        return self._listeners.address
+
+    @property
     def ha_address(self) -> str:
         """host:port that slaves are told; empty: no slave can connect here."""
         port = self._ha_port
@@ -137,6 +142,15 @@ class BrokerStatus:
     def own_id(self) -> int:
         """The broker id that the controllers have given, or the configured one; a master keeps it."""
         return self._config.broker_id if self._controlled is None else self._controlled.role.broker_id
+
+    def identity(self) -> tuple[int, bool]:
+        """Returns the broker's id, and whether it is the master."""
+        return self.own_id, self.role_name == "master"
+
+    @property
+    def master_epoch(self) -> int:
+        """Of the last finished role; 0 without controller mode."""
+        return 0 if self._controlled is None else self._controlled.role.epoch
 
     def ha_info(self) -> ExchangeHaInfo:
         """Returns the answer to 906: of a master where it is copied from, of a slave nothing."""

@@ -1,7 +1,7 @@
 """The keys of a broker that can be changed while it runs, by request 25 and by PATCH /v1/config (ADR 22).
 
 Code that uses one of them reads it from the broker's one BrokerConfig when it needs it, or gets it by
-BrokerParts (_settings_changed).
+Broker (_settings_changed).
 """
 
 from typing import Final

@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from broker.app.process import make_process_parts
 from broker.config.detected_address import detect_address
@@ -32,7 +31,7 @@ from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_port import http_listen_port
 from keelmq.remoting.servers.tcp import TcpServer
 from keelmq.runtime.config import ConfigError
-from keelmq.runtime.stop_steps import StopError, StopSteps, stop_after
+from keelmq.runtime.stop_steps import AsyncLife, StopError, StopSteps
 from keelmq.runtime.tasks import TaskSet
 from keelmq.security.audit.log import make_audit
 from keelmq.security.file_users import binder_of, load_users
@@ -48,7 +47,7 @@ logger = logging.getLogger(__name__)
 PROGRAM = "mqbrokercontainer"
 
 
-class ContainerServer:
+class ContainerServer(AsyncLife):
     """`container` has the brokers, `hosts` run them."""
 
     def __init__(self, config: ContainerConfig, given: Given | None = None) -> None:
@@ -105,19 +104,6 @@ class ContainerServer:
         return table
 
     # -- life --------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._start()
-        except BaseException as error:
-            await stop_after(self._stop, error)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await stop_after(self._stop, error)
 
     async def _start(self) -> None:
         config = self.config

@@ -163,8 +163,9 @@ class LocalHost:
         found: list[Metric] = []
         for broker in serving:
             try:
-                await broker.measure()
-                found += await scrape(broker.metric_sources())
+                sources = broker.metric_sources()
+                await sources.measure()
+                found += await scrape(sources)
             except Exception:
                 logger.exception("%s: no metrics", broker.config.broker_name)
         accesses = [*self._accesses, *(broker.operations.access for broker in serving)]
@@ -202,7 +203,7 @@ class LocalHost:
         slaves, masters = dict[str, Stop](), dict[str, Stop]()
         for identity, running in self._running.items():
             running.state = BrokerState.STOPPING
-            group = masters if running.broker.role_name == "master" else slaves
+            group = masters if running.broker.status.role_name == "master" else slaves
             group[identity.canonical_name] = partial(_end, running)
         try:
             failed = await bounded_stops(slaves, masters)
@@ -234,7 +235,7 @@ class LocalHost:
         broker_id = config.broker_id if controlled is None else controlled.role.broker_id or NOT_APPLIED
         running.log.name = canonical_name(config.broker_cluster_name, config.broker_name, broker_id)
         quota = broker.retention.quota
-        reasons = not_ready(broker.readiness) if running.state is BrokerState.SERVING else []
+        reasons = not_ready(broker.status.readiness) if running.state is BrokerState.SERVING else []
         is_open = running.state is BrokerState.SERVING
         fast = listeners.servers[1].address if is_open and len(listeners.servers) > 1 else None
         http = broker.http_address
@@ -246,11 +247,11 @@ class LocalHost:
             state=running.state,
             reason="; ".join(map(str, reasons)),
             not_ready=[each.reason for each in reasons],
-            role=broker.role_name if is_open else "none",
+            role=broker.status.role_name if is_open else "none",
             master_epoch=0 if controlled is None else controlled.role.epoch,
             address=broker.address if is_open else "",
             fast_address="" if fast is None else f"{broker.host}:{fast[1]}",
-            ha_address=broker.ha_address if is_open else "",
+            ha_address=broker.status.ha_address if is_open else "",
             http_address="" if http is None else f"{http[0]}:{http[1]}",
             config_path=str(running.inner.path),
             store_path=str(config.store_path_root_dir),

@@ -6,18 +6,21 @@ about the isolation lease.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from broker.admission.disk_fault import DiskFault
+from broker.admission.fast_path import FastPathPeer
+from broker.admission.pending_replies import PendingReplies
 from broker.admission.send_forwarder import SendForwarder
-from broker.admission.send_gate import DISK_FULL
+from broker.admission.send_gate import DISK_FULL, SendGate
+from broker.clients.core.registry import ClientRegistry
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
-from broker.controller_mode.controlled_parts import ControlledParts
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
 from broker.controller_mode.ha_requests import HaRequests
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
@@ -36,7 +39,13 @@ from broker.ha.core.master_watch import MasterWatch
 from broker.ha.report import status_of
 from broker.ha.service import HaService
 from broker.healing.lost_epochs import EpochFinder
-from keelmq.remoting.operation import Operation, OperationTable, Outcome, Wire, build_validators
+from broker.metadata.service import Metadata
+from broker.put.send_commands import SendCommand
+from broker.stats.messages_in import MessagesIn
+from broker.store.log.group_commit import GroupCommit
+from broker.store.message_store import MessageStore
+from keelmq.remoting.client import RemotingClient
+from keelmq.remoting.operation import Audit, Operation, OperationTable, Outcome, Wire, build_validators
 from keelmq.remoting.operations.broker import SendMessageRequestV2
 from keelmq.remoting.operations.broker_metadata import MetadataUpdates
 from keelmq.remoting.operations.clients import HeartbeatData, HeartbeatResponse
@@ -63,10 +72,37 @@ NEEDED_BY_A_NEW_MASTER: Final = (
 """Their validators are built at the start. A slave uses none of them, and 2 ms are much in a fail-over."""
 
 
+class ReplicationParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the broker that replication works on, and what it calls.
+
+    client, pushed: for controllers, name servers and other brokers, and the requests that come over these
+    connections. address: host:port that clients are told. announce: registers with the name servers, at once
+    and in the background. send_here: the send handler. close_clients: closes all connections of clients.
+    on_role_changed(before, after, took_ms): a role change has just been finished.
+    """
+
+    client: RemotingClient
+    pushed: OperationTable
+    gate: SendGate
+    pending: PendingReplies
+    store: MessageStore
+    commit: GroupCommit
+    disk_fault: DiskFault
+    metadata: Metadata
+    registry: ClientRegistry
+    messages_in: MessagesIn
+    audit: Audit | None
+    address: Callable[[], str]
+    announce: Callable[[], None]
+    send_here: Callable[[SendCommand, bytes, FastPathPeer], bytes | None]
+    close_clients: Callable[[], None]
+    on_role_changed: Callable[[Role, Role, int], None]
+
+
 class ControllerMode:
     """listen() binds the replication port; start() connects to the controllers."""
 
-    def __init__(self, config: BrokerConfig, parts: ControlledParts, files: MetaFiles) -> None:
+    def __init__(self, config: BrokerConfig, parts: ReplicationParts, files: MetaFiles) -> None:
         """files: the identity on disk."""
         self._config, self._parts = config, parts
         self._names = {"cluster_name": config.broker_cluster_name, "broker_name": config.broker_name}
@@ -118,6 +154,8 @@ class ControllerMode:
             timeout_ms=config.controller_heart_beat_timeout_mills,
             heartbeat_interval_ms=config.broker_heartbeat_interval,
         )
+        if config.isolation_lease_enable:
+            parts.gate.lease = self._lease.is_over
 
     def _make_roles(self, files: MetaFiles) -> None:
         """Makes the client of the controllers, the identity and the ReplicasManager."""
@@ -180,6 +218,8 @@ class ControllerMode:
             send_here=parts.send_here,
             successor_is_due=lambda: self._room_watch.is_due,
         )
+        if config.forward_late_sends:
+            parts.gate.hold_or_forward = self.forwarder.take
         self._hand_over = HandOver(
             **self._names,
             ha=self.ha,
@@ -297,10 +337,6 @@ class ControllerMode:
         """Takes an unverified hint of a role change: asks the controllers, at most once a second."""
         self._hints.hint()
 
-    def poll_now(self) -> None:
-        """Asks the controllers for the role at once."""
-        self._manager.poll_now()
-
     async def replicas(self) -> list[str]:
         """Returns the addresses of the other replicas that are alive, the master first."""
         return await self._peers.replicas()
@@ -341,10 +377,6 @@ class ControllerMode:
     def is_isolated(self) -> bool:
         """Whether this broker is master, but its isolation lease is over."""
         return self.role.is_master and self._parts.gate.lease_is_over
-
-    def lease_is_over(self, now_ms: int) -> bool:
-        """Returns whether nothing may be acknowledged (isolationLeaseEnable)."""
-        return self._lease.is_over(now_ms)
 
     def sends_to_master(self) -> bool:
         """Returns whether pulls of consumers are sent to the master: it is known, and slaveReadEnable is not

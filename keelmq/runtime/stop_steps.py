@@ -12,6 +12,8 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -68,3 +70,26 @@ async def stop_after(stop: Callable[[], Awaitable[None]], error: BaseException |
     except StopError:
         if error is None:
             raise
+
+
+class AsyncLife:
+    """The block of `async with`: _start(), and _stop() at its end, also if the start fails."""
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException as error:
+            await stop_after(self._stop, error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await stop_after(self._stop, error)

@@ -52,7 +52,7 @@ class Trio:
 
     @property
     def master(self) -> Broker:
-        (found,) = [each for each in self._stops if each.role_name == "master" and each.gate.writable]
+        (found,) = [each for each in self._stops if each.status.role_name == "master" and each.gate.writable]
         return found
 
     @property
@@ -69,7 +69,7 @@ class Trio:
 
     async def led(self, in_sync: int) -> None:
         def whole() -> bool:
-            leads = [each for each in self._stops if each.role_name == "master" and each.gate.writable]
+            leads = [each for each in self._stops if each.status.role_name == "master" and each.gate.writable]
             return len(leads) == 1 and leads[0].gate.in_sync == in_sync
 
         await until(whole, f"a master with {in_sync} in sync")

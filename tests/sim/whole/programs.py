@@ -214,7 +214,7 @@ class BrokerRun:
             not self.process.alive
             or broker is None
             or broker.controlled is None
-            or not broker.readiness.serving
+            or not broker.status.readiness.serving
         ):
             return None
         return broker
@@ -222,4 +222,4 @@ class BrokerRun:
     @property
     def is_master(self) -> bool:
         broker = self.serving
-        return broker is not None and broker.role_name == "master"
+        return broker is not None and broker.status.role_name == "master"

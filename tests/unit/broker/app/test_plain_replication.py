@@ -178,9 +178,9 @@ async def test_a_slave_has_the_masters_log_and_metadata(group: Group) -> None:
     assert not told.master and told.ha_client_runtime_info.activated and told.fault is None
     status = await group.client.call(slave.address, GET_BROKER_RUNTIME_INFO, Empty())
     assert isinstance(status, Ok) and json.loads(status.body.table["haStatus"])["connected"] is True
-    assert slave.role_name == "slave" and slave.status.registered_id == 1
-    health = health_of(slave.readiness, broker_name="group", broker_id=1, master_epoch=0)
-    await until(lambda: slave.readiness.registered, "registered")
+    assert slave.status.role_name == "slave" and slave.status.registered_id == 1
+    health = health_of(slave.status.readiness, broker_name="group", broker_id=1, master_epoch=0)
+    await until(lambda: slave.status.readiness.registered, "registered")
     assert health.role == "slave"
     values = {s.name: s.value for family in await scrape(master.metric_sources()) for s in family.samples}
     assert values["rocketmq_ha_replica_lag_bytes"] == 0 and values["rocketmq_ha_in_sync_copies"] == 2
@@ -346,7 +346,7 @@ async def test_swapped_roles_stop_a_slave_with_more_and_nothing_is_overwritten(g
 
 
 def reasons(broker: Broker) -> list[str]:
-    health = health_of(broker.readiness, broker_name="", broker_id=1, master_epoch=0)
+    health = health_of(broker.status.readiness, broker_name="", broker_id=1, master_epoch=0)
     return [each.reason for each in health.reasons]
 
 
@@ -380,7 +380,7 @@ async def test_a_broker_whose_file_says_nothing_has_no_ha_port(group: Group) -> 
          if key != "brokerRole"}
     )  # fmt: skip
     async with Broker(config) as broker:
-        assert broker.plain is None and not broker.ha_address
+        assert broker.plain is None and not broker.status.ha_address
 
 
 async def test_a_slave_that_comes_late_has_the_last_file(group: Group) -> None:
@@ -401,7 +401,7 @@ async def test_a_slave_that_comes_late_has_the_last_file(group: Group) -> None:
 async def test_ha_master_address_without_name_servers(group: Group) -> None:
     """An empty slave copies. One with messages cannot compare them: nobody says where the broker port is."""
     master = await group.start("m", 0)
-    there = {"haMasterAddress": master.ha_address, "namesrvAddr": ""}
+    there = {"haMasterAddress": master.status.ha_address, "namesrvAddr": ""}
     slave = await group.start("s", 1, **there)
     await group.send_many(master, 3)
     await until(lambda: has_all(slave, master), "the slave has the log")
@@ -416,7 +416,7 @@ async def test_ha_master_address_without_name_servers(group: Group) -> None:
 @pytest.mark.parametrize("key", ["authenticationEnabled", "aclEnable"])
 async def test_where_clients_prove_who_they_are_slaves_must_too(group: Group, key: str) -> None:
     master = await group.start("m", 0, **{key: True, "aclPath": group.directory / "acl"})
-    host, port = master.ha_address.split(":")
+    host, port = master.status.ha_address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(bytes(8))
     async with asyncio.timeout(TIMEOUT_S):

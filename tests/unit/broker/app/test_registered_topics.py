@@ -68,7 +68,7 @@ async def test_70_000_topics(tmp_path: Path) -> None:
             assert not registration.fits_one_request(topics)
             await until(lambda: server.routes.counts()["topics"] == len(broker.topics.topics), 30)
             assert server.routes.topics_of_broker("b") == broker.topics.topics.keys()
-            assert broker.readiness.registered == (address,)
+            assert broker.status.readiness.registered == (address,)
 
 
 async def test_a_topic_that_no_longer_fits_is_refused(
@@ -101,7 +101,7 @@ async def test_a_topic_that_no_longer_fits_is_refused(
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "6000 bytes" in refused.remark and "deleteTopicWithBrokerRegistration=true" in refused.remark
         assert registration.fits_one_request(await broker.topics.encoder.encoded())
-        assert broker.readiness.registered, "what is there stays registered"
+        assert broker.status.readiness.registered, "what is there stays registered"
         sent = await send(client, broker, b"creates T")
         assert isinstance(sent, Failed) and "6000 bytes" in sent.remark
         assert await create_by_request("T1") is None
@@ -115,15 +115,15 @@ async def test_a_broker_in_no_route_is_not_ready(tmp_path: Path, monkeypatch: py
     refuses.refuse = True
     addresses = f"127.0.0.1:{port}", await refuses.start()
     async with Broker(config(tmp_path, namesrv_addr=";".join(addresses))) as broker:
-        await until(lambda: "refused" in str(broker.readiness.not_registered.get(addresses[0])))
-        await until(lambda: "older" in str(broker.readiness.not_registered.get(addresses[1])))
-        (reason,) = not_ready(broker.readiness)
+        await until(lambda: "refused" in str(broker.status.readiness.not_registered.get(addresses[0])))
+        await until(lambda: "older" in str(broker.status.readiness.not_registered.get(addresses[1])))
+        (reason,) = not_ready(broker.status.readiness)
         assert reason.reason == "not registered with any name server"
         assert "it is in no route" in reason.detail and all(address in reason.detail for address in addresses)
         assert "stateVersion is older" in reason.detail
         settings = namesrv_config(kv_config_path=tmp_path / "kv.json")
         async with Namesrv(settings.model_copy(update={"listen_port": port})):
-            await until(lambda: not not_ready(broker.readiness))
-            assert list(broker.readiness.not_registered) == [addresses[1]]
-        await until(lambda: bool(not_ready(broker.readiness)))
+            await until(lambda: not not_ready(broker.status.readiness))
+            assert list(broker.status.readiness.not_registered) == [addresses[1]]
+        await until(lambda: bool(not_ready(broker.status.readiness)))
     await refuses.listener.close()

@@ -167,7 +167,7 @@ async def test_a_broker_stops_though_a_step_fails(
     await made.__aenter__()
     assert made.http_address is not None
     addresses = [made.http_address]
-    for address in filter(None, (made.address, made.ha_address)):
+    for address in filter(None, (made.address, made.status.ha_address)):
         host, _, port = address.rpartition(":")
         addresses.append((host, int(port)))
     with monkeypatch.context() as patch:

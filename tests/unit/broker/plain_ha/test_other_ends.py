@@ -63,7 +63,7 @@ async def test_a_slave_that_reports_late_and_several_reports_at_once(tmp_path: P
     async with make_group(tmp_path) as group:
         sync = {"brokerRole": "SYNC_MASTER", "totalReplicas": 2, "inSyncReplicas": 2, "slaveTimeout": 10_000}
         master = await group.start("m", 0, **sync)
-        host, port = master.ha_address.split(":")
+        host, port = master.status.ha_address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         sending = asyncio.create_task(group.send(master, b"x" * 1_000))
         await until(lambda: end_of(master) > 0, "it is stored")

@@ -157,8 +157,8 @@ async def test_the_flush_task_does_not_take_the_error_from_group_commit(
         refused = await send(client, broker, b"three")
         assert isinstance(refused, Failed) and refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "could not be synced: Input/output error" in refused.remark
-        assert any("could not be synced" in reason.detail for reason in not_ready(broker.readiness))
-        assert broker.readiness.disk_fault
+        assert any("could not be synced" in reason.detail for reason in not_ready(broker.status.readiness))
+        assert broker.status.readiness.disk_fault
     assert (tmp_path / "store" / "abort").exists()
     told = [record for record in caplog.records if "could not be synced" in record.getMessage()]
     assert len(told) <= 2, "once when it is found, once when the store is closed"
@@ -217,8 +217,8 @@ async def test_a_master_whose_disk_failed_hands_over_and_copies_nothing_more(
             while not isinstance(await send(client, new, b"three"), Ok):
                 pass  # its lease begins with the first answers
         assert old.controlled is not None
-        await until(lambda: "could not be synced" in old.readiness.ha_fault, "it copies nothing")
-        assert new.role_name == "master" and old.role_name == "slave"
+        await until(lambda: "could not be synced" in old.status.readiness.ha_fault, "it copies nothing")
+        assert new.status.role_name == "master" and old.status.role_name == "slave"
     assert (old.config.store_path_root_dir / "abort").exists()
     assert not (new.config.store_path_root_dir / "abort").exists()
 

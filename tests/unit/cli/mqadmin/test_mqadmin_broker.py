@@ -65,7 +65,7 @@ class World(InThread):
         pushed.bind(clients.CONSUME_MESSAGE_DIRECTLY, self._consume)
         self.member = RemotingClient(pushed)
         async with asyncio.timeout(10):
-            while not self.broker.readiness.registered:  # noqa: ASYNC110 - nobody tells
+            while not self.broker.status.readiness.registered:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         async with Producer(self.namesrv, "g-producers") as producer:
             for number in range(10):

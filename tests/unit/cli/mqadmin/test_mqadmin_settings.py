@@ -47,10 +47,12 @@ class Pair(InThread):
         async with Namesrv(names) as namesrv:
             self.namesrv = ":".join(map(str, namesrv.address))
             async with self._broker("master", broker_role="ASYNC_MASTER", ha_listen_port=0) as master:
-                more = {"broker_role": "SLAVE", "broker_id": 1, "ha_master_address": master.ha_address}
+                more = {"broker_role": "SLAVE", "broker_id": 1, "ha_master_address": master.status.ha_address}
                 async with self._broker("slave", **more) as slave:
                     self.master, self.slave = master.address, slave.address
-                    await until(lambda: master.readiness.registered and slave.readiness.registered)
+                    await until(
+                        lambda: master.status.readiness.registered and slave.status.readiness.registered
+                    )
                     yield
 
 
