@@ -6,14 +6,15 @@ import argparse
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from typing import Any, TypeVar
 
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_meta_file import BrokerMetaError
 from broker.store.log.mapped_file import StoreError
-from keelmq.remoting.config_store import Given, with_stored
+from keelmq.remoting.config_store import Given, StoredConfig, with_stored
 from keelmq.runtime import program
 from keelmq.runtime.bounded_exit import bounded_end
 from keelmq.runtime.config import (
@@ -25,10 +26,14 @@ from keelmq.runtime.config import (
     without_effect,
 )
 from keelmq.runtime.isolated_log import CLOSE_S, isolated_log
-from keelmq.runtime.stop_steps import StopError
+from keelmq.runtime.stop_steps import AsyncLife, StopError
 from keelmq.security.open_network import warn_of_open_ports
 from keelmq.security.private_file import exposed_settings, exposed_tls_file
+from keelmq.security.server_config import ServerConfig
 
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=StoredConfig)
 PROGRAM = "mqbroker"
 START_GIVEN_UP_S_MAX = 40.0
 """From the signal to the end of a start."""
@@ -43,42 +48,80 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerConfig, Given]:
+    """Returns the configuration and where it came from. ConfigError."""
+    return read_config_of(BrokerConfig, arguments, environ, {})
+
+
+def read_config_of(
+    model: type[C], arguments: argparse.Namespace, environ: Mapping[str, str], flags: Mapping[str, str | None]
+) -> tuple[C, Given]:
     """Returns the configuration and where it came from. From weak to strong: NAMESRV_ADDR, the file, changes
-    at run time, KEELMQ_*, flags. ConfigError."""
+    at run time, KEELMQ_*, flags. model: has namesrvAddr. flags: {key: value} of a program's own flags; None:
+    not given. ConfigError."""
     overrides = program.overrides_of(arguments.overrides)
-    program.refuse_visible_secrets(overrides, BrokerConfig)
-    if arguments.namesrv_addr is not None:
-        overrides["namesrvAddr"] = arguments.namesrv_addr
-    config = _load(Given(arguments.config, environ, overrides))
-    if not config.namesrv_addr and (fallback := environ.get("NAMESRV_ADDR")):
+    program.refuse_visible_secrets(overrides, model)
+    flags = {"namesrvAddr": arguments.namesrv_addr, **flags}
+    overrides |= {key: value for key, value in flags.items() if value is not None}
+    given = Given(arguments.config, environ, overrides)
+    config = _load(model, given)
+    if not dict(config)["namesrv_addr"] and (fallback := environ.get("NAMESRV_ADDR")):
         overrides["namesrvAddr"] = fallback
-        config = _load(Given(arguments.config, environ, overrides))
-    return config, Given(arguments.config, environ, overrides)
+        config = _load(model, given)
+    return config, given
 
 
-def _load(given: Given) -> BrokerConfig:
-    (config,) = load_config(BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides)
-    assert isinstance(config, BrokerConfig)
+def _load(model: type[C], given: Given) -> C:
+    (config,) = load_config(model, path=given.path, environ=given.environ, overrides=given.overrides)
+    assert isinstance(config, model)
     return with_stored(config, given.path, given.environ, given.overrides)
 
 
-async def serve(broker: Broker) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start: after a crash it can be long. A second
-    one ends the wait for the hand-over."""
+def ignored(config: ServerConfig, given: Given) -> list[str]:
+    """Returns a line for each reason why keys have no effect."""
+    return without_effect(type(config), path=given.path, environ=given.environ, overrides=given.overrides)
+
+
+def log_settings(logger: logging.Logger, config: ServerConfig, given: Given) -> None:
+    """Logs which keys have no effect, and which files with secrets others can read."""
+    model, path, environ, overrides = type(config), given.path, given.environ, given.overrides
+    for line in ignored(config, given):
+        logger.info("%s", line)
+    sources = setting_sources(model, path=path, environ=environ, overrides=overrides)
+    for problem in (*exposed_settings(secret_keys(model), sources), *exposed_tls_file(config)):
+        logger.warning("%s", problem)
+
+
+async def serve(
+    life: AsyncLife,
+    logger: logging.Logger,
+    *,
+    give_up_s: float,
+    say_ready: Callable[[], Awaitable[None]],
+    leave: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP, which also ends a start, within give_up_s: after a crash it can
+    be long. leave(): hands over before the stop; a second signal ends the wait for it."""
     stop, stop_now = program.stop_events(2)
-    async with AsyncExitStack() as life:
-        if not await program.started(life.enter_async_context(broker), stop, START_GIVEN_UP_S_MAX):
+    async with AsyncExitStack() as stack:
+        if not await program.started(stack.enter_async_context(life), stop, give_up_s):
             return
-        bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
-        warn_of_open_ports(logging.getLogger(__name__), PROGRAM, broker.config, [bound])
-        program.say_ready(f"{PROGRAM} {broker.status.describe()}")
+        await say_ready()
         await stop.wait()
-        logging.getLogger(__name__).info("stopping")
-        leaving, told = asyncio.create_task(broker.leave()), asyncio.create_task(stop_now.wait())
+        logger.info("stopping")
+        leaving, told = asyncio.create_task(leave()), asyncio.create_task(stop_now.wait())
         await asyncio.wait([leaving, told], return_when=asyncio.FIRST_COMPLETED)
         for task in (leaving, told):
             task.cancel()
         await asyncio.gather(leaving, told, return_exceptions=True)
+
+
+async def _serve(broker: Broker) -> None:
+    async def say_ready() -> None:
+        bound = f"{broker.config.bind_address}:{broker.address.rpartition(':')[2]}"
+        warn_of_open_ports(logger, PROGRAM, broker.config, [bound])
+        program.say_ready(f"{PROGRAM} {broker.status.describe()}")
+
+    await serve(broker, logger, give_up_s=START_GIVEN_UP_S_MAX, say_ready=say_ready, leave=broker.leave)
 
 
 def own_log(config: BrokerConfig) -> AbstractContextManager[object]:
@@ -96,22 +139,13 @@ def run(argv: list[str]) -> int:
         arguments = make_parser().parse_args(argv)
         program.log_to_stderr(arguments.log_level, arguments.log_format)
         config, given = read_config(arguments, os.environ)
-        ignored = without_effect(
-            BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
-        )
         if arguments.print_config:
-            program.write_out(program.as_comments(ignored) + to_properties(config))
+            program.write_out(program.as_comments(ignored(config, given)) + to_properties(config))
             return 0
-        for line in ignored:
-            logging.getLogger(__name__).info("%s", line)
-        sources = setting_sources(
-            BrokerConfig, path=given.path, environ=given.environ, overrides=given.overrides
-        )
-        for problem in (*exposed_settings(secret_keys(BrokerConfig), sources), *exposed_tls_file(config)):
-            logging.getLogger(__name__).warning("%s", problem)
+        log_settings(logger, config, given)
         program.raise_open_files_limit()
         with own_log(config), bounded_end(program.runner()) as runner:
-            runner.run(serve(Broker(config, given)))
+            runner.run(_serve(Broker(config, given)))
     except (ConfigError, BrokerMetaError, StoreError, StopError) as error:
         return program.refuse(PROGRAM, error)
     except KeyboardInterrupt:
