@@ -340,9 +340,9 @@ def _scrape(sources: MetricSources) -> Slices[Scrape]:
     _add_role(made, sources.config, readiness, controlled)
     add_telemetry(made, sources.telemetry)
     if controlled is not None:
-        _add_replication(made, status_of(controlled.ha), controlled.ha.refused)
+        _add_replication(made, status_of(controlled.ha), controlled.ha.server.refused)
     if sources.plain is not None:
-        _add_replication(made, plain_status_of(sources.plain), sources.plain.refused)
+        _add_replication(made, plain_status_of(sources.plain), sources.plain.server.refused)
     made.add_left_out()
     return made
 

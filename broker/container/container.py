@@ -21,7 +21,6 @@ from broker.container.host import BrokerHost, BrokerRefused, InnerSetup
 from broker.container.inner_config import InnerConfig, load_inner
 from broker.container.member import Member, described, may_lead
 from broker.container.membership_file import MembershipFile
-from broker.container.refusals import one_line, refused
 from broker.container.workers.move import MoveRefused, move
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError
@@ -405,3 +404,13 @@ class Container:
             hint = f"; of this group there is {names}" if group else ""
             raise CommandError(ResponseCode.BROKER_NOT_EXIST, NOT_EXIST + hint)
         return exact[0]
+
+
+def refused(remark: str) -> CommandError:
+    """Returns the error of a request that has changed nothing, or what the remark says."""
+    return CommandError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def one_line(error: Exception) -> str:
+    """Returns the error's text, whose lines are joined."""
+    return "; ".join(str(error).splitlines())

@@ -72,6 +72,16 @@ class HandOver:
         self._metadata = metadata
         self._running = asyncio.Lock()
 
+    @property
+    def is_master(self) -> bool:
+        """Whether this broker is master."""
+        return self._manager.role.is_master
+
+    @property
+    def has_target(self) -> bool:
+        """Whether another member of the SyncStateSet could take over."""
+        return bool(self._ha.transfer_targets)
+
     async def give(
         self, wanted: int | None = None, *, leaves: bool = False, for_room: bool = False, quiet: bool = False
     ) -> int:

@@ -8,10 +8,10 @@ over several terms, so brokers whose disks are all full do not hand the mastersh
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from broker.controller_mode.hand_over import HandOverError
+from broker.controller_mode.hand_over import HandOver, HandOverError
 from keelmq.runtime.clock import now_ms
 
 logger = logging.getLogger(__name__)
@@ -25,30 +25,22 @@ RETRY_MS: Final = 60_000
 PERIOD_MS: Final = 100
 
 
-class Give(Protocol):
-    """HandOver.give()."""
-
-    def __call__(self, *, quiet: bool) -> Coroutine[Any, Any, object]:
-        """Hands over. quiet: does not log failures. Raises HandOverError."""
-
-
 class HandOverWatch:
     """Owned by the event loop's thread."""
 
     def __init__(
         self,
         reason: Callable[[], str],
+        hand_over: HandOver,
         *,
         grace_ms: int,
-        is_master: Callable[[], bool],
-        has_target: Callable[[], bool],
-        give: Give,
+        for_room: bool = False,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         """reason: returns why this broker should not be master; empty: it may. grace_ms: how long the reason
-        may last. has_target: another member of the SyncStateSet could take over. clock: ms."""
-        self._reason, self._grace_ms, self._is_master = reason, grace_ms, is_master
-        self._has_target, self._give, self._clock = has_target, give, clock
+        may last. for_room: only a member whose disk is not full can take over. clock: ms."""
+        self._reason, self._hand_over, self._grace_ms = reason, hand_over, grace_ms
+        self._for_room, self._clock = for_room, clock
         self._since_ms: int | None = None  # of the reason; None: there is none
         self._next_ms = 0  # no attempt before
         self._told = ""  # why it stays master
@@ -57,7 +49,7 @@ class HandOverWatch:
     def is_due(self) -> bool:
         """Whether this master hands over in a moment: there is a reason, and no attempt has failed lately."""
         can_begin = self._next_ms <= self._clock() + self._grace_ms
-        return can_begin and bool(self._reason()) and self._is_master() and self._has_target()
+        return can_begin and bool(self._reason()) and self._hand_over.is_master and self._hand_over.has_target
 
     async def run(self) -> None:
         """Runs for ever."""
@@ -68,21 +60,21 @@ class HandOverWatch:
     async def step(self) -> None:
         """Hands over if that is due."""
         reason, now = self._reason(), self._clock()
-        if not reason or not self._is_master():
+        if not reason or not self._hand_over.is_master:
             self._since_ms, self._told = None, ""
             return
         if self._since_ms is None:
             self._since_ms = now
         if now < max(self._since_ms + self._grace_ms, self._next_ms):
             return
-        if not self._has_target():
+        if not self._hand_over.has_target:
             self._stay(reason, "no other member of the SyncStateSet can take over")
             return
         self._next_ms = now + RETRY_MS
         if not self._told:
             logger.warning("%s: it hands over", reason)
         try:
-            await self._give(quiet=bool(self._told))
+            await self._hand_over.give(for_room=self._for_room, quiet=bool(self._told))
         except HandOverError as error:
             self._stay(reason, str(error))
 

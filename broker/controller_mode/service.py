@@ -7,7 +7,6 @@ about the isolation lease.
 
 import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +21,6 @@ from broker.config.broker_config import BrokerConfig
 from broker.controller_mode.broker_id_registration import Identity
 from broker.controller_mode.broker_meta_file import MetaFiles
 from broker.controller_mode.controller_client import ControllerClient, Heartbeats
-from broker.controller_mode.ha_requests import HaRequests
 from broker.controller_mode.hand_over import HandOver, HandOverError, HandOverRequests
 from broker.controller_mode.hand_over_watch import HEAL_MS, ROOM_MS, HandOverWatch
 from broker.controller_mode.isolation_lease import IsolationLease
@@ -36,7 +34,7 @@ from broker.controller_mode.slave_sync import SlaveSync
 from broker.core.readiness import RoleName
 from broker.core.role import Role
 from broker.ha.core.master_watch import MasterWatch
-from broker.ha.report import status_of
+from broker.ha.report import runtime_info, status_of
 from broker.ha.service import HaService
 from broker.healing.lost_epochs import EpochFinder
 from broker.metadata.service import Metadata
@@ -45,8 +43,25 @@ from broker.stats.messages_in import MessagesIn
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
 from keelmq.remoting.client import RemotingClient
-from keelmq.remoting.operation import Audit, Operation, OperationTable, Outcome, Wire, build_validators
-from keelmq.remoting.operations.broker import SendMessageRequestV2
+from keelmq.remoting.operation import (
+    Audit,
+    Call,
+    Empty,
+    Operation,
+    OperationTable,
+    Outcome,
+    Reply,
+    Wire,
+    build_validators,
+)
+from keelmq.remoting.operations.broker import (
+    GET_BROKER_EPOCH_CACHE,
+    GET_BROKER_HA_STATUS,
+    BrokerNameOptionalRequest,
+    EpochEntryBody,
+    EpochEntryCache,
+    SendMessageRequestV2,
+)
 from keelmq.remoting.operations.broker_metadata import MetadataUpdates
 from keelmq.remoting.operations.clients import HeartbeatData, HeartbeatResponse
 from keelmq.remoting.operations.controller import (
@@ -230,19 +245,9 @@ class ControllerMode:
             manager=self._manager,
             controller=self._controller,
         )
-        self._damage_watch = HandOverWatch(
-            self._damage,
-            grace_ms=HEAL_MS,
-            is_master=lambda: self.role.is_master,
-            has_target=lambda: bool(self.ha.transfer_targets),
-            give=self._hand_over.give,
-        )
+        self._damage_watch = HandOverWatch(self._damage, self._hand_over, grace_ms=HEAL_MS)
         self._room_watch = HandOverWatch(
-            lambda: parts.gate.remark_of(DISK_FULL),
-            grace_ms=ROOM_MS,
-            is_master=lambda: self.role.is_master,
-            has_target=lambda: bool(self.ha.transfer_targets),
-            give=partial(self._hand_over.give, for_room=True),
+            lambda: parts.gate.remark_of(DISK_FULL), self._hand_over, grace_ms=ROOM_MS, for_room=True
         )
         parts.store.damage.on_change.append(self._damage_changed)
         self._planned_stop = PlannedStop(
@@ -272,7 +277,8 @@ class ControllerMode:
 
     def bind(self, table: OperationTable) -> None:
         """Binds 1007, 907 and 1008 at the broker's own port."""
-        HaRequests(self.ha, role=lambda: self.role, **self._names).bind(table)
+        table.bind(GET_BROKER_EPOCH_CACHE, self.get_broker_epoch)
+        table.bind(GET_BROKER_HA_STATUS, self.get_broker_ha_status)
         self._notifications.bind(table)
 
     def start(self, tasks: TaskSet) -> None:
@@ -402,6 +408,25 @@ class ControllerMode:
             "brokerControllerId": str(role.broker_id),
             "haStatus": msgspec.json.encode(status_of(self.ha)).decode(),
         }
+
+    async def get_broker_ha_status(self, request: Empty, call: Call) -> Reply:
+        """Returns the state of each HA connection (907)."""
+        return Reply(body=runtime_info(self.ha))
+
+    async def get_broker_epoch(self, request: BrokerNameOptionalRequest, call: Call) -> Reply:
+        """Returns the epochs of this broker's log with their start and end offsets (1007)."""
+        entries = [
+            EpochEntryBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=entry.end_offset)
+            for entry in self.ha.epochs
+        ]
+        return Reply(
+            body=EpochEntryCache(
+                **self._names,
+                broker_id=self.role.broker_id,
+                epoch_list=entries,
+                max_offset=self.ha.store.commit_log.max_offset,
+            )
+        )
 
     # -- callbacks of the parts --------------------------------------------------------------------------
 

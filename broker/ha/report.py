@@ -7,6 +7,7 @@ from typing import Protocol
 
 from broker.ha.core.master_link import MasterLink
 from broker.ha.core.progress import ReplicationProgress
+from broker.ha.master_server import MasterServer
 from broker.ha.mastership import Mastership
 from broker.ha.service import HaService
 from broker.ha.slave_client import SlaveClient
@@ -27,8 +28,9 @@ class Replication(Protocol):
         """Returns the monotonic time of the links, in ms."""
         ...
 
-    def address_of(self, link: MasterLink) -> str:
-        """Returns "host:port" of a slave's connection."""
+    @property
+    def server(self) -> MasterServer:
+        """The HA port and the links of this broker."""
         ...
 
 
@@ -77,7 +79,7 @@ def replica_status(ha: Replication, link: MasterLink, *, broker_id: int, in_sync
     now = ha.now_ms()
     return {
         "brokerId": broker_id,
-        "address": ha.address_of(link),
+        "address": ha.server.address_of(link),
         "ackOffset": link.ack_offset,
         "transferFromWhere": link.position,
         "lastCaughtUpTimeMs": now - link.caught_up_ms(now),
@@ -129,7 +131,7 @@ def connection_info(
     """Returns one slave for 907. broker_id None: it is not known."""
     ack, now = max(link.ack_offset, 0), ha.now_ms()
     return HaConnectionRuntimeInfo(
-        addr=ha.address_of(link),
+        addr=ha.server.address_of(link),
         slave_ack_offset=ack,
         diff=max(ha.store.commit_log.max_offset - ack, 0),
         in_sync=in_sync,

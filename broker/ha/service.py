@@ -97,7 +97,7 @@ class HaService:
         self.watch = watch
         self._promise = ReportPromise()
         self._host, self._port = host, port
-        self._server = MasterServer(
+        self.server = MasterServer(
             store.commit_log,
             check=store.log_check,
             settings=settings.master_link,
@@ -118,7 +118,7 @@ class HaService:
     async def start(self) -> None:
         """Loads the epochs and binds the HA port. Raises OSError if the port is taken."""
         await asyncio.to_thread(self.log_epochs.load)
-        await self._server.start(self._host, self._port)
+        await self.server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
         self._tasks.start("epoch file", self.log_epochs.finish_forever)
         self._tasks.start("epochs of deleted files", self._drop_epochs_of_deleted_files)
@@ -131,19 +131,19 @@ class HaService:
         steps.add("role tasks", self._role_tasks.stop)
         steps.add("dispatch", self._dispatcher.stop)
         steps.add("HA tasks", self._tasks.stop)
-        steps.add("the HA port", self._server.stop)
+        steps.add("the HA port", self.server.stop)
         steps.add("the epoch file", self.log_epochs.close)
         await steps.run()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port on which slaves are served."""
-        return self._server.address
+        return self.server.address
 
     def configure(self, settings: HaSettings) -> None:
         """Takes changed settings over, whatever the role is. haCatchUpThreads and haStayAwake stay."""
         self._settings = settings
-        self._server.configure(settings.master_link)
+        self.server.configure(settings.master_link)
         if self.mastership is not None:
             self.mastership.configure(settings)
         if self.client is not None:
@@ -155,16 +155,16 @@ class HaService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._server.pauses.tick(self._clock())
+            self.server.pauses.tick(self._clock())
             if self.mastership is not None:
                 self._tick_as_master(self.mastership)
             self._dispatcher.wake()
 
     def _tick_as_master(self, mastership: Mastership) -> None:
-        links, now_ms = self._server.links.values(), self._clock()
-        self._server.state.min_offset = self.store.commit_log.min_offset
+        links, now_ms = self.server.links.values(), self._clock()
+        self.server.state.min_offset = self.store.commit_log.min_offset
         self._producer_load.measure(
-            self._server.state,
+            self.server.state,
             max_offset=self.store.commit_log.max_offset,
             has_far_replica=any(link.is_far_behind for link in links),
             now_ms=now_ms,
@@ -172,7 +172,7 @@ class HaService:
         for link in links:
             link.read_progress(now_ms)
         mastership.advance_confirm_offset()
-        self._server.pump()
+        self.server.pump()
 
     # -- epochs ------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class HaService:
         return self.log_epochs.now.last_epoch
 
     def _use_epochs(self, epochs: Epochs) -> None:
-        self._server.state.epochs = epochs
+        self.server.state.epochs = epochs
 
     async def _drop_epochs_of_deleted_files(self) -> None:
         while True:
@@ -249,11 +249,11 @@ class HaService:
     def _begin_term(
         self, broker_id: int, epoch: int, sync_state_set: SyncStateSet, controller: SyncStateSetController
     ) -> None:
-        log, state, epochs = self.store.commit_log, self._server.state, self.log_epochs.now
+        log, state, epochs = self.store.commit_log, self.server.state, self.log_epochs.now
         state.epochs, state.min_offset, state.max_offset = epochs, log.min_offset, log.max_offset
         self.mastership = mastership = Mastership(
             self.store,
-            self._server,
+            self.server,
             controller,
             self._settings,
             self._clock,
@@ -266,8 +266,8 @@ class HaService:
             metadata_lag_ms=self._metadata_lag_ms,
         )
         mastership.sync_state_set_changed()
-        self._server.accept(producers_first=self._settings.acknowledges_alone)
-        self._server.pump()
+        self.server.accept(producers_first=self._settings.acknowledges_alone)
+        self.server.pump()
         self._role_tasks.start("SyncStateSet", mastership.maintain_sync_state_set)
         self._dispatcher.wake()
 
@@ -350,8 +350,8 @@ class HaService:
         if self.client is not None:
             self.client.stop()
         if not keep_links:
-            self._server.refuse(reason)
-            await self._server.catch_up.wait_until_idle()
+            self.server.refuse(reason)
+            await self.server.catch_up.wait_until_idle()
         await self._role_tasks.stop()
         self.mastership = self.client = None
 
@@ -366,12 +366,12 @@ class HaService:
         """Sends the messages that were stored in this turn of the loop, then advances confirmOffset."""
         if self.mastership is None:
             return
-        self._server.state.max_offset = self.store.commit_log.max_offset
-        self._server.pump()
+        self.server.state.max_offset = self.store.commit_log.max_offset
+        self.server.pump()
         self.mastership.appended()
         if self._commit is not None:
             self._commit.want()
-        if self._busy_poller is not None and self._server.links:
+        if self._busy_poller is not None and self.server.links:
             self._busy_poller.begin()
 
     def flushed(self) -> None:
@@ -448,26 +448,12 @@ class HaService:
     @property
     def links(self) -> Mapping[int, MasterLink]:
         """The connected slaves by broker id; empty when not master."""
-        return self._server.links
-
-    @property
-    def connection_count(self) -> int:
-        """Connections to the HA port, also those of slaves that have not identified themselves."""
-        return self._server.connection_count
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Peers whose connection to the HA port was refused, by the reason."""
-        return self._server.refused
+        return self.server.links
 
     @property
     def fault(self) -> str | None:
         """Why this replica copies nothing, and what an operator can do; None: it copies, or tries to."""
         return self.log_epochs.fault or (self.client.fault if self.client is not None else None)
-
-    def address_of(self, link: MasterLink) -> str:
-        """Returns "host:port" of the slave's connection; empty if it is closed."""
-        return self._server.address_of(link)
 
     def now_ms(self) -> int:
         """Returns the monotonic time of the links, in ms."""

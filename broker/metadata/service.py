@@ -20,7 +20,6 @@ from broker.metadata.core.term import Term
 from broker.metadata.file_store import FileStore
 from broker.metadata.files import GO_BACK
 from broker.metadata.groups import Group, GroupTable, illegal_group, refuse_position
-from broker.metadata.notifier import Notifier
 from broker.metadata.offset_checks import OffsetChecks
 from broker.metadata.offsets import ConsumerOffsetTable, DelayOffsetTable
 from broker.metadata.persistence import Persistence
@@ -56,6 +55,29 @@ CHECK_PERIOD_MS = 50
 ENDS_AT_ONCE = 1_024
 """Ends of emptied queues that one step takes over or records."""
 MAY_BE_REPLICATED = "it is stored here, but not known to be on every replica in sync"
+
+
+class Notifier:
+    """A condition of the event loop: notify_all() wakes every task that waits at that moment.
+
+    Unlike asyncio.Event it never stays set, so each waiter checks the state itself after it was woken.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify_all(self) -> None:
+        """Wakes all present waiters."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self, timeout_ms: int) -> None:
+        """Returns at the next notify_all(), or after timeout_ms; the caller cannot tell which."""
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                await self._event.wait()
+        except TimeoutError:
+            pass
 
 
 class Metadata:

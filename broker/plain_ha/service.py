@@ -64,7 +64,7 @@ class PlainHaService:
         self._host, self._port = host, port
         self._on_replicated, self._on_in_sync_changed = on_replicated, on_in_sync_changed
         self._numbers = count(1)
-        self._server = MasterServer(
+        self.server = MasterServer(
             store.commit_log,
             check=store.log_check,
             settings=settings.master_link,
@@ -75,7 +75,7 @@ class PlainHaService:
             security=security,
             new_link=self._new_link,
         )
-        self._server.state.epochs = WHOLE_LOG
+        self.server.state.epochs = WHOLE_LOG
         self._tasks, self._link_tasks = TaskSet(), TaskSet()
         self._producer_load = ProducerLoad()
         self._busy_poller = BusyPoller(one_message_waits, clock) if settings.stay_awake else None
@@ -94,7 +94,7 @@ class PlainHaService:
     async def start(self) -> None:
         """Binds the HA port of a master. Raises OSError if it is taken."""
         if not self.is_slave:
-            await self._server.start(self._host, self._port)
+            await self.server.start(self._host, self._port)
         self._tasks.start("ha tick", self._tick_forever)
         self._dispatcher.start()
 
@@ -104,13 +104,13 @@ class PlainHaService:
         steps.add("the link to the master", self.unfollow)
         steps.add("dispatch", self._dispatcher.stop)
         steps.add("HA tasks", self._tasks.stop)
-        steps.add("the HA port", self._server.stop)
+        steps.add("the HA port", self.server.stop)
         await steps.run()
 
     @property
     def port(self) -> int:
         """The port on which slaves are served; 0: this broker is a slave, and has none."""
-        return 0 if self.is_slave else self._server.address[1]
+        return 0 if self.is_slave else self.server.address[1]
 
     async def _tick_forever(self) -> None:
         while True:
@@ -120,20 +120,20 @@ class PlainHaService:
             self._dispatcher.wake()
 
     def _tick_as_master(self) -> None:
-        links, now = self._server.links.values(), self._clock()
-        log, state = self.store.commit_log, self._server.state
+        links, now = self.server.links.values(), self._clock()
+        log, state = self.store.commit_log, self.server.state
         state.min_offset = log.min_offset
         far = any(link.is_far_behind for link in links)
         self._producer_load.measure(state, max_offset=log.max_offset, has_far_replica=far, now_ms=now)
         for link in links:
             link.read_progress(now)
         self._advance()
-        self._server.pump()
+        self.server.pump()
 
     def configure(self, settings: HaSettings, rules: CopyRules) -> None:
         """Takes changed settings over. haCatchUpThreads and haStayAwake stay."""
         self._settings, self.rules = settings, rules
-        self._server.configure(settings.master_link)
+        self.server.configure(settings.master_link)
         if self.client is not None:
             self.client.configure(self._slave_settings())
         if rules.waits:
@@ -150,8 +150,8 @@ class PlainHaService:
         """Accepts slaves from now on. The store is a master's."""
         assert not self.is_slave
         self._is_serving = True
-        self._server.state.min_offset = self.store.commit_log.min_offset
-        self._server.accept()
+        self.server.state.min_offset = self.store.commit_log.min_offset
+        self.server.accept()
         self._advance()
 
     def confirm_own(self) -> None:
@@ -163,13 +163,13 @@ class PlainHaService:
 
     def appended(self) -> None:
         """Sends the messages that were stored in this turn of the loop."""
-        state = self._server.state
+        state = self.server.state
         state.max_offset = state.confirm_offset = self.store.commit_log.max_offset
-        self._server.pump()
+        self.server.pump()
         self._advance()
         if self._commit is not None:
             self._commit.want()
-        if self._busy_poller is not None and self.rules.waits and self._server.links:
+        if self._busy_poller is not None and self.rules.waits and self.server.links:
             self._busy_poller.begin()
 
     def flushed(self) -> None:
@@ -180,8 +180,8 @@ class PlainHaService:
             self.client.protocol.flushed()
 
     def _links_changed(self) -> None:
-        links = self._server.links
-        hosts = {number: self.address_of(link).rpartition(":")[0] for number, link in links.items()}
+        links = self.server.links
+        hosts = {number: self.server.address_of(link).rpartition(":")[0] for number, link in links.items()}
         self._counted.update(links, hosts)
         self._advance()
 
@@ -189,10 +189,10 @@ class PlainHaService:
         """Moves confirmOffset and the replicated offset. Called for every append and report."""
         if not self._is_serving:
             return
-        log, state, store = self.store.commit_log, self._server.state, self.store
+        log, state, store = self.store.commit_log, self.server.state, self.store
         end = state.max_offset = state.confirm_offset = log.max_offset
         readable = min(end, log.flushed_offset) if self._settings.sync_flush else end
-        links = self._server.links
+        links = self.server.links
         acks = self._counted.acks(links) if links else _NO_ACKS
         in_sync = self.rules.in_sync_count(acks.values(), end) if links else 1
         if in_sync != self._in_sync:
@@ -270,22 +270,12 @@ class PlainHaService:
     @property
     def links(self) -> Mapping[int, MasterLink]:
         """The connected slaves; below 0: a slave that has not proved its broker id."""
-        return self._server.links
+        return self.server.links
 
     @property
     def is_connected(self) -> bool:
         """Whether this slave is linked to its master."""
         return self.client is not None and self.client.connected
-
-    @property
-    def connection_count(self) -> int:
-        """Connections to the HA port, also those without a report."""
-        return self._server.connection_count
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Peers whose connection to the HA port was refused, by the reason."""
-        return self._server.refused
 
     @property
     def task_deaths(self) -> Counter[str]:
@@ -296,10 +286,6 @@ class PlainHaService:
     def fault(self) -> str | None:
         """Why this slave copies nothing, and what an operator can do; None: it copies, or tries to."""
         return self.client.fault if self.client is not None else None
-
-    def address_of(self, link: MasterLink) -> str:
-        """Returns "host:port" of the slave's connection; empty if it is closed."""
-        return self._server.address_of(link)
 
     def now_ms(self) -> int:
         """Returns the monotonic time of the links, in ms."""

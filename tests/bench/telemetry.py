@@ -57,7 +57,7 @@ async def _master(root: Path, store: MessageStore) -> HaService:
     await ha.become_master(broker_id=MEMBERS[0], epoch=1, sync_state_set=agreed, controller=_NoController())
     await ha._role_tasks.stop()
     for broker_id in MEMBERS[1:]:
-        link = MasterLink(ha._server.state, link_settings(), now_ms=now_ms())
+        link = MasterLink(ha.server.state, link_settings(), now_ms=now_ms())
         link.slave_id, link.ack_offset = broker_id, 0
         ha.links[broker_id] = link  # type: ignore[index]
     return ha

@@ -369,7 +369,7 @@ async def test_members_prove_themselves_and_strangers_get_nothing(group: Group) 
     await until(lambda: has_all(slave, master), "the member has the log")
     assert master.plain is not None and list(master.plain.ha.links) == [1]
     assert (await group.ha_status(master)).ha_connection_info[0].broker_id == 1
-    await until(lambda: sum(master.plain.ha.refused.values()), "the stranger is refused")  # type: ignore[union-attr]
+    await until(lambda: sum(master.plain.ha.server.refused.values()), "the stranger is refused")  # type: ignore[union-attr]
     assert end_of(stranger) == 0
 
 
@@ -422,4 +422,4 @@ async def test_where_clients_prove_who_they_are_slaves_must_too(group: Group, ke
     async with asyncio.timeout(TIMEOUT_S):
         assert await reader.read() == b""
     writer.close()
-    assert master.plain is not None and master.plain.ha.refused["no_credentials"] == 1
+    assert master.plain is not None and master.plain.ha.server.refused["no_credentials"] == 1

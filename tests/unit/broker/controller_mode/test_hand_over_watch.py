@@ -2,6 +2,7 @@
 
 import logging
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
@@ -20,14 +21,12 @@ class Scene:
         self.error = ""
         self.watch = HandOverWatch(
             lambda: self.reason,
+            cast(Any, self),
             grace_ms=GRACE_MS,
-            is_master=lambda: self.is_master,
-            has_target=lambda: self.has_target,
-            give=self.give,
             clock=lambda: self.now_ms,
         )
 
-    async def give(self, *, quiet: bool) -> None:
+    async def give(self, *, for_room: bool, quiet: bool) -> None:
         self.given += 1
         self.quiet.append(quiet)
         if self.error:

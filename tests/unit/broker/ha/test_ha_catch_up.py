@@ -395,7 +395,7 @@ async def test_a_run_waits_for_an_empty_buffer(tmp_path: Path, sent: list[Sendfi
         fill(master)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        protocol = MasterProtocol(master.service._server)
+        protocol = MasterProtocol(master.service.server)
         transport = Transport(ours, protocol)
         protocol.connection_made(cast(asyncio.Transport, transport))
         protocol.data_received(SlaveHandshake(9).encode())

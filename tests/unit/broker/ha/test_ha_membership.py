@@ -113,7 +113,7 @@ async def replicate(tmp_path: Path) -> None:
         await until(lambda: same(master, slave), "same logs")
         (link,) = master.service.links.values()
         assert link.proven_id == link.slave_id == 2
-        assert not master.service.refused
+        assert not master.service.server.refused
         await slave.lead(2)
         await master.follow(slave, 2)
         await until(lambda: slave.in_sync() == [1, 2], "and the other way round")
@@ -157,8 +157,12 @@ async def test_a_stranger_gets_nothing(
         strangers = [await Stranger.at(master, data) for _ in range(5)]
         for stranger in strangers:
             assert await stranger.told() == b""
-        assert master.service.refused == {reason: 5}
-        assert (master.service.connection_count, dict(master.service.links), master.in_sync()) == (0, {}, [1])
+        assert master.service.server.refused == {reason: 5}
+        assert (master.service.server.connection_count, dict(master.service.links), master.in_sync()) == (
+            0,
+            {},
+            [1],
+        )
         lines = [line for line in caplog.messages if "refused" in line]
         assert len(lines) == 1 and "127.0.0.1:" in lines[0], "not one for each"
         assert [each[:2] for each in told] == [("127.0.0.1", False)] * 5 and all(each[2] for each in told)
@@ -185,7 +189,7 @@ async def test_a_stranger_that_is_slow_or_silent_is_closed_at_the_deadline(
             assert await stranger.told() == b""
         await dripping
         assert len(await challenged.told()) == HEAD.size + 64, "it has replayed a hello, and gets no more"
-        assert master.service.refused == {hello.TIMED_OUT: 4}
+        assert master.service.server.refused == {hello.TIMED_OUT: 4}
 
 
 class Relay:
@@ -243,7 +247,7 @@ async def test_what_a_slave_has_said_is_of_no_use_to_anybody_else(tmp_path: Path
         stranger = await Stranger.at(master, recorded)
         told = await stranger.told()
         assert len(told) <= HEAD.size + 64 and b"private" not in told
-        assert master.service.refused == {hello.WRONG_CREDENTIALS: 1}
+        assert master.service.server.refused == {hello.WRONG_CREDENTIALS: 1}
         assert list(master.service.links.values()) == [link]
 
 
@@ -279,7 +283,7 @@ async def test_a_slave_with_another_secret_never_joins(tmp_path: Path) -> None:
     async with members(tmp_path, MEMBER, WRONG) as (master, slave):
         master.put()
         await slave.follow(master, 1)
-        await until(lambda: master.service.refused[hello.WRONG_CREDENTIALS] > 1, "it tries again")
+        await until(lambda: master.service.server.refused[hello.WRONG_CREDENTIALS] > 1, "it tries again")
         assert "member credentials the same" in slave.last_reason
         assert slave.log_bytes() == b"" and master.in_sync() == [1]
         slave.security = MEMBER
@@ -368,7 +372,7 @@ async def test_no_other_address_is_admitted(tmp_path: Path) -> None:
     security = replace(MEMBER, plain_slaves=(parse_pattern("10.0.0.*"), parse_pattern("")))
     async with members(tmp_path, security) as (master,):
         assert await (await Stranger.at(master, java_like(3))).told() == b""
-        assert master.service.refused == {hello.NO_CREDENTIALS: 1}
+        assert master.service.server.refused == {hello.NO_CREDENTIALS: 1}
 
 
 async def test_a_master_of_rocketmq_is_followed_if_that_is_wanted(tmp_path: Path) -> None:
@@ -379,7 +383,7 @@ async def test_a_master_of_rocketmq_is_followed_if_that_is_wanted(tmp_path: Path
         await slave.follow(master, 1)
         await until(lambda: same(master, slave), "without a hello, at its second attempt")
         assert dialling(strict) and strict.log_bytes() == b""
-        assert master.service.refused[hello.NOT_CONFIGURED] >= 1
+        assert master.service.server.refused[hello.NOT_CONFIGURED] >= 1
 
 
 async def test_a_master_that_understands_neither_is_in_the_log_once(
@@ -388,7 +392,7 @@ async def test_a_master_that_understands_neither_is_in_the_log_once(
     async with members(tmp_path, WRONG, replace(MEMBER, plain_master=True)) as (master, slave):
         await slave.follow(master, 1)
         ways = (hello.WRONG_CREDENTIALS, hello.NO_CREDENTIALS)
-        await until(lambda: all(master.service.refused[way] > 1 for way in ways), "it tries both")
+        await until(lambda: all(master.service.server.refused[way] > 1 for way in ways), "it tries both")
         lines = [line for line in caplog.messages if line.startswith("HA link to")]
         assert len(lines) == len(set(lines)) == 2
 

@@ -30,7 +30,7 @@ async def test_connections_that_die_at_once_leave_nothing_5(tmp_path: Path) -> N
             if index % 2:
                 writer.write(SlaveHandshake(9).encode())
             writer.transport.abort()
-        await until(lambda: master.service.connection_count == 0, "all are gone")
+        await until(lambda: master.service.server.connection_count == 0, "all are gone")
         assert not master.service.links
         assert master.in_sync() == [1]
 
@@ -45,7 +45,7 @@ async def test_unverified_peers_keep_no_slave_out(tmp_path: Path, monkeypatch: p
         quiet += [await asyncio.open_connection(*master.service.address) for _ in range(5)]
         async with asyncio.timeout(10):
             await asyncio.gather(*(reader.read() for reader, _ in quiet[:8]), return_exceptions=True)
-        assert master.in_sync() == [1, 2] and master.service.connection_count == 3
+        assert master.in_sync() == [1, 2] and master.service.server.connection_count == 3
         for _, writer in quiet:
             writer.close()
 

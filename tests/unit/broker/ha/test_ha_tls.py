@@ -63,7 +63,7 @@ async def replicate(tmp_path: Path, authority: Authority) -> None:
         await one.follow(two, 2)
         await until(lambda: same(two, one), "the old master truncates its log, and follows")
         assert b"lost" not in one.log_bytes()
-        assert not one.service.refused and not two.service.refused
+        assert not one.service.server.refused and not two.service.server.refused
 
 
 async def test_members_replicate_and_fail_over(tmp_path: Path, authority: Authority) -> None:
@@ -142,7 +142,7 @@ async def test_enforcing_refuses_plain_peers(tmp_path: Path, authority: Authorit
     async with members(tmp_path, secure, replace(secure, client_tls=None)) as (master, slave):
         assert await (await Stranger.at(master, FIRST)).told() == b""
         await slave.follow(master, 1)
-        await until(lambda: master.service.refused["tls_plain_refused"] > 2, "the slave, too")
+        await until(lambda: master.service.server.refused["tls_plain_refused"] > 2, "the slave, too")
         assert slave.log_bytes() == b"" and not master.service.links
 
 
@@ -158,7 +158,7 @@ async def test_a_slave_with_tls_and_a_master_without(tmp_path: Path, authority: 
     async with members(tmp_path, MEMBER, over_tls(authority)) as (master, slave):
         await slave.follow(master, 1)
         await until(lambda: "haTlsMode" in slave.last_reason, "a reason that names the key")
-        assert master.service.refused[hello.NOT_CONFIGURED] > 0
+        assert master.service.server.refused[hello.NOT_CONFIGURED] > 0
 
 
 async def test_a_master_of_another_ca_is_not_followed(tmp_path: Path, authority: Authority) -> None:
@@ -167,7 +167,7 @@ async def test_a_master_of_another_ca_is_not_followed(tmp_path: Path, authority:
     async with members(tmp_path, secure, replace(secure, client_tls=other)) as (master, slave):
         await slave.follow(master, 1)
         await until(lambda: "not signed by" in slave.last_reason, "refused")
-        assert not master.service.links and master.service.refused["tls_failed"] > 0
+        assert not master.service.links and master.service.server.refused["tls_failed"] > 0
 
 
 async def test_half_handshakes_neither_stay_nor_keep_a_slave_out(
@@ -184,7 +184,10 @@ async def test_half_handshakes_neither_stay_nor_keep_a_slave_out(
         for stranger in half + silent:
             told = await stranger.told()
             assert not told or told[0] == 0x16, "no more than the handshake of TLS"
-        assert master.service.refused["tls_evicted"] > 0 and master.service.refused["tls_timed_out"] > 0
+        assert (
+            master.service.server.refused["tls_evicted"] > 0
+            and master.service.server.refused["tls_timed_out"] > 0
+        )
         assert list(master.service.links) == [2]
 
 
@@ -196,7 +199,7 @@ async def test_a_stranger_with_tls_gets_nothing_either(tmp_path: Path, authority
         async with asyncio.timeout(5):
             assert await reader.read() == b""
         writer.close()
-        assert master.service.refused == {hello.NO_CREDENTIALS: 1}
+        assert master.service.server.refused == {hello.NO_CREDENTIALS: 1}
 
 
 # -- who is at the other end -------------------------------------------------------------------------------
@@ -225,7 +228,7 @@ async def test_nobody_in_between_can_end_tls_and_pass_the_proofs_on(
 
         async with listening(pass_on, ssl=to_slave) as address:
             await follow_at(slave, address)
-            await until(lambda: master.service.refused[hello.WRONG_CREDENTIALS] > 1, "refused")
+            await until(lambda: master.service.server.refused[hello.WRONG_CREDENTIALS] > 1, "refused")
         assert slave.log_bytes() == b"" and not master.service.links
         await slave.follow(master, 1)
         await until(lambda: same(master, slave), "directly it does")
@@ -247,8 +250,8 @@ async def test_a_certificate_of_a_member_needs_no_hello(tmp_path: Path, authorit
         for slave in slaves:
             await slave.follow(master, 1)
         await until(lambda: same(master, slaves[0]), "with the name")
-        await until(lambda: master.service.refused[hello.NO_CREDENTIALS] > 3, "without it")
-        await until(lambda: master.service.refused["tls_failed"] > 1, "of an unknown CA")
+        await until(lambda: master.service.server.refused[hello.NO_CREDENTIALS] > 3, "without it")
+        await until(lambda: master.service.server.refused["tls_failed"] > 1, "of an unknown CA")
         assert list(master.service.links) == [2]
         assert all(slave.log_bytes() == b"" for slave in slaves[1:])
 

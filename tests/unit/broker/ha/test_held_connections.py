@@ -178,7 +178,7 @@ async def quicker_than_the_promotion(tmp_path: Path) -> None:
     async with asyncio.timeout(10), group(tmp_path, 1) as (master,):
         reader, writer = await asyncio.open_connection(*master.service.address)
         writer.write(SlaveHandshake(9).encode() + Ack(0).encode())
-        await until(lambda: master.service.connection_count == 1, "waits")
+        await until(lambda: master.service.server.connection_count == 1, "waits")
         assert not master.service.links
         await master.lead(1)
         assert await reader.readexactly(20)
