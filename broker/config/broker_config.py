@@ -217,7 +217,7 @@ class BrokerConfig(
         """Refuses what nobody can connect to: it is announced to clients, slaves and controllers."""
         if host in ANY_ADDRESS:
             raise ValueError(
-                "clients cannot connect to it: write this machine's address, or leave the key out"
+                "nothing can connect to it: write this machine's address, or leave it out"
             )
         if _WITH_PORT.fullmatch(host):
             raise ValueError("write the address alone: its port is listenPort, or haListenPort")

@@ -27,8 +27,8 @@ def load(line: str, tmp_path: Path) -> BrokerConfig:
         ("storePathRootDir=${user.home}/store", "variables are not replaced: write the path"),
         ("brokerIP1=10.0.0.7:10911", "its port is listenPort"),
         ("brokerIP2=[fd00::7]:10912", "its port is listenPort, or haListenPort"),
-        ("brokerIP1=0.0.0.0", "clients cannot connect to it"),
-        ("brokerIP1=::", "clients cannot connect to it"),
+        ("brokerIP1=0.0.0.0", "nothing can connect to it"),
+        ("brokerIP1=::", "nothing can connect to it"),
     ],
 )
 def test_a_slip_is_named_with_its_line(line: str, says: str, tmp_path: Path) -> None:
