@@ -40,10 +40,14 @@ TOPIC_V1_BYTES_MAX: Final = 127  # Java reads the version 1 length as a signed b
 TOPIC_V1_RAW_MAX: Final = TOPIC_V1_BYTES_MAX + 1  # with the length
 PROPERTIES_BYTES_MAX: Final = 32767
 
-HEADER = struct.Struct(">iIIiiqqiq8sq8siqi")  # everything before BODY, both hosts IPv4
+HEADERS: Final = {
+    (born, store): struct.Struct(f">iIIiiqqiq{born}sq{store}siqi")
+    for born in (HOST_V4_BYTES, HOST_V6_BYTES)
+    for store in (HOST_V4_BYTES, HOST_V6_BYTES)
+}
+"""Everything before BODY, by the widths of BORNHOST and STOREHOST."""
+HEADER: Final = HEADERS[HOST_V4_BYTES, HOST_V4_BYTES]
 HEADER_BYTES: Final = HEADER.size  # 88
-_HEAD = struct.Struct(">iIIiiqqiq")  # up to BORNTIMESTAMP, for any host width
-_AFTER_STORE_HOST = struct.Struct(">iqi")
 _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
 BLANK = struct.Struct(">iI")
@@ -198,29 +202,6 @@ def tag_code(tag: str) -> int:
     return code
 
 
-def pack_wide_header(
-    size: int,
-    magic: int,
-    crc: int,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    offset: int,
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_offset: int,
-    body_length: int,
-) -> bytes:
-    """Packs a header with hosts of any width; PACK_HEADER does it for the common IPv4 hosts."""
-    head = _HEAD.pack(size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp)
-    tail = _AFTER_STORE_HOST.pack(reconsume_times, prepared_offset, body_length)
-    return b"".join((head, born_host, _I64.pack(store_timestamp), store_host, tail))
-
-
 def parse(buffer: Buffer, pos: int, end: int, *, offset: int, check_crc: bool = False) -> Parsed | None:
     """Parses the record at `pos`, whose own CommitLog offset must be `offset`; reads nothing at or after
     `end`.
@@ -282,7 +263,7 @@ def is_incomplete(buffer: Buffer, offset: int) -> bool:
     record. The lengths in a record must not contradict its size, as far as the buffer has them."""
     if len(buffer) < HEADER_BYTES:
         return True
-    size, magic, *_, own_offset, sys_flag, _ = _HEAD.unpack_from(buffer)
+    size, magic, *_, own_offset, sys_flag, _ = _UNPACK_PREFIX(buffer)
     if magic == MAGIC_BLANK:
         return len(buffer) < int(size)
     if magic not in (MAGIC_V1, MAGIC_V2) or own_offset != offset or len(buffer) >= size:
@@ -326,21 +307,16 @@ class Record(msgspec.Struct, frozen=True):
 
 def decode(buffer: Buffer, pos: int = 0) -> Record:
     """Decodes the record at `pos`. ValueError: its sizes contradict each other."""
-    # fmt: off
-    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp = (
-        _HEAD.unpack_from(buffer, pos))
-    # fmt: on
+    size, magic = _UNPACK_BLANK(buffer, pos)
     if magic not in (MAGIC_V1, MAGIC_V2) or not HEADER_BYTES < size <= len(buffer) - pos:
         raise ValueError(f"no record at {pos}: size {size}, magic {magic:#x}")
-    at = pos + _HEAD.size
-    width = HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES
-    born_host, at = bytes(buffer[at : at + width]), at + width
-    (store_timestamp,) = _I64.unpack_from(buffer, at)
-    at += 8
-    width = HOST_V6_BYTES if sys_flag & STORE_HOST_V6 else HOST_V4_BYTES
-    store_host, at = bytes(buffer[at : at + width]), at + width
-    reconsume_times, prepared_offset, body_length = _AFTER_STORE_HOST.unpack_from(buffer, at)
-    at += _AFTER_STORE_HOST.size
+    (sys_flag,) = _UNPACK_I32(buffer, pos + _SYS_FLAG_AT)
+    header = HEADERS[
+        HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES,
+        HOST_V6_BYTES if sys_flag & STORE_HOST_V6 else HOST_V4_BYTES,
+    ]
+    *fields, body_length = header.unpack_from(buffer, pos)
+    at = pos + header.size
     body, at = bytes(buffer[at : at + body_length]), at + body_length
     if magic == MAGIC_V1:
         length, at = buffer[at], at + 1
@@ -350,11 +326,7 @@ def decode(buffer: Buffer, pos: int = 0) -> Record:
     length, at = _UNPACK_I16(buffer, at)[0], at + 2
     if at + length != pos + size:
         raise ValueError(f"record at {pos}: parts end at {at + length}, size says {pos + size}")
-    # fmt: off
-    return Record(size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-                  store_timestamp, store_host, reconsume_times, prepared_offset, body, topic,
-                  bytes(buffer[at : at + length]))
-    # fmt: on
+    return Record(*(*fields, body, topic, bytes(buffer[at : at + length])))
 
 
 def encode(record: Record) -> bytes:
@@ -362,15 +334,13 @@ def encode(record: Record) -> bytes:
     struct.error: a number is out of its field's range."""
     topic = topic_bytes(record.topic)
     tail = topic + PACK_I16(len(record.properties)) + record.properties
-    magic = MAGIC_V1 if len(topic) <= TOPIC_V1_RAW_MAX else MAGIC_V2
-    wider = len(record.born_host) + len(record.store_host) - HOSTS_V4_BYTES
-    size = HEADER_BYTES + wider + len(record.body) + len(tail)
-    # fmt: off
-    header = pack_wide_header(
-        size, magic, body_crc(record.body), record.queue_id, record.flag, record.queue_offset, record.offset,
+    layout = HEADERS[len(record.born_host), len(record.store_host)]
+    header = layout.pack(
+        layout.size + len(record.body) + len(tail), MAGIC_V1 if len(topic) <= TOPIC_V1_RAW_MAX else MAGIC_V2,
+        body_crc(record.body), record.queue_id, record.flag, record.queue_offset, record.offset,
         record.sys_flag, record.born_timestamp, record.born_host, record.store_timestamp, record.store_host,
-        record.reconsume_times, record.prepared_offset, len(record.body))
-    # fmt: on
+        record.reconsume_times, record.prepared_offset, len(record.body),
+    )  # fmt: skip
     return header + record.body + tail
 
 

@@ -7,13 +7,12 @@ cdef int HOST_V6_BITS, BORN_HOST_V6
 cdef Py_ssize_t _UNIT_BYTES, _TOPIC, _NEXT, _BYTES, FIXED_BYTES, HOST_V4_BYTES, HOSTS_V4_BYTES, TOPIC_V1_RAW_MAX, PROPERTIES_BYTES_MAX
 
 @cython.locals(
-    topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t, hosts_extra=Py_ssize_t, whole=bytearray, target="unsigned char *"
+    size=int, queue_id=int, flag=int, queue_offset="long long", offset="long long", sys_flag=int, born_timestamp="long long",
+    born_host=bytes, store_timestamp="long long", store_host=bytes, reconsume_times=int, prepared_offset="long long",
+    body=bytes, topic_raw=bytes, properties=bytes, crc="long long", topic_bytes=Py_ssize_t, properties_bytes=Py_ssize_t,
+    hosts_extra=Py_ssize_t, whole=bytearray, target="unsigned char *"
 )
-cdef bytearray _written(
-    int size, unsigned int crc, int queue_id, int flag, long long queue_offset, long long offset, int sys_flag,
-    long long born_timestamp, bytes born_host, long long store_timestamp, bytes store_host, int reconsume_times,
-    long long prepared_offset, bytes body, bytes topic_raw, bytes properties
-)
+cdef bytearray _written(tuple fields)
 
 @cython.locals(
     message=tuple, place=list, topic_raw=bytes, queue_id=int, queue_offset="long long", units=bytearray, log_bytes="long long",

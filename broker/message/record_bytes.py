@@ -11,16 +11,15 @@ from broker.message.record import (
     BORN_HOST_V6,
     CRC_MASK,
     HEADER_BYTES,
+    HEADERS,
     HOST_V4_BYTES,
     HOST_V6_BITS,
     HOSTS_V4_BYTES,
     MAGIC_V1,
     MAGIC_V2,
-    PACK_HEADER,
     PACK_I16,
     PROPERTIES_BYTES_MAX,
     TOPIC_V1_RAW_MAX,
-    pack_wide_header,
 )
 from keelmq.runtime.compiled import is_compiled, prefer_twin
 
@@ -35,6 +34,12 @@ QueueCursor: TypeAlias = list[Any]
 """[topic_bytes(), queueId, queue offset of the next record, packed units (a bytearray), total size of their
 records, key_prefix_hash or None if no keys are needed] of one queue. records_bytes() advances the three in
 the middle."""
+RecordFields: TypeAlias = tuple[
+    int, int, int, int, int, int, int, bytes, int, bytes, int, int, bytes, bytes, bytes
+]
+"""(size, queueId, flag, queueOffset, physicalOffset, sysFlag, born timestamp, born host, store timestamp,
+store host, reconsumeTimes, preparedTransactionOffset, body, topic_bytes(), properties) of one record. size:
+what the others need. sysFlag: with the bits of the hosts' widths. Timestamps in ms."""
 Message: TypeAlias = tuple[QueueCursor, int, int, int, bytes, int, bytes, bytes, int, bytes, bytes]
 """(cursor of the queue, flag, sysFlag, born timestamp in ms, born host, reconsumeTimes, body, properties,
 tags code, UNIQ_KEY, KEYS)"""
@@ -66,71 +71,27 @@ def queue_cursor(
     return [topic_raw, queue_id, queue_offset, bytearray(), 0, key_prefix_hash]
 
 
-def record_bytes(
-    size: int,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    offset: int,
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_offset: int,
-    body: bytes,
-    topic_raw: bytes,
-    properties: bytes,
-) -> bytes | bytearray:
-    """Returns one record. size: its size, which the other arguments must need. For the others see
-    CommitLog.append(). struct.error: a number is out of its field's range."""
-    if (
-        not _IS_COMPILED
-    ):  # record_parts() inlined, since a call with so many arguments costs more than its work
-        magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
-        pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
-        # fmt: off
-        header = pack(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag,
-                      born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
-                      prepared_offset, len(body))
-        # fmt: on
-        return b"".join((header, body, topic_raw, PACK_I16(len(properties)), properties))
+def record_bytes(fields: RecordFields) -> bytes | bytearray:
+    """Returns one record. struct.error: a number is out of its field's range."""
+    if not _IS_COMPILED:
+        return b"".join(record_parts(fields))
     try:
-        return _written(
-            size, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp,
-            born_host, store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw,
-            properties,
-        )  # fmt: skip
+        return _written(fields)
     except OverflowError as error:
         raise struct.error(str(error)) from None
 
 
-def record_parts(
-    size: int,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    offset: int,
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_offset: int,
-    body: bytes,
-    topic_raw: bytes,
-    properties: bytes,
-) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+def record_parts(fields: RecordFields) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """As record_bytes(), but not joined, so that a long body is copied only once."""
-    magic = MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2
-    pack = PACK_HEADER if len(born_host) + len(store_host) == HOSTS_V4_BYTES else pack_wide_header
-    # fmt: off
-    header = pack(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag,
-                  born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
-                  prepared_offset, len(body))
-    # fmt: on
+    (
+        size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp,
+        store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+    ) = fields  # fmt: skip
+    header = HEADERS[len(born_host), len(store_host)].pack(
+        size, MAGIC_V1 if len(topic_raw) <= TOPIC_V1_RAW_MAX else MAGIC_V2, crc32(body) & CRC_MASK, queue_id,
+        flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+        reconsume_times, prepared_offset, len(body),
+    )  # fmt: skip
     return header, body, topic_raw, PACK_I16(len(properties)), properties
 
 
@@ -155,10 +116,10 @@ def records_bytes(messages: list[Message], shared: CommonFields, offset: int) ->
         topic_raw, queue_id, queue_offset, units, _, prefix_hash = place
         size = fixed + len(born_host) + len(body) + len(topic_raw) + len(properties)
         bits = host_bits if len(born_host) == HOST_V4_BYTES else host_bits | BORN_HOST_V6
-        parts += record_parts(
+        parts += record_parts((
             size, queue_id, flag, queue_offset, offset, sys_flag & ~HOST_V6_BITS | bits, born_timestamp,
             born_host, timestamp, store_host, times, 0, body, topic_raw, properties,
-        )  # fmt: skip
+        ))  # fmt: skip
         units += _UNIT.pack(offset, size, code)
         place[_NEXT] = queue_offset + 1
         place[_BYTES] += size
@@ -173,24 +134,11 @@ def records_bytes(messages: list[Message], shared: CommonFields, offset: int) ->
 # -- compiled --------------------------------------------------------------------------------------
 
 
-def _written(
-    size: int,
-    crc: int,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    offset: int,
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_offset: int,
-    body: bytes,
-    topic_raw: bytes,
-    properties: bytes,
-) -> bytearray:
+def _written(fields: RecordFields) -> bytearray:
+    (
+        size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp,
+        store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+    ) = fields  # fmt: skip
     topic_bytes, properties_bytes = len(topic_raw), len(properties)
     hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
     if properties_bytes > PROPERTIES_BYTES_MAX:
@@ -199,9 +147,10 @@ def _written(
         raise ValueError(f"{size} bytes are not what the record needs")
     whole = bytearray(size)
     target = whole
+    crc = crc32(body)
     _fill(
-        target, 0, size, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-        store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+        target, 0, size, crc & CRC_MASK, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp,
+        born_host, store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
     )  # fmt: skip
     return whole
 

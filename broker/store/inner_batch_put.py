@@ -5,8 +5,7 @@ broker/message/inner_batch.py for the properties that such a record has. Source:
 SendMessageProcessor.sendBatchMessage, BatchConsumeQueue.assignQueueOffset.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from broker.message.indexed_keys import Keyed
 from broker.message.inner_batch import (
@@ -24,9 +23,6 @@ from broker.store.queue.batch_queue import BatchQueue, BatchUnit
 from broker.store.queue.dispatch_request import DispatchRequest, QueueUnits
 from broker.store.settings import TopicLike
 
-Append: TypeAlias = Callable[[bytes, int, int, int, int, int, bytes, bytes, int, int, bytes, bytes, int], int]
-"""CommitLog.append, or append_with_prop_crc."""
-
 
 class BatchQueueStore(Protocol):
     """What these functions use of a MessageStore."""
@@ -35,7 +31,6 @@ class BatchQueueStore(Protocol):
     index: MessageIndex | None
     store_host: bytes
     is_master: bool
-    append: Append
 
     def add_dispatch_request(self, request: DispatchRequest) -> None:
         """Queues a stored record for its consume queue."""
@@ -102,7 +97,7 @@ def _put(
     base, store_host, log = queue.next_offset, store.store_host, store.commit_log
     properties = with_inner_batch(properties, messages, base)
     sys_flag = host_bits(sys_flag & ~HOST_V6_BITS, born_host, store_host)
-    offset = store.append(
+    offset = log.append(
         topic_raw, queue.queue_id, base, flag, sys_flag, born, born_host, store_host, now, times, body,
         properties, prepared,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index
 from broker.store.damage import DamagedRanges
 from broker.store.dispatching import DispatchingStore, Unit, has_its_number
 from broker.store.index.message_index import MessageIndex
-from broker.store.inner_batch_put import Append, InnerMessage, put_single
+from broker.store.inner_batch_put import InnerMessage, put_single
 from broker.store.last_exit import LastExit, mark_running, read_last_exit
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
@@ -86,10 +86,10 @@ class MessageStore(DispatchingStore):
             config.commit_log_path or config.root / "commitlog",
             config.commit_log_file_bytes,
             zeros_ahead=config.zeros_ahead,
+            append_prop_crc=config.append_prop_crc,
             sync_fault=self.sync_fault,
         )
         self.log_check = LogCheck(commit_log, self.damage)
-        self.append: Append = commit_log.append_with_prop_crc if config.append_prop_crc else commit_log.append
         self._recovery_parser = recovery_parser(
             check_crc=config.check_crc_on_recover, check_prop_crc=config.verify_prop_crc
         )
@@ -263,10 +263,10 @@ class MessageStore(DispatchingStore):
         if sys_flag & HOST_V6_BITS or len(born_host) + len(store_host) != HOSTS_V4_BYTES:
             sys_flag = host_bits(sys_flag, born_host, store_host)
         queue_offset = queue.next_offset
-        # fmt: off
-        offset = self.append(topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp,
-                             born_host, store_host, now, reconsume_times, body, properties, prepared_offset)
-        # fmt: on
+        offset = self.commit_log.append(
+            topic.topic_raw, queue_id, queue_offset, flag, sys_flag, born_timestamp, born_host, store_host,
+            now, reconsume_times, body, properties, prepared_offset,
+        )  # fmt: skip
         queue.next_offset = queue_offset + 1  # only after success: a refused message leaves no gap
         end = self.commit_log.max_offset
         size = end - offset

@@ -247,24 +247,11 @@ parts = st.tuples(
 )
 
 
-def arguments_of(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tuple[bytes, ...]) -> list[Any]:
+def fields_of(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tuple[bytes, ...]) -> Any:
     queue_id, flag, queue_offset, offset, sys_flag, born_ms, store_ms, times, prepared = numbers
     size = 90 - 16 + len(born) + len(store) + sum(map(len, texts))
-    head = [
-        size,
-        queue_id,
-        flag,
-        queue_offset,
-        offset,
-        sys_flag,
-        born_ms,
-        born,
-        store_ms,
-        store,
-        times,
-        prepared,
-    ]
-    return [*head, *texts]
+    head = size, queue_id, flag, queue_offset, offset, sys_flag, born_ms, born, store_ms, store
+    return *head, times, prepared, *texts
 
 
 @unhurried
@@ -272,11 +259,11 @@ def arguments_of(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tup
 @example((0,) * 9, bytes(8), bytes(8), (b"", b"\x01t", b"p" * 32_767))
 @example((0,) * 9, bytes(8), bytes(8), (b"", b"\x01t", b"p" * 32_768))
 def test_record_bytes(numbers: tuple[int, ...], born: bytes, store: bytes, texts: tuple[bytes, ...]) -> None:
-    found = [outcome(way, *arguments_of(numbers, born, store, texts)) for way in RECORD_BYTES]
+    found = [outcome(way, fields_of(numbers, born, store, texts)) for way in RECORD_BYTES]
     if len(texts[2]) > 32_767:
         assert {each[0] for each in found} == {struct.error}
     else:
-        whole = b"".join(record_parts(*arguments_of(numbers, born, store, texts)))
+        whole = b"".join(record_parts(fields_of(numbers, born, store, texts)))
         assert all(each == whole for each in found)
 
 
@@ -284,10 +271,9 @@ def test_record_bytes(numbers: tuple[int, ...], born: bytes, store: bytes, texts
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**200])
 def test_a_record_with_a_number_out_of_its_field(place: int, number: int) -> None:
     numbers = (0,) * place + (number,) + (0,) * (8 - place)
-    arguments = arguments_of(numbers, bytes(8), bytes(8), (b"", b"\x01t", b""))
-    assert [outcome(way, *arguments)[0] for way in RECORD_BYTES[::2]] == [struct.error] * len(
-        RECORD_BYTES[::2]
-    )
+    fields = fields_of(numbers, bytes(8), bytes(8), (b"", b"\x01t", b""))
+    ways_tested = RECORD_BYTES[::2]
+    assert [outcome(way, fields)[0] for way in ways_tested] == [struct.error] * len(ways_tested)
 
 
 # -- what one read brings ---------------------------------------------------------------------------------
@@ -321,9 +307,7 @@ def test_records_bytes(
         topic, queue_id, _, prefix = where[number]
         bits, now_ms = host_bits(sys_flag, born, SHARED.store_host), SHARED.store_timestamp
         numbers = queue_id, flag, counts[number], at, bits, born_ms, now_ms, times, 0
-        raw = b"".join(
-            record_parts(*arguments_of(numbers, born, SHARED.store_host, (body, topic, properties)))
-        )
+        raw = b"".join(record_parts(fields_of(numbers, born, SHARED.store_host, (body, topic, properties))))
         units[number] += struct.pack(">qiq", at, len(raw), code)
         if prefix is not None:
             keys.append((prefix, at, SHARED.store_timestamp, *own))
@@ -561,10 +545,10 @@ def log_of(records: list[tuple[bytes, int, int, int, bytes, bytes]]) -> bytearra
         topic_raw = bytes([len(topic)]) + topic if len(topic) < 128 else struct.pack(">h", len(topic)) + topic
         born_host, store_host = wide
         size = 88 + len(born_host) + len(store_host) - 16 + len(body) + len(topic_raw) + 2 + len(properties)
-        whole += b"".join(record_parts(
+        whole += b"".join(record_parts((
             size, queue_id, 0, queue_offset, LOG_AT + len(whole), sys_flag, 1, born_host, 99 + len(whole),
             store_host, 0, 0, body, topic_raw, properties,
-        ))  # fmt: skip
+        )))  # fmt: skip
     return whole
 
 

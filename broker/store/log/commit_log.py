@@ -2,13 +2,15 @@
 
 Owned by the event loop thread; only sync() may run in another thread. Invariants: min_offset <= max_offset;
 bytes at and after max_offset in its file are zero or were never acknowledged, and no file starts after it.
+A cut ends the log at once for readers, and later on disk, by jobs (disk_jobs.py): after a crash between any
+two, no stale record behind the new end can pass for a good one.
 Source of the format: RocketMQ 5.3.3 CommitLog, MappedFileQueue.
 """
 
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +25,7 @@ from broker.message.record import (
     parse,
 )
 from broker.message.record_bytes import FIXED_BYTES, record_bytes, record_parts
-from broker.store.log.cut_log import CuttableLog
+from broker.store.log.disk_jobs import Job, run
 from broker.store.log.file_allocator import TOUCH_BYTES, FileAllocator
 from broker.store.log.file_sizes import FileKind, sized_files
 from broker.store.log.mapped_file import MappedFile, file_name, sync_directory
@@ -47,7 +49,7 @@ def log_file_kind(file_bytes: int) -> FileKind:
     return FileKind("mappedFileSizeCommitLog", file_bytes)
 
 
-class CommitLog(CuttableLog):
+class CommitLog:
     """`max_offset` is where the next byte goes; `min_offset` is the first byte that exists."""
 
     def __init__(
@@ -57,11 +59,14 @@ class CommitLog(CuttableLog):
         *,
         sync_fault: SyncFault,
         zeros_ahead: bool = False,
+        append_prop_crc: bool = False,
     ) -> None:
-        """zeros_ahead: fill the next file with zeros while this one is in use. An fdatasync of blocks that
-        were written before takes a quarter of the time, which is worth twice the bytes with SYNC_FLUSH only.
-        sync_fault: shared with the store that this log belongs to."""
+        """append_prop_crc: append() makes the checksum of each record its last property. zeros_ahead: fill
+        the next file with zeros while this one is in use. An fdatasync of blocks that were written before
+        takes a quarter of the time, which is worth twice the bytes with SYNC_FLUSH only. sync_fault: shared
+        with the store that this log belongs to."""
         self.sync_fault = sync_fault
+        self._has_prop_crc = append_prop_crc
         self.directory = directory
         self.file_bytes = file_bytes
         self.allocator = FileAllocator(directory, file_bytes, zeros_ahead=zeros_ahead)
@@ -211,65 +216,35 @@ class CommitLog(CuttableLog):
 
         topic_raw: record.topic_bytes(). sys_flag: its host bits must agree with the hosts' widths. Timestamps
         in ms. prepared_offset: of the half message that this record commits, or 0. struct.error: a number is
-        out of its field's range; OSError: no room for a new file. Neither leaves anything behind.
+        out of its field's range; ValueError: the properties are too long with the checksum; OSError: no room
+        for a new file. None of them leaves anything behind.
         """
+        if self._has_prop_crc:
+            properties = with_empty_crc(properties)
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                raise ValueError(f"properties of {len(properties)} bytes, with the checksum")
         hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
         size = FIXED_BYTES + hosts_extra + len(body) + len(topic_raw) + len(properties)
         offset = self.max_offset
         if offset + size + BLANK_BYTES > self._end:
             offset = self.close_file(size)
         at = offset - self._base
-        # fmt: off
-        if size <= JOINED_BYTES_MAX:
-            self._map[at : at + size] = record_bytes(
-                size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-                store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties)
+        fields = (
+            size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp,
+            store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
+        )  # fmt: skip
+        if self._has_prop_crc:  # stored at once, since a thread may be sending it to a replica already
+            self._map[at : at + size] = with_prop_crcs(record_bytes(fields))
+        elif size <= JOINED_BYTES_MAX:
+            self._map[at : at + size] = record_bytes(fields)
         else:
-            self._store_parts(at, record_parts(
-                size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
-                store_timestamp, store_host, reconsume_times, prepared_offset, body, topic_raw, properties))
-        # fmt: on
+            for part in record_parts(fields):
+                self._map[at : at + len(part)] = part
+                at += len(part)
         self.max_offset = end = offset + size
         if end > self._ahead_offset:
             self._look_ahead()
         return offset
-
-    def append_with_prop_crc(
-        self,
-        topic_raw: bytes,
-        queue_id: int,
-        queue_offset: int,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        store_timestamp: int,
-        reconsume_times: int,
-        body: bytes,
-        properties: bytes,
-        prepared_offset: int = 0,
-    ) -> int:
-        """As append(), with the checksum of the record as its last property. ValueError: the properties are
-        too long with it. The whole record is stored at once, since a thread may be sending it to a replica
-        already."""
-        properties = with_empty_crc(properties)
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise ValueError(f"properties of {len(properties)} bytes, with the checksum")
-        hosts_extra = len(born_host) + len(store_host) - HOSTS_V4_BYTES
-        size = FIXED_BYTES + hosts_extra + len(body) + len(topic_raw) + len(properties)
-        offset = self.max_offset if self.fits(size) else self.close_file(size)
-        record = record_bytes(
-            size, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host, store_timestamp,
-            store_host, reconsume_times, prepared_offset, body, topic_raw, properties,
-        )  # fmt: skip
-        self.store(with_prop_crcs(record))
-        return offset
-
-    def _store_parts(self, at: int, parts: Iterable[bytes]) -> None:
-        for part in parts:
-            self._map[at : at + len(part)] = part
-            at += len(part)
 
     def fits(self, count: int) -> bool:
         """Whether `count` bytes of records fit into the current file."""
@@ -349,6 +324,11 @@ class CommitLog(CuttableLog):
         view = self.view(offset, self.file_bytes)
         return offset == self.max_offset or parse(view, 0, len(view), offset=offset) is not None
 
+    @property
+    def file_count(self) -> int:
+        """How many files there are, each of file_bytes."""
+        return len(self._files)
+
     def file_starts(self) -> list[int]:
         """Returns the first existing offset of every file, ascending."""
         return [max(file.start_offset, self.min_offset) for file in self._files]
@@ -368,6 +348,72 @@ class CommitLog(CuttableLog):
         file = self._files.pop(0)
         self.min_offset = self._files[0].start_offset
         return file
+
+    # -- truncation --------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        """Ends the log at `offset`; durable when it returns."""
+        run(self.cut(offset))
+
+    def cut(self, offset: int) -> list[Job]:
+        """Ends the log at `offset` for its readers. The returned jobs do the same on disk: they delete the
+        later files, newest first, then write zeros behind the cut. Nothing may be written before they are
+        done."""
+        if offset < self.min_offset:
+            return self.cut_all(offset)
+        assert offset <= self.max_offset, (offset, self.max_offset)
+        self.max_offset = offset
+        jobs: list[Job] = []
+        while len(self._files) > 1 and self._files[-1].start_offset >= offset:
+            jobs.append(partial(self._delete, [self._files.pop()]))
+        if self._files and self._files[-1].start_offset <= offset < self._files[-1].end_offset:
+            jobs.append(partial(self._zero_from, self._files[-1], offset))
+        self._use_last_file()
+        return [*jobs, partial(self._now_synced, offset, at_most=True)]
+
+    def reset_to(self, offset: int) -> None:
+        """Deletes the whole log; durable when it returns. See cut_all()."""
+        run(self.cut_all(offset))
+
+    def cut_all(self, offset: int) -> list[Job]:
+        """Makes the log empty; its first byte will be at `offset` (a replica that begins mid-log). Returns
+        jobs, as cut() does.
+
+        If `offset` is in the middle of a file, a short blank record is written in front of it, so that
+        recovery finds the beginning.
+        """
+        gap = offset % self.file_bytes
+        assert gap == 0 or gap >= BLANK_BYTES, "not a record boundary"
+        gone, self._files = self._files[::-1], []
+        self.min_offset = self.max_offset = offset
+        self._use_last_file()
+        jobs: list[Job] = [partial(self._delete, gone), partial(self._now_synced, offset)]
+        return [*jobs, partial(self._begin_after, gap)] if gap else jobs
+
+    def _delete(self, files: Sequence[MappedFile]) -> None:
+        with self._files_lock:
+            for file in files:
+                file.delete()
+            sync_directory(self.directory)
+
+    def _zero_from(self, file: MappedFile, offset: int) -> None:
+        with self._files_lock:
+            file.zero_from(offset - file.start_offset, allocate=True)
+
+    def _now_synced(self, offset: int, *, at_most: bool = False) -> None:
+        """Corrects the end that a sync has set which was running during the cut."""
+        with self._files_lock:
+            self._synced_offset = min(self._synced_offset, offset) if at_most else offset
+
+    def _begin_after(self, gap: int) -> None:
+        with self._files_lock:
+            start = self.max_offset - gap
+            file = MappedFile(self.directory / file_name(start), start, self.file_bytes, allocate=True)
+            BLANK.pack_into(file.map, 0, gap, MAGIC_BLANK)
+            file.sync()
+            sync_directory(self.directory)
+            self._files.append(file)
+            self._use_last_file()
 
     # -- durability --------------------------------------------------------------------------------------
 

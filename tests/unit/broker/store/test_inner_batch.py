@@ -365,7 +365,7 @@ def test_a_record_of_rocketmq_without_the_properties_gets_its_unit(tmp_path: Pat
     """Of a message that was sent alone; its own broker would not show it."""
     store = open_batches(tmp_path)
     store.become_slave()
-    store.append(TOPIC.topic_raw, 0, 0, 0, 0, 1, BORN_HOST, BORN_HOST, 5_000, 0, b"theirs", b"")  # type: ignore[call-arg]
+    store.commit_log.append(TOPIC.topic_raw, 0, 0, 0, 0, 1, BORN_HOST, BORN_HOST, 5_000, 0, b"theirs", b"")
     store.become_master()  # and its tail was never dispatched
     assert put_items(store, items(2))[2] == 1
     confirm(store)
