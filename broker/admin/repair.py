@@ -198,7 +198,7 @@ def wipe_after(found: StoreReport, epoch: int) -> Path:
     try:
         if not store.commit_log.is_record_start(cut):
             raise RepairError(f"{cut} is inside a record: the epochs do not belong to this log; use --resync")
-        store.truncate(cut)
+        store.cutter.truncate(cut)
     finally:
         store.close()
     EpochFile(found.epoch_path).save(found.epochs.drop_from_epoch(epoch + 1))

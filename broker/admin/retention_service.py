@@ -93,10 +93,10 @@ class RetentionService:
 
     async def catch_up(self) -> bool:
         """Runs the index's catch-up, and the dispatch if it waits for room. True: there is more to do."""
-        if self._store.dispatch_fault:
-            self._store.dispatch(DISPATCH_RECORDS)
+        if self._store.dispatcher.dispatch_fault:
+            self._store.dispatcher.dispatch(DISPATCH_RECORDS)
         for _ in range(INDEX_SLICES):
-            if not self._store.catch_up_index(INDEX_RECORDS):
+            if not self._store.dispatcher.catch_up_index(INDEX_RECORDS):
                 return False
             await asyncio.sleep(INDEX_PAUSE_MS / 1000)
         return True

@@ -4,7 +4,7 @@ The event loop reads a few numbers; a thread writes them (keelmq/remoting/teleme
 before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
 masterEpoch 0, and the SyncStateSet is itself.
 
-The data path reports appends and confirmations to store.confirm_times, and is looked at every TICK_MS.
+The data path reports appends and confirmations to store.dispatcher.confirm_times, and is looked at every TICK_MS.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class BrokerTelemetry:
         self._config, self._store, self._ha, self._role = config, store, ha, role
         self._lag, self._replicas = LagMeter(), KnownReplicas()
         self._ages: dict[int, int] = {}  # bucket of an age in us -> looks since the last sample
-        store.confirm_times.is_on = True
+        store.dispatcher.confirm_times.is_on = True
 
     def start(self, tasks: TaskSet) -> None:
         tasks.start("telemetry files", self.writer.run)
@@ -87,7 +87,7 @@ class BrokerTelemetry:
         """Counts the age of the oldest unconfirmed byte. lag_ms: as LagMeter found it, which also knows the
         bytes that a new master had received as a slave, but each only from the first look on."""
         if self._is_master_now:
-            bucket = bucket_of(max(self._store.confirm_times.age_us(now_us()), lag_ms * 1_000))
+            bucket = bucket_of(max(self._store.dispatcher.confirm_times.age_us(now_us()), lag_ms * 1_000))
             self._ages[bucket] = self._ages.get(bucket, 0) + 1
 
     @property
@@ -105,7 +105,7 @@ class BrokerTelemetry:
         lag = self._lag.read(now_ms(), max_offset=max_offset, confirm_offset=confirm_offset)
         self._look(lag.ms)
         ages, self._ages = self._ages, {}
-        confirm_us = self._store.confirm_times.take()
+        confirm_us = self._store.dispatcher.confirm_times.take()
         if ha is not None and role.broker_id == 0:
             return None
         name, epoch, members, set_epoch = self._role_and_set(role)

@@ -114,7 +114,7 @@ class PlainReplication:
         self.ha.confirm_own()
         is_behind = True
         while is_behind:
-            is_behind = parts.store.dispatch(DISPATCH_RECORDS)
+            is_behind = parts.store.dispatcher.dispatch(DISPATCH_RECORDS)
             await asyncio.sleep(0)
         await parts.metadata.begin_alone()
         parts.messages_in.term_begins()

@@ -23,7 +23,7 @@ class StandAlone:
         self._store.become_master()
         if not self._commit.is_on:
             self._store.set_confirm_offset(self._store.commit_log.max_offset)
-            while self._store.dispatch(RECORDS_AT_ONCE):
+            while self._store.dispatcher.dispatch(RECORDS_AT_ONCE):
                 between()
 
     async def serve(self) -> None:
@@ -31,7 +31,7 @@ class StandAlone:
         self.appended()
         is_behind = True
         while is_behind:
-            is_behind = self._store.dispatch(DISPATCH_RECORDS)
+            is_behind = self._store.dispatcher.dispatch(DISPATCH_RECORDS)
             await asyncio.sleep(0)
         await self._metadata.begin_alone()
         self._messages_in.term_begins()

@@ -242,7 +242,7 @@ class BrokerStatus:
             role_fault=controlled.fault if controlled is not None else "",
             disk_fault=self._disk_fault.text
             or store.commit_log.write_fault
-            or store.dispatch_fault
+            or store.dispatcher.dispatch_fault
             or self._metadata.fault,
             ha_fault=(replication.ha.fault or "") if replication is not None else "",
             refusal=self._refusal(),

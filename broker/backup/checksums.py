@@ -160,9 +160,9 @@ class StoreChecksums:
         )
 
     async def _crc_of(self, queue: ConsumeQueue, low: int, high: int) -> int:
-        crc, cut_count = 0, self._store.cut_count
+        crc, cut_count = 0, self._store.cutter.cut_count
         while low < high:
-            if self._store.cut_count != cut_count or low < queue.min_offset:
+            if self._store.cutter.cut_count != cut_count or low < queue.min_offset:
                 return 0  # cut, or deleted by retention: the log is not what it was, and verify looks again
             view = queue.raw(low, min(high - low, UNITS_AT_ONCE))
             crc = zlib.crc32(view, crc)

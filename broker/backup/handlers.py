@@ -98,7 +98,7 @@ class StoreCopyHandlers:
                 max_offset=store.commit_log.max_offset,
                 confirm_offset=store.confirm_offset,
                 dispatch_offset=store.dispatch_offset,
-                cut_count=store.cut_count,
+                cut_count=store.cutter.cut_count,
                 epochs=[EpochStart(epoch=epoch, start_offset=at) for epoch, at in self._epochs().pairs],
                 tables={
                     name: data_version(each.table.version) for name, each in self._metadata.stores.items()

@@ -103,7 +103,7 @@ class StoreBackups:
         if not self._idle.is_set():
             name = self.progress.name if self.progress.state == "copying" else "that begins"
             raise BackupError(f"backup {name} is in progress: wait for it, or cancel it")
-        if self._store.is_cutting:
+        if self._store.cutter.is_cutting:
             raise BackupError("the log is being truncated: repeat it in a moment")
         target, moment = directory / name, self._moment()
         total = moment.end_offset - self._first_file(moment) + moment.byte_count
@@ -154,7 +154,7 @@ class StoreBackups:
             raise BackupError(f"cannot read {error.filename}: {error.strerror}") from None
         end = max(store.confirm_offset, store.commit_log.min_offset)
         return _Moment(
-            store.commit_log.min_offset, end, store.cut_count, self._epochs().drop_above(end), small
+            store.commit_log.min_offset, end, store.cutter.cut_count, self._epochs().drop_above(end), small
         )
 
     @staticmethod
@@ -287,7 +287,7 @@ class StoreBackups:
         """Raises BackupError if the backup must not go on."""
         if self._is_cancelled:
             raise BackupError("it was cancelled")
-        if self._store.cut_count != moment.cut_count:
+        if self._store.cutter.cut_count != moment.cut_count:
             raise BackupError(
                 "the log was truncated meanwhile (this replica has another master now): repeat it"
             )

@@ -216,9 +216,7 @@ class BrokerConfig(
     def _host_of_this_machine(cls, host: str) -> str:
         """Refuses what nobody can connect to: it is announced to clients, slaves and controllers."""
         if host in ANY_ADDRESS:
-            raise ValueError(
-                "nothing can connect to it: write this machine's address, or leave it out"
-            )
+            raise ValueError("nothing can connect to it: write this machine's address, or leave it out")
         if _WITH_PORT.fullmatch(host):
             raise ValueError("write the address alone: its port is listenPort, or haListenPort")
         return host

@@ -52,7 +52,9 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Schedules a turn if there are records to read."""
-        if not self._is_scheduled and (self._store.dispatch_behind or self._store.scan_behind):
+        if not self._is_scheduled and (
+            self._store.dispatcher.dispatch_behind or self._store.dispatcher.scan_behind
+        ):
             self._schedule()
 
     def _schedule(self) -> None:
@@ -66,8 +68,8 @@ class Dispatcher:
         slice_us = COPYING_SLICE_US if self._is_far_behind() else SLICE_US
         end_us, left, is_behind = now_us() + slice_us, SLICES_MAX, True
         while is_behind and left and now_us() < end_us:
-            is_behind = self._store.scan(SLICE_RECORDS)
-            is_behind |= self._store.dispatch(SLICE_RECORDS)
+            is_behind = self._store.dispatcher.scan(SLICE_RECORDS)
+            is_behind |= self._store.dispatcher.dispatch(SLICE_RECORDS)
             left -= 1
         if is_behind:
             self._schedule()

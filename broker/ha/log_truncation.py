@@ -17,7 +17,7 @@ async def scan_to_end(store: MessageStore) -> None:
     """Reads what arrived after the last scan of the dispatcher."""
     is_behind = True
     while is_behind:
-        is_behind = store.scan(SCAN_RECORDS)
+        is_behind = store.dispatcher.scan(SCAN_RECORDS)
         await asyncio.sleep(0)
 
 
@@ -32,20 +32,23 @@ async def truncate_partial_record(store: MessageStore) -> int:
     on disk; nothing may be written before another call has succeeded.
     """
     while True:
-        if store.is_cutting:
-            await asyncio.to_thread(store.write_cut)
-            store.end_cut()
+        if store.cutter.is_cutting:
+            await asyncio.to_thread(store.cutter.write_cut)
+            store.cutter.end_cut()
         await scan_to_end(store)
-        end, log_end = store.scanned_offset, store.commit_log.max_offset
-        if end == log_end or store.name_tail_damage():
+        end, log_end = store.dispatcher.scanned_offset, store.commit_log.max_offset
+        if end == log_end or store.dispatcher.name_tail_damage():
             return log_end
-        plan = await in_slices(store.plan_cut(end))
-        if not store.is_cutting and (end, log_end) == (store.scanned_offset, store.commit_log.max_offset):
-            store.begin_cut(end, plan)
+        plan = await in_slices(store.cutter.plan_cut(end))
+        if not store.cutter.is_cutting and (end, log_end) == (
+            store.dispatcher.scanned_offset,
+            store.commit_log.max_offset,
+        ):
+            store.cutter.begin_cut(end, plan)
 
 
 async def cut_at(store: MessageStore, offset: int) -> None:
     """Cuts the log at a record boundary; durable when it returns. Raises OSError."""
     if offset < store.commit_log.max_offset:
-        store.begin_cut(offset, await in_slices(store.plan_cut(offset)))
+        store.cutter.begin_cut(offset, await in_slices(store.cutter.plan_cut(offset)))
     await truncate_partial_record(store)

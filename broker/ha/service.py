@@ -220,7 +220,7 @@ class HaService:
         before = self.store.commit_log.max_offset
         if not stays:
             await scan_to_end(self.store)
-            if fault := self.store.tail_fault():
+            if fault := self.store.dispatcher.tail_fault():
                 raise LocalProtocolError(fault)
             await truncate_partial_record(self.store)
         end = self.store.commit_log.max_offset

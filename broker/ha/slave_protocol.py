@@ -219,14 +219,14 @@ class SlaveProtocol(asyncio.BufferedProtocol):
     def _hold(self) -> None:
         """Reads nothing while too much waits for its dispatch: the acks tell the master that this slave lags,
         and a promotion finds little to do."""
-        if self._store.dispatch_backlog > self._backlog_bytes_max and self._transport is not None:
+        if self._store.dispatcher.dispatch_backlog > self._backlog_bytes_max and self._transport is not None:
             self._is_held = True
             if self._transport.is_reading():
                 self._transport.pause_reading()
 
     def dispatched(self) -> None:
         """Some records were dispatched: reads on if this was awaited."""
-        if self._is_held and self._store.dispatch_backlog <= self._backlog_bytes_max // 2:
+        if self._is_held and self._store.dispatcher.dispatch_backlog <= self._backlog_bytes_max // 2:
             self._is_held = False
             if not self._turn_bytes:  # else the next turn does
                 self._read_on()
@@ -330,16 +330,16 @@ class SlaveProtocol(asyncio.BufferedProtocol):
         before, confirmed = self._store.commit_log.max_offset, self._store.confirm_offset
 
         def cut_is_written() -> None:
-            self._store.end_cut()
+            self._store.cutter.end_cut()
             self._truncated(before, confirmed, offset)
 
         self._wait_for(asyncio.get_running_loop().create_task(self._cut(offset)), cut_is_written)
 
     async def _cut(self, offset: int) -> None:
-        plan = await in_slices(self._store.plan_cut(offset))
+        plan = await in_slices(self._store.cutter.plan_cut(offset))
         if self._close is None:  # else the store may belong to the next connection, or to a master
-            self._store.begin_cut(offset, plan)
-            await asyncio.to_thread(self._store.write_cut)
+            self._store.cutter.begin_cut(offset, plan)
+            await asyncio.to_thread(self._store.cutter.write_cut)
 
     def _in_thread(self, write: Callable[[], None], then: Callable[[], None]) -> None:
         """Runs `write` in a thread: a slow disk, or a flush in progress, must not block the loop."""
@@ -392,8 +392,8 @@ class SlaveProtocol(asyncio.BufferedProtocol):
                 log.max_offset,
                 offset,
             )
-        self._store.begin_reset(offset)
-        self._in_thread(self._store.write_cut, self._store.end_cut)
+        self._store.cutter.begin_reset(offset)
+        self._in_thread(self._store.cutter.write_cut, self._store.cutter.end_cut)
 
     def end_reports(self) -> None:
         """Sends nothing any more, and ends the stream, which a master answers by closing the connection."""

@@ -120,7 +120,7 @@ class LogReads:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "retention has deleted the range")
         damaged = store.damage.overlaps(start, end)
         stop = end if damaged is None else damaged.start
-        base, cut_count, file_bytes = start - start % log.file_bytes, store.cut_count, log.file_bytes
+        base, cut_count, file_bytes = start - start % log.file_bytes, store.cutter.cut_count, log.file_bytes
         file, file_end = log.open_file(start), min(base + file_bytes, store.confirm_offset)
         try:
             found = await finished_in_thread(lambda: _sound(file, base, start, stop, file_end, file_bytes))
@@ -130,7 +130,7 @@ class LogReads:
             ) from None
         finally:
             os.close(file)
-        if store.cut_count != cut_count:
+        if store.cutter.cut_count != cut_count:
             raise CommandError(ResponseCode.SYSTEM_ERROR, "the log was truncated meanwhile: repeat it")
         return found
 

@@ -124,7 +124,7 @@ class Healer:
 
     async def heal(self, ranges: Sequence[DamagedRange]) -> bool:
         """Makes one attempt for each range. Returns whether anything was healed."""
-        peers, before, cuts = list(await self._peers()), self.healed_bytes, self._store.cut_count
+        peers, before, cuts = list(await self._peers()), self.healed_bytes, self._store.cutter.cut_count
         self.verdicts = {}
         if not peers:
             self.failures[NO_PEER] += 1
@@ -136,9 +136,9 @@ class Healer:
                 missing = [rest for part in missing for rest in await self._from(peer, *part, verdict)]
                 if verdict.get(peer) in (NO_ANSWER, NOT_SUPPORTED):
                     useless[peer] = verdict[peer]
-                if not missing or self._store.cut_count != cuts:
+                if not missing or self._store.cutter.cut_count != cuts:
                     break
-            if self._store.cut_count != cuts:
+            if self._store.cutter.cut_count != cuts:
                 break  # the ranges are others by now
             if not missing:
                 self.healed_ranges += 1
@@ -177,12 +177,12 @@ class Healer:
         why."""
         left: list[tuple[int, int]] = []
         while start < end:
-            cut_count = self._store.cut_count
+            cut_count = self._store.cutter.cut_count
             piece = await self._ask(peer, start, end)
             if isinstance(piece, str):
                 self._failed(verdict, peer, piece)
                 return [*left, (start, end)]
-            if self._store.cut_count != cut_count or self._store.is_cutting:
+            if self._store.cutter.cut_count != cut_count or self._store.cutter.is_cutting:
                 self._failed(verdict, peer, CUT)
                 return [*left, (start, end)]
             if piece.start > start:
@@ -269,7 +269,7 @@ class Healer:
     async def _written(self, piece: Piece) -> None:
         """The log has the bytes: what is left to do."""
         store, file_bytes = self._store, self._store.commit_log.file_bytes
-        cut_count = store.cut_count
+        cut_count = store.cutter.cut_count
         records = list(records_of(piece.data, piece.start, file_bytes=file_bytes))
         if restore_units(store, records):
             logger.info("ConsumeQueue entries of healed records at %d were restored", piece.start)
@@ -277,7 +277,7 @@ class Healer:
             if record.is_lost:
                 await self._give_up(record.offset, record.offset + record.parsed[0])
         await finished_in_thread(store.flush)
-        if store.cut_count == cut_count:
+        if store.cutter.cut_count == cut_count:
             store.damage.healed(piece.start, piece.end)
         await finished_in_thread(store.damage.save)
         await finished_in_thread(self._journal.clear)
@@ -313,7 +313,9 @@ class Healer:
         """A cut, and what was written behind it, may have come between the journal and now: then the epochs
         differ, or the bytes there are sound."""
         store, log = self._store, self._store.commit_log
-        if store.is_cutting or not (log.min_offset <= piece.start and piece.end <= store.confirm_offset):
+        if store.cutter.is_cutting or not (
+            log.min_offset <= piece.start and piece.end <= store.confirm_offset
+        ):
             return False
         base = piece.start - piece.start % log.file_bytes
         if (

@@ -37,7 +37,9 @@ def restore_units(store: MessageStore, records: Iterable[Placed]) -> int:
         if not topic:
             continue
         if offset >= store.dispatch_offset:
-            store.reserve(parsed, sys_flag_at(store.commit_log.view(offset, size), 0), offset=offset)
+            store.dispatcher.reserve(
+                parsed, sys_flag_at(store.commit_log.view(offset, size), 0), offset=offset
+            )
             continue
         queue = store.queues.find(topic.decode("utf-8", "replace"), queue_id)
         if queue is None or isinstance(queue, BatchQueue):

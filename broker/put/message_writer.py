@@ -115,7 +115,7 @@ class Tick:
             for turn in self.turns:
                 turn.is_on = True
         self.alone = 0
-        times, end = store.confirm_times, store.commit_log.max_offset
+        times, end = store.dispatcher.confirm_times, store.commit_log.max_offset
         self._end_of_tick()
         if times.is_on:
             if end <= store.confirm_offset:  # by this call, or by an ack that came between the put and it

@@ -1,26 +1,22 @@
-"""Truncation of the MessageStore in three steps: in memory, on disk in any thread, then writable again.
+"""StoreCutter: truncates a store in three steps: in memory, on disk in any thread, then writable again.
 
 Invariant: the checkpoint on disk never counts records that a cut removes; it is lowered before the log is
 cut.
 """
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.store.damage import DamagedRanges
-from broker.store.index.message_index import MessageIndex
+from broker.store.dispatching import RecordDispatcher
 from broker.store.last_exit import mark_running
-from broker.store.log.commit_log import CommitLog
 from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log_check import LogCheck
 from broker.store.queue.batch_check import correct_ends
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.queue_ends import remove_ends
-from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import RECORDS_AT_ONCE, boundary_at, queued_end
 from broker.store.store_flusher import StoreFlusher
 from keelmq.runtime.slices import Slices
@@ -36,38 +32,26 @@ class CutPlan(NamedTuple):
     changed: Set[ConsumeQueue]
 
 
-class CuttableStore(ABC):
-    """The part of MessageStore that cuts it, and the attributes that this part uses. The flusher runs the
-    jobs."""
+class StoreCutter:
+    """Of one store. `cut_count`: since the start; a copy of the log is void if it changes."""
 
-    root: Path
-    commit_log: CommitLog
-    damage: DamagedRanges
-    log_check: LogCheck
-    queues: QueueTable
-    index: MessageIndex | None
-    confirm_offset: int
-    dispatch_offset: int
-    is_master: bool
-    is_cutting: bool
-    cut_count: int
-    _next_ends_ms: int  # when a checkpoint writes them
-    _changed: set[ConsumeQueue] | None = None  # since the present plan of a cut began
-    _jobs: DiskJobs
-    _flusher: StoreFlusher
-
-    @abstractmethod
-    def _forget_queued(self) -> None: ...
-
-    @abstractmethod
-    def _scan_again(self) -> None: ...
+    def __init__(
+        self,
+        root: Path,
+        log_check: LogCheck,
+        dispatcher: RecordDispatcher,
+        flusher: StoreFlusher,
+    ) -> None:
+        self._root, self._log_check, self._dispatcher, self._flusher = root, log_check, dispatcher, flusher
+        self._commit_log, self._damage = dispatcher.commit_log, dispatcher.damage
+        self._queues, self._index = dispatcher.queues, dispatcher.index
+        self._jobs = DiskJobs()  # run under the flush lock
+        self.cut_count = 0
 
     @property
-    @abstractmethod
-    def scanned_offset(self) -> int: ...
-
-    @abstractmethod
-    def scan(self, records_max: int) -> bool: ...
+    def is_cutting(self) -> bool:
+        """Whether begin_cut() or begin_reset() was called, and end_cut() not yet."""
+        return self._dispatcher.is_paused
 
     def truncate(self, offset: int) -> None:
         """Removes all records that end behind `offset` from log, queues and index, and lowers queue offsets
@@ -79,22 +63,22 @@ class CuttableStore(ABC):
     def plan_cut(self, offset: int) -> Slices[CutPlan]:
         """Looks at every queue, in slices, for begin_cut(). It changes nothing, so it may be given up, and
         records may be dispatched and scanned meanwhile: the store notes whose queues they change."""
-        changed, end = set[ConsumeQueue](), min(offset, self.commit_log.max_offset)
-        self._changed = changed
+        dispatcher, end = self._dispatcher, min(offset, self._commit_log.max_offset)
+        dispatcher.changed = changed = set[ConsumeQueue]()
         try:
-            queues, newest = yield from self.queues.to_cut(end)
+            queues, newest = yield from self._queues.to_cut(end)
         except GeneratorExit:
-            if self._changed is changed:
-                self._changed = None
+            if dispatcher.changed is changed:
+                dispatcher.changed = None
             raise
         return CutPlan(end, queues, newest, changed)
 
     def _planned(self, plan: CutPlan | None) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
         """Returns the queues to cut, and those of which one has the newest record then. All of them, if the
         plan is for another cut, or another cut or a promotion came after it."""
-        changed, self._changed = self._changed, None
-        if plan is None or plan.changed is not changed or plan.log_offset != self.commit_log.max_offset:
-            return (every := self.queues.each()), every
+        changed, self._dispatcher.changed = self._dispatcher.changed, None
+        if plan is None or plan.changed is not changed or plan.log_offset != self._commit_log.max_offset:
+            return (every := self._queues.each()), every
         queues = [*{*plan.queues, *changed}]
         return queues, queues if plan.newest is None else [*queues, plan.newest]
 
@@ -103,36 +87,37 @@ class CuttableStore(ABC):
         stored or dispatched until write_cut() has returned and end_cut() was called. plan: of this cut;
         without one, all queues are looked at in this step. Readers must not see units of records that are
         gone, so the queues end in the same step as the log."""
-        assert not self.is_master, "a cut of a master's log"
-        self.is_cutting, log = True, self.commit_log
+        dispatcher, log = self._dispatcher, self._commit_log
+        assert not dispatcher.is_master, "a cut of a master's log"
+        dispatcher.is_paused = True
         self.cut_count += 1
-        if offset < self.dispatch_offset:
+        if offset < dispatcher.dispatch_offset:
             self._forget_boot()
         self._forget_ends()
         if offset < log.max_offset:  # the checkpoint first: a start must not trust removed records
             self._jobs.add(
                 [partial(self._lower_checkpoint, offset, boundary_at(log, offset)), *log.cut(offset)]
             )
-        self.damage.remove_above(log.max_offset)
-        self._jobs.add([self.damage.save])  # before other bytes are there
-        self.log_check.cut(log.max_offset)
+        self._damage.remove_above(log.max_offset)
+        self._jobs.add([self._damage.save])  # before other bytes are there
+        self._log_check.cut(log.max_offset)
         queues, newest = self._planned(plan)
-        self._forget_queued()
-        if self.index is not None:
-            self._jobs.add([*self.index.cut(log.max_offset), self.index.flush])
-        self.confirm_offset = min(self.confirm_offset, log.max_offset)
-        self._jobs.add(self.queues.cut(log.max_offset, queues))
+        dispatcher.forget_queued()
+        if self._index is not None:
+            self._jobs.add([*self._index.cut(log.max_offset), self._index.flush])
+        dispatcher.confirm_offset = min(dispatcher.confirm_offset, log.max_offset)
+        self._jobs.add(self._queues.cut(log.max_offset, queues))
         correct_ends(log, queues)
-        if self.dispatch_offset > log.max_offset:
-            self.dispatch_offset = queued_end(log, newest)  # a record boundary
+        if dispatcher.dispatch_offset > log.max_offset:
+            dispatcher.dispatch_offset = queued_end(log, newest)  # a record boundary
 
     def _forget_boot(self) -> None:
         """Queue entries will be there without their records for a moment, which is no damage."""
-        self._jobs.add([partial(mark_running, self.root, with_boot=False)])
+        self._jobs.add([partial(mark_running, self._root, with_boot=False)])
 
     def _forget_ends(self) -> None:
-        self._jobs.add([partial(remove_ends, self.root)])  # before a queue ends earlier
-        self._next_ends_ms = 0
+        self._jobs.add([partial(remove_ends, self._root)])  # before a queue ends earlier
+        self._flusher.next_ends_ms = 0
 
     def write_cut(self) -> None:
         """The second step: cuts the files, durably; any thread. OSError: not all of it is done, and the
@@ -142,8 +127,8 @@ class CuttableStore(ABC):
     def end_cut(self) -> None:
         """The last step, in the event loop's thread: the store may be written to again."""
         assert not len(self._jobs), "the cut is not on disk"
-        self.is_cutting = False
-        self._scan_again()
+        self._dispatcher.is_paused = False
+        self._dispatcher.scan_again()
 
     def _lower_checkpoint(self, offset: int, boundary: int) -> None:
         if offset < self._flusher.checkpoint.confirm_offset:
@@ -156,28 +141,29 @@ class CuttableStore(ABC):
             if self.is_cutting:
                 self.write_cut()
                 self.end_cut()
-            while self.scan(RECORDS_AT_ONCE):
+            while self._dispatcher.scan(RECORDS_AT_ONCE):
                 pass
-            if self.scanned_offset == self.commit_log.max_offset:
-                return self.commit_log.max_offset
-            self.begin_cut(self.scanned_offset)
+            end = self._dispatcher.scanned_offset
+            if end == self._commit_log.max_offset:
+                return end
+            self.begin_cut(end)
 
     def begin_reset(self, offset: int) -> None:
         """The first step of reset_to(), as begin_cut() is of truncate()."""
-        assert not self.is_master, "a cut of a master's log"
-        self.is_cutting = True
+        assert not self._dispatcher.is_master, "a cut of a master's log"
+        self._dispatcher.is_paused = True
         self.cut_count += 1
         self._forget_boot()
         self._forget_ends()
-        self._jobs.add(self.commit_log.cut_all(offset))
-        self.damage.healed(0, sys.maxsize)
-        self._jobs.add([self.damage.save])
-        self.log_check.reset(offset)
-        self._forget_queued()
-        self._jobs.add(self.queues.cut_all())
-        if self.index is not None:
-            self._jobs.add(self.index.cut_all(offset))
-        self.confirm_offset = self.dispatch_offset = offset
+        self._jobs.add(self._commit_log.cut_all(offset))
+        self._damage.healed(0, sys.maxsize)
+        self._jobs.add([self._damage.save])
+        self._log_check.reset(offset)
+        self._dispatcher.forget_queued()
+        self._jobs.add(self._queues.cut_all())
+        if self._index is not None:
+            self._jobs.add(self._index.cut_all(offset))
+        self._dispatcher.confirm_offset = self._dispatcher.dispatch_offset = offset
 
     def reset_to(self, offset: int) -> None:
         """Removes all messages; the log begins at `offset`. Durable when it returns."""

@@ -1,4 +1,4 @@
-"""Dispatch of the MessageStore: gives confirmed records their ConsumeQueue units, and the index their keys.
+"""RecordDispatcher: gives confirmed records their ConsumeQueue units, and the index their keys.
 
 A master dispatches by the units that put() has queued. A replica, a start, and a new master for the records
 that it has taken over, read the log, many records in one pass (broker/message/record_scan.py).
@@ -14,6 +14,7 @@ CommitLogDispatcher.
 """
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -35,18 +36,24 @@ from broker.message.record_scan import (
     scan_ends,
     scan_units,
 )
-from broker.store.cut_store import CuttableStore
+from broker.store.damage import DamagedRanges
+from broker.store.index.message_index import MessageIndex
 from broker.store.indexing import catch_up_index, keyed
+from broker.store.log.commit_log import CommitLog
 from broker.store.log_check import past_damage, why_bad
 from broker.store.queue.batch_check import has_two_bases
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
 from broker.store.queue.dispatch_request import DispatchRequest
+from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import damaged_at
+from broker.store.store_flusher import StoreFlusher
 from keelmq.runtime.clock import now_us
 
 log = logging.getLogger(__name__)
 
+NEVER: Final = sys.maxsize
+QUEUED_UNITS_MAX: Final = 262_144
 SLICE_BYTES: Final = 256 << 10
 NUMBER_MAX: Final = 1 << 44
 """More messages than a queue ever gets."""
@@ -56,26 +63,71 @@ Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """end, queue, queue offset, offset, size, tags code, store timestamp, UNIQ_KEY, KEYS"""
 
 
-class DispatchingStore(CuttableStore):
-    """The part of MessageStore that dispatches, and the attributes that this part uses. `dispatch_fault` says
-    why no ConsumeQueue unit can be written; it is empty while one can."""
+class RecordDispatcher:
+    """Of one store. `dispatch_fault` says why no ConsumeQueue unit can be written; it is empty while one can.
+    `is_paused`: nothing is dispatched or scanned, since the log is being cut. `changed`: the queues that got
+    a unit or a next_offset since a plan of a cut began; None without a plan."""
 
-    confirm_times: ConfirmTimes
-    on_queue: Callable[[str, int], None]
-    delay_levels: DelayLevels
-    dispatch_fault: str
-    last_store_timestamp: int
-    _queued: deque[Unit | DispatchRequest]
-    _queued_in_requests: int
-    _queued_from: int
-    _scanned_to: int
-    _looked_at: int
-    _scan_singly_to: int = 0  # a record in front of it has a QUEUEOFFSET that cannot be
-    _durable_end: int  # the log was whole up to here: what is bad in front of it is damage
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        damage: DamagedRanges,
+        queues: QueueTable,
+        index: MessageIndex | None,
+        flusher: StoreFlusher,
+        *,
+        delay_levels: DelayLevels,
+        on_queue: Callable[[str, int], None],
+    ) -> None:
+        """on_queue: called for each (topic, queueId) whose first record dispatch() finds in the log."""
+        self.commit_log, self.damage, self.queues, self.index = commit_log, damage, queues, index
+        self._flusher, self._delay_levels, self.on_queue = flusher, delay_levels, on_queue
+        self.is_master = self.is_paused = False
+        self.confirm_offset = self.dispatch_offset = 0
+        self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
+        self.dispatch_fault = ""
+        self.confirm_times = ConfirmTimes()
+        self.changed: set[ConsumeQueue] | None = None
+        self.durable_end = NEVER  # the log was whole up to here: what is bad in front of it is damage
+        self.queued: deque[Unit | DispatchRequest] = deque()
+        self._queued_in_requests = 0  # units
+        self._queued_from = NEVER  # `queued` has a unit for every record from here on
+        self._scanned_to = self._looked_at = 0
+        self._scan_singly_to = 0  # a record in front of it has a QUEUEOFFSET that cannot be
+
+    def become_master(self) -> None:
+        """Dispatches by the units of put() from now on."""
+        self.changed = None  # a plan of a cut that was given up
+        self.is_master = True
+        self.confirm_times.clear()
+        self.forget_queued()
+
+    def become_slave(self) -> None:
+        """Dispatches and scans what a master sends from now on."""
+        if self.is_master:
+            self._scanned_to = self._looked_at = self.commit_log.max_offset
+        self.is_master = False
+        self.confirm_times.clear()
+        self.forget_queued()
+
+    def add_request(self, request: DispatchRequest) -> None:
+        """Queues the units of records that were appended to the log at once; master only."""
+        self.queued.append(request)
+        self.last_store_timestamp = request.timestamp
+        self._queued_in_requests += sum([part.messages for part in request.queue_units])
+        if len(self.queued) + self._queued_in_requests > QUEUED_UNITS_MAX:
+            self.forget_queued()
+
+    def forget_queued(self) -> None:
+        """Drops queued units: the records in the log will be dispatched by parsing, later ones by units
+        again."""
+        self.queued.clear()
+        self._queued_in_requests = 0
+        self._queued_from = self.commit_log.max_offset if self.is_master else NEVER
 
     def set_confirm_offset(self, offset: int) -> None:
-        """Makes records that end at or before `offset` visible. Never moves confirmOffset back; only
-        truncate() does."""
+        """Makes records that end at or before `offset` visible. Never moves confirmOffset back; only a cut
+        of the log does."""
         offset = min(offset, self.commit_log.max_offset)
         if offset <= self.confirm_offset:
             return
@@ -90,7 +142,7 @@ class DispatchingStore(CuttableStore):
         """Dispatches confirmed records at a master, by the units that put() has queued, without parsing."""
         if self.dispatch_offset < self._queued_from:
             return  # dispatch() must parse older records first
-        queued, confirm, index = self._queued, self.confirm_offset, self.index
+        queued, confirm, index = self.queued, self.confirm_offset, self.index
         is_indexing = index is not None and index.offset == self.dispatch_offset
         keys_found: list[Keyed] = []
         try:
@@ -120,8 +172,8 @@ class DispatchingStore(CuttableStore):
         self.queues.wake()
 
     def _unit_added(self, queue: ConsumeQueue) -> None:
-        if self._changed is not None:
-            self._changed.add(queue)
+        if self.changed is not None:
+            self.changed.add(queue)
         self._flusher.dirty.add(queue)  # not a local set: a flush in its thread may have taken it meanwhile
         if queue.waiters:
             self.queues.woken.append(queue)
@@ -139,7 +191,7 @@ class DispatchingStore(CuttableStore):
     def dispatch_behind(self) -> bool:
         """Whether dispatch() has records to read: at a replica, or those that a new master has taken over."""
         behind = self.dispatch_offset < min(self.confirm_offset, self._queued_from)
-        return (behind or bool(self.dispatch_fault)) and not self.is_cutting
+        return (behind or bool(self.dispatch_fault)) and not self.is_paused
 
     @property
     def dispatch_backlog(self) -> int:
@@ -149,7 +201,7 @@ class DispatchingStore(CuttableStore):
     def dispatch(self, records_max: int, *, parser: RecordParser = parse) -> bool:
         """Dispatches up to records_max confirmed records by reading the log. True: there are more. parser:
         checks the records."""
-        if self.is_cutting:
+        if self.is_paused:
             return False
         begin = self.dispatch_offset = max(self.dispatch_offset, self.commit_log.min_offset)
         stop, left = min(self.confirm_offset, self._queued_from), records_max
@@ -208,8 +260,8 @@ class DispatchingStore(CuttableStore):
         view = self.commit_log.view(offset, self.commit_log.file_bytes, end=stop)
         parsed = parser(view, 0, len(view), offset=offset)
         if parsed is None:
-            whole_end = min(len(view), self._durable_end - offset)
-            may_be_cut = not self.is_master and self._durable_end > self.commit_log.max_offset
+            whole_end = min(len(view), self.durable_end - offset)
+            may_be_cut = not self.is_master and self.durable_end > self.commit_log.max_offset
             parsed = self._past_damage(view, whole_end, offset, may_be_cut=may_be_cut)
         if parsed is None:
             return 0
@@ -230,7 +282,7 @@ class DispatchingStore(CuttableStore):
     def _append_unit(self, queue: ConsumeQueue, offset: int, parsed: Parsed) -> None:
         size, _, _, queue_offset, tags_code, stored, properties = parsed
         if queue.topic in SCHEDULED_TOPICS:
-            tags_code = self.delay_levels.queue_code(queue.topic, properties, stored)
+            tags_code = self._delay_levels.queue_code(queue.topic, properties, stored)
         if isinstance(queue, BatchQueue):
             queue.append(queue_offset, offset, size, tags_code, stored, message_count(properties))
         else:
@@ -248,7 +300,7 @@ class DispatchingStore(CuttableStore):
     @property
     def scan_behind(self) -> bool:
         """Whether scan() has bytes to read that it has not looked at."""
-        return not self.is_master and not self.is_cutting and self._looked_at < self.commit_log.max_offset
+        return not self.is_master and not self.is_paused and self._looked_at < self.commit_log.max_offset
 
     def scan(self, records_max: int) -> bool:
         """Reads up to records_max records that a replica has received, so that a promotion need not: moves
@@ -267,8 +319,8 @@ class DispatchingStore(CuttableStore):
                     for place in found.places:
                         queue: ConsumeQueue = place[QUEUE]
                         queue.next_offset = max(queue.next_offset, place[NEXT])
-                        if self._changed is not None:
-                            self._changed.add(queue)
+                        if self.changed is not None:
+                            self.changed.add(queue)
                         queue.seen_to = found.end
                     self._scanned_to, count = found.end, found.records
                 else:
@@ -321,8 +373,8 @@ class DispatchingStore(CuttableStore):
         if queue is not None and not self._is_damaged_number(queue, offset, parsed):
             messages = message_count(parsed[6]) if sys_flag & INNER_BATCH else 1
             queue.next_offset = max(queue.next_offset, parsed[3] + messages)
-            if self._changed is not None:
-                self._changed.add(queue)
+            if self.changed is not None:
+                self.changed.add(queue)
             queue.seen_to = max(queue.seen_to, offset + parsed[0])
 
     def tail_fault(self) -> str:
@@ -359,7 +411,7 @@ class DispatchingStore(CuttableStore):
             self.damage.add(*found, why_bad(log.view(found[0], log.file_bytes), found[0]))
         return found is not None
 
-    def _scan_again(self) -> None:
+    def scan_again(self) -> None:
         """To be called when the next_offset of every queue is its max_offset: what is not dispatched will be
         read again."""
         self._scanned_to = self._looked_at = self.dispatch_offset
@@ -367,7 +419,7 @@ class DispatchingStore(CuttableStore):
 
     def catch_up_index(self, records_max: int) -> bool:
         """Indexes up to records_max records that dispatch has passed already. True: there are more."""
-        if self.index is None or self.is_cutting:
+        if self.index is None or self.is_paused:
             return False
         return catch_up_index(
             self.index, self.queues, self.commit_log, self.dispatch_offset, records_max, self.damage

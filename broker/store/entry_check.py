@@ -96,7 +96,7 @@ class EntryCheck:
         for _ in self._steps(wanted):
             if now_us() - began >= STEP_US:
                 await asyncio.sleep(0)
-                if store.is_cutting or store.cut_count != cuts:
+                if store.cutter.is_cutting or store.cutter.cut_count != cuts:
                     return
                 began = now_us()
 

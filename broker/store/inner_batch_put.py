@@ -30,7 +30,10 @@ class BatchQueueStore(Protocol):
     commit_log: CommitLog
     index: MessageIndex | None
     store_host: bytes
-    is_master: bool
+
+    @property
+    def is_master(self) -> bool:
+        """Whether put() is allowed."""
 
     def add_dispatch_request(self, request: DispatchRequest) -> None:
         """Queues a stored record for its consume queue."""

@@ -28,7 +28,7 @@ async def log_crcs(store: MessageStore, start: int, end: int, size: int) -> list
 
 async def read_log(store: MessageStore, start: int, end: int, work: Callable[[Files], T]) -> T:
     """Runs `work` in a thread, with the files of a range of the log. Raises ChecksumError."""
-    log, cut_count, files = store.commit_log, store.cut_count, list[tuple[int, int, int]]()
+    log, cut_count, files = store.commit_log, store.cutter.cut_count, list[tuple[int, int, int]]()
     try:
         while start < end:  # opened now: retention may delete a file meanwhile
             base = start - start % log.file_bytes
@@ -41,7 +41,7 @@ async def read_log(store: MessageStore, start: int, end: int, work: Callable[[Fi
     finally:
         for file, _, _ in files:
             os.close(file)
-    if store.cut_count != cut_count:
+    if store.cutter.cut_count != cut_count:
         raise ChecksumError("the log was truncated meanwhile: repeat it")
     return result
 

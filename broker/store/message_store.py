@@ -1,30 +1,27 @@
 """MessageStore: CommitLog, ConsumeQueues, message index, confirmOffset and recovery of one broker.
 
-Consumers see a record only when confirmOffset has passed its end: then it is dispatched, which means that it
-gets its ConsumeQueue unit. Invariants: dispatch_offset <= confirm_offset <= commit_log.max_offset;
-dispatch_offset is a record boundary; a queue offset in the log is never given to another record (design S4).
-Owned by the event loop thread; only flush(), flush_checkpoint() and write_cut() may run in another. Source:
-RocketMQ 5.3.3 DefaultMessageStore.
+Consumers see a record only when confirmOffset has passed its end: then `dispatcher` dispatches it, which
+means that it gets its ConsumeQueue unit. `cutter` truncates the store. Invariants: dispatch_offset <=
+confirm_offset <= commit_log.max_offset; dispatch_offset is a record boundary; a queue offset in the log is
+never given to another record (design S4). Owned by the event loop thread; only flush(), flush_checkpoint()
+and cutter.write_cut() may run in another. Source: RocketMQ 5.3.3 DefaultMessageStore.
 """
 
 import logging
 import os
-import sys
-from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
-from broker.core.confirm_times import ConfirmTimes
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
+from broker.store.cut_store import StoreCutter
 from broker.store.damage import DamagedRanges
-from broker.store.dispatching import DispatchingStore, Unit, has_its_number
+from broker.store.dispatching import NEVER, QUEUED_UNITS_MAX, RecordDispatcher, has_its_number
 from broker.store.index.message_index import MessageIndex
 from broker.store.inner_batch_put import InnerMessage, put_single
 from broker.store.last_exit import LastExit, mark_running, read_last_exit
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.disk_jobs import DiskJobs
 from broker.store.log.mapped_file import lock_directory
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import LogCheck
@@ -58,13 +55,11 @@ from keelmq.runtime.clock import now_ms, wall_ms
 
 log = logging.getLogger(__name__)
 
-_NEVER: Final = sys.maxsize
-QUEUED_UNITS_MAX: Final = 262_144
 ENDS_MS: Final = 10_000
 """Between two writes of the ends of all queues; with more than 10,000 queues 1 ms for each."""
 
 
-class MessageStore(DispatchingStore):
+class MessageStore:
     """Call load() first; then become_master() for put(), or commit_log.receive_view() at a replica."""
 
     def __init__(
@@ -81,7 +76,6 @@ class MessageStore(DispatchingStore):
         self.root = config.root
         self.sync_fault = SyncFault(on_sync_fault)
         self.damage = DamagedRanges(config.root)
-        self._durable_end = _NEVER
         self.commit_log = commit_log = CommitLog(
             config.commit_log_path or config.root / "commitlog",
             config.commit_log_file_bytes,
@@ -95,15 +89,7 @@ class MessageStore(DispatchingStore):
         )
         self.store_host = config.store_host
         self.delay_levels = config.delay_levels
-        self.confirm_offset = 0
-        self.dispatch_offset = 0
-        self._scanned_to = self._looked_at = 0
-        self.is_master = False
-        self.last_store_timestamp = 0  # ms, of the newest record put or dispatched
-        self.dispatch_fault = ""
-        self.confirm_times = ConfirmTimes()
         self.put_messages = self.put_bytes = self.got_messages = 0
-        self.on_queue = on_queue
         self.queues = QueueTable(
             config.root / "consumequeue",
             config.consume_queue_file_bytes,
@@ -118,15 +104,29 @@ class MessageStore(DispatchingStore):
         self.index: MessageIndex | None = None
         if config.index_enable:
             self.index = MessageIndex(config.root / "index", config.index_slots, config.index_entries)
-        self._queued: deque[Unit | DispatchRequest] = deque()
-        self._queued_in_requests = 0  # units
-        self._queued_from = _NEVER  # _queued has a unit for every record from here on
-        self.is_cutting = False  # between begin_cut() and end_cut()
-        self.cut_count = 0  # since the start; a copy of the log is void if it changes
-        self._next_ends_ms = 0
-        self._jobs = DiskJobs()  # of a cut; run under the flush lock
         self._lock_fd = -1
         self._flusher = StoreFlusher(self.root, commit_log, self.index, dispatched=self._dispatched)
+        self.dispatcher = RecordDispatcher(
+            commit_log, self.damage, self.queues, self.index, self._flusher,
+            delay_levels=config.delay_levels, on_queue=on_queue,
+        )  # fmt: skip
+        self.set_confirm_offset = self.dispatcher.set_confirm_offset
+        self.cutter = StoreCutter(self.root, self.log_check, self.dispatcher, self._flusher)
+
+    @property
+    def confirm_offset(self) -> int:
+        """Consumers see the records that end at or before it."""
+        return self.dispatcher.confirm_offset
+
+    @property
+    def dispatch_offset(self) -> int:
+        """Records in front of it have their ConsumeQueue units."""
+        return self.dispatcher.dispatch_offset
+
+    @property
+    def is_master(self) -> bool:
+        """Whether put() is allowed."""
+        return self.dispatcher.is_master
 
     # -- start and recovery ------------------------------------------------------------------------------
 
@@ -134,6 +134,7 @@ class MessageStore(DispatchingStore):
         """Opens and recovers the files. StoreError: another process has the directory, or the files do not
         fit; nothing was changed then."""
         check_store(self.config)
+        dispatcher = self.dispatcher
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock_directory(self.root)
         last_exit = read_last_exit(self.root)
@@ -143,7 +144,7 @@ class MessageStore(DispatchingStore):
         self.queues.load(self.commit_log.min_offset)
         queues = self.queues.each()
         confirmed = written_end(self.commit_log, checkpoint.confirm_offset, queues, last_exit)
-        self._durable_end = max(checkpoint.confirm_offset, confirmed)
+        dispatcher.durable_end = max(checkpoint.confirm_offset, confirmed)
         self.damage.end_must_be_at(confirmed if confirmed > self.commit_log.max_offset else 0)
         ends = read_ends(self.root) if own_abort or not abnormal else None
         lost_from = rebuild_from(self.commit_log, queues, ends, crashed=abnormal)
@@ -166,33 +167,36 @@ class MessageStore(DispatchingStore):
             self.damage.end_must_be_at(confirmed)  # before the entries that say so are cut
             self.queues.truncate(start, crashed=True)
             correct_ends(self.commit_log, queues)
-            self.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
-            self.dispatch_offset = start
-            while self.dispatch(RECORDS_AT_ONCE, parser=parser):
+            dispatcher.confirm_offset = max(min(known_end, self.commit_log.max_offset), start)
+            dispatcher.dispatch_offset = start
+            while dispatcher.dispatch(RECORDS_AT_ONCE, parser=parser):
                 between()
         end = scan_end(
-            self.commit_log, self.dispatch_offset if abnormal else start, parser, between,
-            damage=self.damage, durable_end=self._durable_end,
+            self.commit_log, dispatcher.dispatch_offset if abnormal else start, parser, between,
+            damage=self.damage, durable_end=dispatcher.durable_end,
         )  # fmt: skip
         self._end_at(end, confirmed)
-        self.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
-        self.dispatch_offset = min(self.dispatch_offset if abnormal else start, self.confirm_offset)
+        dispatcher.confirm_offset = max(min(known_end, end), self.commit_log.min_offset)
+        dispatcher.dispatch_offset = min(
+            dispatcher.dispatch_offset if abnormal else start, dispatcher.confirm_offset
+        )
         if self.index is not None:
             trusted_ms = checkpoint.index_msg_timestamp if abnormal and not own_abort else None
             self.index.load(self.commit_log.min_offset, end, abnormal=abnormal, trusted_ms=trusted_ms)
-        while self.dispatch(RECORDS_AT_ONCE):
+        while dispatcher.dispatch(RECORDS_AT_ONCE):
             between()
-        self._scan_again()
-        while self.scan(RECORDS_AT_ONCE):
+        dispatcher.scan_again()
+        while dispatcher.scan(RECORDS_AT_ONCE):
             between()
         (self.root / ENDS_NAME).unlink(missing_ok=True)
-        self._durable_end = _NEVER
+        dispatcher.durable_end = NEVER
         self.log_check.loaded(start if self.config.check_crc_on_recover else end)
-        if is_distrusted or checkpoint.confirm_offset > self.confirm_offset:
+        if is_distrusted or checkpoint.confirm_offset > dispatcher.confirm_offset:
             self.flush_checkpoint()  # the latter: it is older than a cut, and later records are unconfirmed
         log.info(
             "store loaded: %s exit, log %d..%d, confirmOffset %d, scanned from %d",
-            "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, self.confirm_offset, start,
+            "abnormal" if abnormal else "clean", self.commit_log.min_offset, end, dispatcher.confirm_offset,
+            start,
         )  # fmt: skip
 
     def _load_marks(self, last_exit: LastExit) -> StoreCheckpoint:
@@ -248,7 +252,8 @@ class MessageStore(DispatchingStore):
         and KEYS, for the index; keys None: find them here. For the other arguments, and errors, see
         CommitLog.append().
         """
-        assert self.is_master, "put() on a store that is not master"
+        dispatcher = self.dispatcher
+        assert dispatcher.is_master, "put() on a store that is not master"
         try:
             queue = self._queues[topic.name][queue_id]
         except KeyError:
@@ -274,54 +279,37 @@ class MessageStore(DispatchingStore):
             queue.size_counts[(size - 1).bit_length()] += 1
         if keys is None:
             unique_key, keys = index_keys(properties)
-        self._queued.append((end, queue, queue_offset, offset, size, tags_code, now, unique_key, keys))
-        if len(self._queued) > QUEUED_UNITS_MAX:
-            self._forget_queued()
-        self.last_store_timestamp = now
+        queued = dispatcher.queued
+        queued.append((end, queue, queue_offset, offset, size, tags_code, now, unique_key, keys))
+        if len(queued) > QUEUED_UNITS_MAX:
+            dispatcher.forget_queued()
+        dispatcher.last_store_timestamp = now
         self.put_messages += 1
         self.put_bytes += size
         return offset, end, queue_offset
 
     def add_dispatch_request(self, request: DispatchRequest) -> None:
         """Does for records that were appended to the log directly what put() does behind its append."""
-        self._queued.append(request)
-        self.last_store_timestamp = request.timestamp
         for queue, queue_offset, messages, units, log_bytes in request.queue_units:
             queue.next_offset = queue_offset + messages
             if log_bytes > SMALL_BYTES:
                 count_large(queue.size_counts, units, messages, log_bytes)
-            self._queued_in_requests += messages
             self.put_messages += messages
             self.put_bytes += log_bytes
-        if len(self._queued) + self._queued_in_requests > QUEUED_UNITS_MAX:
-            self._forget_queued()
-
-    def _forget_queued(self) -> None:
-        """Drops queued units: the records in the log will be dispatched by parsing, later ones by units
-        again."""
-        self._queued.clear()
-        self._queued_in_requests = 0
-        self._queued_from = self.commit_log.max_offset if self.is_master else _NEVER
+        self.dispatcher.add_request(request)
 
     def become_master(self) -> None:
         """Allows put() from now on. Truncates an incomplete record at the log's end first, and reads records
         that scan() has not read; the event loop has both done before. Queues leave out the queue offsets that
         damaged records may have had."""
-        self.truncate_half_message()
+        self.cutter.truncate_half_message()
         self.unread.skip()
-        self._changed = None  # a plan of a cut that was given up
-        self.is_master = True
-        self.confirm_times.clear()
-        self._forget_queued()
+        self.dispatcher.become_master()
 
     def become_slave(self) -> None:
         """Forbids put() from now on; the log grows by commit_log.receive_view()."""
-        if self.is_master:
-            self._scanned_to = self._looked_at = self.commit_log.max_offset
-        self.is_master = False
         self.queues.first_offset = 0
-        self.confirm_times.clear()
-        self._forget_queued()
+        self.dispatcher.become_slave()
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -388,17 +376,18 @@ class MessageStore(DispatchingStore):
     def flush_checkpoint(self, *, index_too: bool = False) -> None:
         """Flushes, then writes the checkpoint and the damaged ranges; any thread. See
         StoreFlusher.flush_checkpoint()."""
-        cuts, offset = self.cut_count, self.dispatch_offset  # before the ends, and those before the flush
-        ends = QueueEnds(offset, self.queues.ends()) if now_ms() >= self._next_ends_ms else None
+        cutter = self.cutter
+        cuts, offset = cutter.cut_count, self.dispatch_offset  # before the ends, and those before the flush
+        ends = QueueEnds(offset, self.queues.ends()) if now_ms() >= self._flusher.next_ends_ms else None
 
         def flushed(
             unlisted: Collection[ConsumeQueue],
         ) -> None:  # under the lock; a cut deletes the file under it
-            if self.is_cutting or cuts != self.cut_count:
+            if cutter.is_cutting or cuts != cutter.cut_count:
                 return
             if ends is not None:
                 write_ends(self.root, ends)
-                self._next_ends_ms = now_ms() + max(ENDS_MS, len(ends.ends))
+                self._flusher.next_ends_ms = now_ms() + max(ENDS_MS, len(ends.ends))
             elif unlisted:
                 for queue in unlisted:
                     queue.is_listed = True
@@ -409,7 +398,7 @@ class MessageStore(DispatchingStore):
 
     def rewrite(self, offset: int, data: bytes) -> Rewrite:
         """Prepares the write of sound records over a damaged range. See Rewrite."""
-        return Rewrite(self.commit_log, self._flusher.lock, lambda: self.cut_count, offset, data)
+        return Rewrite(self.commit_log, self._flusher.lock, lambda: self.cutter.cut_count, offset, data)
 
     def rewrite_unit(
         self, queue: ConsumeQueue, number: int, log_offset: int, size: int, tags_code: int
@@ -423,15 +412,15 @@ class MessageStore(DispatchingStore):
         self._flusher.dirty.add(queue)
 
     def _dispatched(self) -> tuple[int, int]:
-        return self.dispatch_offset, self.last_store_timestamp
+        return self.dispatcher.dispatch_offset, self.dispatcher.last_store_timestamp
 
     def close(self, clean: bool = True) -> None:
         """Closes the files. clean: make everything durable, so that the next start need not scan the log;
         otherwise, and while messages cannot be dispatched, the next start is one after a crash."""
-        self.is_master = False
+        self.dispatcher.is_master = False
         if clean:
-            if self.is_cutting:
-                self.write_cut()
+            if self.cutter.is_cutting:
+                self.cutter.write_cut()
             if self.index is not None:
                 self.index.write_pending()
             self.flush_checkpoint(index_too=True)
@@ -441,7 +430,9 @@ class MessageStore(DispatchingStore):
                 self.index.close()
             self.queues.close()
             self.commit_log.close(sync=clean)
-        if clean and not self.dispatch_fault:  # of a batch for several queues, some may lack their units
+        if (
+            clean and not self.dispatcher.dispatch_fault
+        ):  # of a batch for several queues, some may lack their units
             (self.root / "abort").unlink(missing_ok=True)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)

@@ -85,9 +85,9 @@ class Scrub:
     async def step(self) -> int:
         """Checks the next slice. Returns its bytes; 0: there is nothing to do now."""
         store, log = self._store, self._store.commit_log
-        if store.is_cutting or not self._is_in_round():
+        if store.cutter.is_cutting or not self._is_in_round():
             return 0
-        start, cuts, file_bytes = self._boundary(), store.cut_count, log.file_bytes
+        start, cuts, file_bytes = self._boundary(), store.cutter.cut_count, log.file_bytes
         file_end = start - start % file_bytes + file_bytes
         end = min(self.round_end, self._readable_end(), file_end)
         is_old = file_end <= min(log.flushed_offset, log.max_offset - self._cached_bytes)
@@ -103,7 +103,7 @@ class Scrub:
             return SLICE_BYTES
         finally:
             os.close(descriptor)
-        if cuts != store.cut_count:
+        if cuts != store.cutter.cut_count:
             return 0
         if pieces[-1].fault and pieces[-1].end == end < file_end:
             around = store.log_check.record_around(end - 1)
@@ -143,7 +143,7 @@ class Scrub:
     def _boundary(self) -> int:
         """Returns the position; after a start or a cut the beginning of its file, if the position is no
         record boundary any more."""
-        log, offset, cuts = self._store.commit_log, self.position, self._store.cut_count
+        log, offset, cuts = self._store.commit_log, self.position, self._store.cutter.cut_count
         if self._boundary_of == cuts or log.is_record_start(offset):
             self._boundary_of = cuts
             return offset

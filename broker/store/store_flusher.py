@@ -37,6 +37,7 @@ class StoreFlusher:
         self._path, self._commit_log, self._index = root / "checkpoint", commit_log, index
         self._dispatched = dispatched
         self.checkpoint = StoreCheckpoint()
+        self.next_ends_ms = 0  # when a checkpoint writes the ends of all queues again
         self._count = 0  # of checkpoints
         self._unlisted: set[ConsumeQueue] = set()  # got their first unit since the file of ends was written
 

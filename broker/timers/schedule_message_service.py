@@ -62,7 +62,7 @@ class ScheduleMessageService(TermService):
 
     def _step(self) -> bool:
         if not self._next:
-            if self._store.dispatch_behind:
+            if self._store.dispatcher.dispatch_behind:
                 return False  # the queues are not complete yet
             self._search = self._search or self._find_offsets()
             looks = 0

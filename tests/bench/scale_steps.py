@@ -139,12 +139,12 @@ def queues_cut(
         with make(queues) as store:
 
             async def begin(offset: int) -> None:
-                store.begin_cut(offset, await in_slices(store.plan_cut(offset)))
+                store.cutter.begin_cut(offset, await in_slices(store.cutter.plan_cut(offset)))
 
             def step() -> Coroutine[Any, Any, object]:
-                if store.is_cutting:
-                    store.write_cut()
-                    store.end_cut()
+                if store.cutter.is_cutting:
+                    store.cutter.write_cut()
+                    store.cutter.end_cut()
                     store.become_master()
                 end = store.commit_log.max_offset
                 for number in range(CUT_MESSAGES):
@@ -155,8 +155,8 @@ def queues_cut(
                 return begin(end)
 
             yield step
-            store.write_cut()
-            store.end_cut()
+            store.cutter.write_cut()
+            store.cutter.end_cut()
 
     return cut
 

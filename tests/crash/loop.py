@@ -163,9 +163,9 @@ def recover(root: Path) -> tuple[MessageStore, int]:
     took_ms = int((time.perf_counter() - begin) * 1000)
     store.become_master()
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(4096):
+    while store.dispatcher.dispatch(4096):
         pass
-    while store.catch_up_index(4096):
+    while store.dispatcher.catch_up_index(4096):
         pass
     return store, took_ms
 

@@ -22,7 +22,7 @@ def test_the_checker_sees_what_is_lost(tmp_path: Path) -> None:
     key, (topic, queue_id, queue_offset) = max(done.acked.items(), key=lambda item: item[1][2])
     queue = store.find_queue(topic, queue_id)
     assert queue is not None
-    store.truncate(queue.unit(queue_offset)[0])
+    store.cutter.truncate(queue.unit(queue_offset)[0])
     problems = check(store, done.acked, random.Random(1))
     assert any(key in problem and "lost" in problem for problem in problems)
     store.close()

@@ -83,7 +83,7 @@ def test_a_store_has_what_it_has_flushed(tmp_path: Path, layer: PowerLayer, seed
     for _ in range(3):
         store = open_store(tmp_path / "store")
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(1_000):
+        while store.dispatcher.dispatch(1_000):
             pass
         found = bodies(store)
         assert found == sent[: len(found)] and len(found) >= flushed, (len(found), flushed, len(sent))

@@ -164,11 +164,14 @@ class History:
         self.drain()
 
     def drain(self) -> None:
-        while self.store.dispatch(2):
+        while self.store.dispatcher.dispatch(2):
             pass
-        while self.store.catch_up_index(2):
+        while self.store.dispatcher.catch_up_index(2):
             pass
-        if self.store.dispatch_offset >= self.store.confirm_offset or not self.store.dispatch_behind:
+        if (
+            self.store.dispatch_offset >= self.store.confirm_offset
+            or not self.store.dispatcher.dispatch_behind
+        ):
             check(self.store, self.model, self.dice)
 
     def checkpoint(self) -> None:
@@ -181,7 +184,7 @@ class History:
             max(log.min_offset, self.model.end - 2 * FILE_BYTES, 0), log.max_offset + 1
         )
         self.store.become_slave()
-        self.store.truncate(offset)
+        self.store.cutter.truncate(offset)
         self.model.cut(offset)
         self.store.become_master()
         self.drain()

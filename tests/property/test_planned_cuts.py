@@ -23,8 +23,8 @@ def state_of(store: MessageStore, root: Path) -> State:
         store.commit_log.max_offset,
         store.confirm_offset,
         store.dispatch_offset,
-        store.scanned_offset,
-        store.cut_count,
+        store.dispatcher.scanned_offset,
+        store.cutter.cut_count,
         [(q.topic, q.queue_id, q.min_offset, q.max_offset, q.next_offset) for q in store.queues.each()],
         {
             str(path.relative_to(root)): path.read_bytes().rstrip(b"\0")
@@ -54,8 +54,8 @@ def replica(root: Path, seed: int) -> tuple[MessageStore, list[int], random.Rand
     slave.set_confirm_offset(dice.choice(ends))
     crash(master)
     for _ in range(dice.randrange(30)):
-        slave.scan(dice.randrange(1, 3))
-        slave.dispatch(dice.randrange(1, 3))
+        slave.dispatcher.scan(dice.randrange(1, 3))
+        slave.dispatcher.dispatch(dice.randrange(1, 3))
     return slave, ends, dice
 
 
@@ -68,7 +68,7 @@ def test_a_planned_cut_is_like_an_unplanned_one(
     for name in ("planned", "unplanned"):
         store, ends, dice = replica(tmp_path / name, seed)
         offset = dice.choice(ends) - dice.choice([0, 0, 7])
-        plan, slices, work = None, store.plan_cut(offset), []
+        plan, slices, work = None, store.cutter.plan_cut(offset), []
         for _ in range(QUEUES):
             work.append((dice.random() < 0.4, dice.random() < 0.3))
         between = dice.randrange(-1, QUEUES)  # another cut, or a promotion, in between: this plan is void
@@ -79,11 +79,11 @@ def test_a_planned_cut_is_like_an_unplanned_one(
                 except StopIteration as end:
                     plan = end.value
             if dispatches:
-                store.dispatch(1)
+                store.dispatcher.dispatch(1)
             if scans:
-                store.scan(1)
+                store.dispatcher.scan(1)
             if number == between and seed % 5 == 0:
-                store.truncate(store.commit_log.max_offset)
+                store.cutter.truncate(store.commit_log.max_offset)
             if number == between and seed % 5 == 1:
                 store.become_master()
                 for _ in range(5):
@@ -95,10 +95,10 @@ def test_a_planned_cut_is_like_an_unplanned_one(
                 next(slices)
             except StopIteration as end:
                 plan = end.value
-        store.begin_cut(offset, plan)
-        store.write_cut()
+        store.cutter.begin_cut(offset, plan)
+        store.cutter.write_cut()
         assert all(queue.seen_to <= store.commit_log.max_offset for queue in store.queues.each())
-        store.end_cut()
+        store.cutter.end_cut()
         root = next(each for each in (tmp_path / name).iterdir() if each == store.root)
         states.append(state_of(store, root))
         crash(store)
@@ -117,7 +117,7 @@ def test_only_the_queues_at_the_end_are_cut(tmp_path: Path) -> None:
     store.put(TOPIC, 9, b"not confirmed", b"", 0, 0, 1, BORN_HOST, 0, 0, 1)
     store.set_confirm_offset(store.commit_log.max_offset - 1)
     store.become_slave()
-    plan = ended(store.plan_cut(end))
+    plan = ended(store.cutter.plan_cut(end))
     assert sorted(queue.queue_id for queue in plan.queues) == [3, 7, 9]
     assert plan.newest is store.queues.find("TopicA", QUEUES - 1)
     crash(store)
@@ -134,18 +134,18 @@ def test_what_a_scan_has_seen_ends_in_front_of_the_cut(tmp_path: Path) -> None:
     slave.become_slave()
     copy_log(master, slave)
     crash(master)
-    slave.scan(2)
-    slave.scan(100)
+    slave.dispatcher.scan(2)
+    slave.dispatcher.scan(100)
     slave.set_confirm_offset(end)
-    while slave.dispatch(1):
+    while slave.dispatcher.dispatch(1):
         pass
     queue = slave.queues.get("TopicA", 0)
     assert queue.next_offset == queue.max_offset == 2 and queue.seen_to > end, "as a scan leaves it"
-    plan = ended(slave.plan_cut(end))
-    slave.begin_cut(end, plan)
+    plan = ended(slave.cutter.plan_cut(end))
+    slave.cutter.begin_cut(end, plan)
     assert queue.seen_to <= end and queue.max_offset == 2
-    slave.write_cut()
-    slave.end_cut()
+    slave.cutter.write_cut()
+    slave.cutter.end_cut()
     crash(slave)
 
 

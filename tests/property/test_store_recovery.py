@@ -116,7 +116,7 @@ def step(root: Path, store: MessageStore, model: Model, dice: random.Random) -> 
         put_one(store, model, dice)
     elif action == "confirm":
         store.set_confirm_offset(dice.randrange(store.confirm_offset, store.commit_log.max_offset + 1))
-        while store.dispatch(2):
+        while store.dispatcher.dispatch(2):
             pass
         check(store, model)
     elif action == "checkpoint":
@@ -125,7 +125,7 @@ def step(root: Path, store: MessageStore, model: Model, dice: random.Random) -> 
     elif action == "truncate":
         offset = dice.randrange(store.commit_log.max_offset + 1)
         store.become_slave()
-        store.truncate(offset)
+        store.cutter.truncate(offset)
         store.become_master()
         model.cut(offset)
         model.durable, model.checkpointed = model.end, store.dispatch_offset
@@ -150,7 +150,7 @@ def test_any_history_of_crashes_and_cuts(seed: int, steps: int) -> None:
         for _ in range(steps):
             store = step(root, store, model, dice)
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(50):
+        while store.dispatcher.dispatch(50):
             pass
         check(store, model)
     finally:

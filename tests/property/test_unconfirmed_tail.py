@@ -61,7 +61,7 @@ class Story:
         offset = self.dice.randrange(self.store.confirm_offset, self.store.commit_log.max_offset + 1)
         self.confirmed = max(self.confirmed, offset)
         self.store.set_confirm_offset(offset)
-        while self.store.dispatch(3):
+        while self.store.dispatcher.dispatch(3):
             pass
 
     def flush(self) -> None:
@@ -72,8 +72,8 @@ class Story:
         low = 0 if self.dice.random() < 0.2 else self.store.confirm_offset
         offset = self.dice.randrange(low, self.store.commit_log.max_offset + 1)
         self.store.become_slave()
-        self.store.truncate(offset)
-        end = self.store.truncate_half_message()
+        self.store.cutter.truncate(offset)
+        end = self.store.cutter.truncate_half_message()
         self.confirmed = min(self.confirmed, end)
         self.shown = {place: body for place, body in self.shown.items() if self.is_there(place)}
         self.store.become_master()

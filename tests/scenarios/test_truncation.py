@@ -181,7 +181,7 @@ def write_log(root: Path, log: Log) -> None:
     store = offline_store(StoreConfig(root, FILE_BYTES, 6000))
     store.load()
     if log.begin:
-        store.reset_to(log.begin * SCALE)
+        store.cutter.reset_to(log.begin * SCALE)
     store.become_master()
     for offset in range(log.begin, log.end, RECORD):
         body = bytes([log.epoch_at(offset)]) * (RECORD * SCALE - OVERHEAD)
@@ -215,7 +215,8 @@ async def _follow(root: Path, master: Log) -> tuple[Ending, bytes]:
         await two.follow(one, master.epochs.last_epoch)
         await until(
             lambda: (
-                status_of(two.service)["fault"] is not None or (same(one, two) and not two.store.is_cutting)
+                status_of(two.service)["fault"] is not None
+                or (same(one, two) and not two.store.cutter.is_cutting)
             ),
             "the end",
         )

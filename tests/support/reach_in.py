@@ -132,4 +132,5 @@ def hang_in_stop(broker: Broker, wait: Callable[[], Awaitable[Any]]) -> None:
 
 def read_from(store: MessageStore, offset: int) -> None:
     """A start has neither scanned nor dispatched the log from this record on."""
-    store.dispatch_offset = store._scanned_to = store._looked_at = offset
+    store.dispatcher.dispatch_offset = offset
+    store.dispatcher.scan_again()

@@ -94,7 +94,7 @@ def cut_demoted(store: MessageStore, offset: int) -> None:
     """Truncates the log of a master at a record boundary, as a master that was demoted does, and is elected
     again."""
     store.become_slave()
-    store.truncate(offset)
+    store.cutter.truncate(offset)
     store.become_master()
 
 

@@ -20,8 +20,8 @@ from broker.ha.dispatcher import Dispatcher
 from broker.ha.ports import HaSettings
 from broker.ha.service import HaService
 from broker.metadata.service import Metadata
+from broker.store.dispatching import RecordDispatcher
 from broker.store.log.mapped_file import MappedFile
-from broker.store.message_store import MessageStore
 from keelmq.remoting.operation import Ok
 from keelmq.remoting.operations.route import BrokerHeartbeatRequest
 from namesrv.core.liveness import HeartbeatTable
@@ -343,15 +343,15 @@ def dispatch_in_slices() -> Iterator[None]:
 
 @contextmanager
 def queues_end_where_consumers_see_it() -> Iterator[None]:
-    real = MessageStore.scan
+    real = RecordDispatcher.scan
 
-    def forgetful(store: MessageStore, records_max: int) -> bool:
-        is_behind = real(store, records_max)
-        for queue in store.queues.each():
+    def forgetful(dispatcher: RecordDispatcher, records_max: int) -> bool:
+        is_behind = real(dispatcher, records_max)
+        for queue in dispatcher.queues.each():
             queue.next_offset = queue.max_offset
         return is_behind
 
-    with mock.patch.object(MessageStore, "scan", forgetful):
+    with mock.patch.object(RecordDispatcher, "scan", forgetful):
         yield
 
 

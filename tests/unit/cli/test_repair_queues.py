@@ -53,7 +53,7 @@ def read(root: Path) -> dict[int, list[bytes]]:
     store = open_store(root)
     try:
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(1_000):
+        while store.dispatcher.dispatch(1_000):
             pass
         found = {queue_id: bodies(store, queue_id) for queue_id in (0, 1)}
         for queue_id, before in found.items():
@@ -224,8 +224,8 @@ def test_a_queue_whose_numbers_go_back_is_left_alone(tmp_path: Path) -> None:
     made = twice(tmp_path, 45, 25)
     shutil.rmtree(queue(tmp_path))
     store = open_store(tmp_path, master=False)
-    store.dispatch_offset = 0  # gives the old records their entries again
-    while store.dispatch(1_000):
+    store.dispatcher.dispatch_offset = 0  # gives the old records their entries again
+    while store.dispatcher.dispatch(1_000):
         pass
     store.close()
     damage_unit(tmp_path, 7)

@@ -217,13 +217,13 @@ async def test_topics_beyond_the_limit_are_one_series(tmp_path: Path) -> None:
 
 async def test_a_stuck_disk_takes_the_broker_out(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker:
-        broker.store.dispatch_fault = "No space left on device"
+        broker.store.dispatcher.dispatch_fault = "No space left on device"
         reasons = (await ask(broker.http_address, "/v1/health")).json()["reasons"]
         assert reasons[-1] == {"reason": "the store cannot write", "detail": "No space left on device"}
         assert (
             value(samples((await ask(broker.http_address, "/metrics")).text), "rocketmq_storage_fault") == 1
         )
-        broker.store.dispatch_fault = ""
+        broker.store.dispatcher.dispatch_fault = ""
 
 
 async def test_a_broker_without_role_is_measured_and_not_ready(tmp_path: Path) -> None:

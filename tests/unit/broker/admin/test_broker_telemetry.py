@@ -207,7 +207,7 @@ async def test_how_long_appends_wait_for_their_replicas(tmp_path: Path) -> None:
         await until(lambda: master.in_sync() == [1, 2], "join")
         transport = await hangs(master, slave)
         end = put()
-        await until(lambda: master.store.confirm_times.age_us(now_us()) > 30_000, "it waits")
+        await until(lambda: master.store.dispatcher.confirm_times.age_us(now_us()) > 30_000, "it waits")
         waiting = view.sample()
         assert waiting is not None and waiting.confirm_us == ()
         assert max(bucket_top(bucket) for bucket, _ in waiting.lag_us) > 30_000
@@ -227,7 +227,7 @@ async def test_an_append_that_was_confirmed_in_its_own_iteration_does_not_wait(t
     """An ack, or a flush that ended, may confirm bytes before the iteration that appended them is over."""
     async with group(tmp_path, 1) as (broker,):
         await broker.lead(1)
-        times = broker.store.confirm_times
+        times = broker.store.dispatcher.confirm_times
         times.is_on = True
         gate = SendGate(wait=True, permits_write=True, accept_from_ms=0)
         calls: list[Callable[[], None]] = []

@@ -76,7 +76,7 @@ async def test_it_counts_the_files_while_they_come_and_go(tmp_path: Path) -> Non
         seen.add(quota.used_bytes)
     assert len(seen) > 5
     store.become_slave()
-    store.truncate(store.commit_log.max_offset - 3 * FILE_BYTES)
+    store.cutter.truncate(store.commit_log.max_offset - 3 * FILE_BYTES)
     assert quota.used_bytes == sizes_on_disk(tmp_path)
     store.close()
 

@@ -379,7 +379,7 @@ def test_an_index_far_behind_delays_neither_retention_nor_the_disk_s_watch(tmp_p
             slices.append(loop.time())
             return True
 
-        store.catch_up_index = far_behind  # type: ignore[method-assign]
+        store.dispatcher.catch_up_index = far_behind  # type: ignore[method-assign]
         used = [0.1]
         retention = retention_of(store, gate, lambda _: used[0], deleteWhen="", maxCommitLogBytes=limit)
         running = loop.create_task(retention.run())

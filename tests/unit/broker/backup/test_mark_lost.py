@@ -101,7 +101,7 @@ def test_a_marked_store_is_whole(tmp_path: Path) -> None:
     store = open_store(root)
     assert store.commit_log.max_offset == replica.places[-1][1]
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(1_000):
+    while store.dispatcher.dispatch(1_000):
         pass
     assert numbers(store, 0) == [each for each in range(20) if each not in (3, 10)]
     crash(store)

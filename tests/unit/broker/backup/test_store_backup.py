@@ -99,7 +99,7 @@ def test_the_identity_on_request(tmp_path: Path) -> None:
 def test_a_log_that_begins_in_the_middle_of_a_file(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     store.become_slave()
-    store.reset_to(FILE_BYTES + 500)
+    store.cutter.reset_to(FILE_BYTES + 500)
     store.become_master()
     put_many(store, COUNT)
     store.close()
@@ -412,7 +412,7 @@ async def test_a_truncation_voids_a_backup(tmp_path: Path) -> None:
         for _ in range(10):
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
-        broker.store.cut_count += 1
+        broker.store.cutter.cut_count += 1
         failed = await finished(admin, broker)
         assert failed.state == "failed" and "was truncated meanwhile" in failed.error
         await broker.backups.stopped()

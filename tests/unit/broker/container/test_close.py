@@ -11,7 +11,7 @@ import pytest
 
 from broker.container import bounded_stop
 from broker.store import message_store
-from broker.store.message_store import MessageStore
+from broker.store.dispatching import RecordDispatcher
 from keelmq.remoting.operation import Failed, Ok
 from keelmq.runtime.stop_steps import StopError
 from tests.support.client_parts import until
@@ -116,14 +116,14 @@ async def test_a_long_recovery_is_given_up(
         await asker.send((await asker.brokers())["c1_b_0"].address, b"x")
     assert isinstance(await asker.remove("b"), Ok)
     begun = threading.Event()
-    scan = MessageStore.scan
+    scan = RecordDispatcher.scan
 
-    def endless(store: MessageStore, records_max: int) -> bool:
+    def endless(dispatcher: RecordDispatcher, records_max: int) -> bool:
         begun.set()
-        scan(store, records_max)
+        scan(dispatcher, records_max)
         return True
 
-    monkeypatch.setattr(MessageStore, "scan", endless)
+    monkeypatch.setattr(RecordDispatcher, "scan", endless)
     adding = asyncio.create_task(asker.server.container.add(str(tmp_path / "b.conf")))
     await until(begun.is_set, "the log is being read")
     async with asyncio.timeout(30):
@@ -131,7 +131,7 @@ async def test_a_long_recovery_is_given_up(
         (outcome,) = await asyncio.gather(adding, return_exceptions=True)
     assert "the container stops" in str(getattr(outcome, "remark", outcome)), outcome
     assert not open_paths("store-b")
-    monkeypatch.setattr(MessageStore, "scan", scan)
+    monkeypatch.setattr(RecordDispatcher, "scan", scan)
     again = await several(tmp_path, start, "ab")
     assert set(await again.brokers()) == {"c1_a_0"}, "b was removed"
     assert isinstance(await again.add(tmp_path / "b.conf"), Ok)

@@ -177,7 +177,7 @@ async def test_a_store_that_cannot_be_loaded_is_let_go(
         def broken(*args: object, **_: object) -> None:
             raise RuntimeError("not foreseen")
 
-        patch.setattr("broker.store.message_store.MessageStore.scan", broken)
+        patch.setattr("broker.store.dispatching.RecordDispatcher.scan", broken)
         async with traffic(asker):
             outcome = await asker.add(tmp_path / "b.conf")
         assert isinstance(outcome, Failed) and "not foreseen" in outcome.remark

@@ -82,7 +82,7 @@ async def check(store: MessageStore, *, complete: bool) -> None:
     assert epochs[-1] == (EPOCH, end), "what is written from now on is of this epoch"
     assert [start for _, start in epochs] == sorted(start for _, start in epochs)
     assert EpochFile(store.root / "epochFileCheckpoint").load() == service.log_epochs.now
-    while store.dispatch(64):
+    while store.dispatcher.dispatch(64):
         pass
     found = [body for queue in range(2) for body in bodies(store, queue)]
     assert sum(body.startswith(b"flushed") for body in found) == FLUSHED

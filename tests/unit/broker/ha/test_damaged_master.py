@@ -120,9 +120,9 @@ async def test_a_replica_with_a_damaged_end_does_not_cut_it(tmp_path: Path, at: 
         await slave.follow(master, 1)
         master.put(count=3)
         await until(lambda: slave.store.commit_log.max_offset > end, "copied")
-        assert slave.store.cut_count == 0
+        assert slave.store.cutter.cut_count == 0
         assert [(each.start, each.end) for each in slave.store.damage.ranges] == [(offset, offset + size)]
         slave.store.commit_log.view(offset, size)[at] ^= 0x40
         slave.store.damage.healed(0, end)
         await until(lambda: same(master, slave), "the same log")
-        assert slave.store.cut_count == 0
+        assert slave.store.cutter.cut_count == 0

@@ -39,7 +39,7 @@ async def test_no_turn_takes_much_longer_than_its_slice(tmp_path: Path, slow_rec
     offsets = list[int]()
     runner = Dispatcher(slave, lambda: offsets.append(slave.dispatch_offset), is_far_behind=lambda: False)
     runner.start()
-    await until(lambda: not slave.dispatch_behind, "everything is dispatched")
+    await until(lambda: not slave.dispatcher.dispatch_behind, "everything is dispatched")
     runner.stop()
     assert offsets == sorted(set(offsets)) and len(offsets) >= 4, "one slice in each turn"
     crash(slave)
@@ -49,11 +49,11 @@ async def test_records_that_are_not_confirmed_are_scanned(tmp_path: Path) -> Non
     slave = replica(tmp_path, 10)
     runner = Dispatcher(slave, lambda: None, is_far_behind=lambda: False)
     runner.start()
-    await until(lambda: not slave.scan_behind, "everything is scanned")
+    await until(lambda: not slave.dispatcher.scan_behind, "everything is scanned")
     runner.wake()
     await asyncio.sleep(0)
     runner.stop()
-    assert slave.scanned_offset == slave.commit_log.max_offset and slave.dispatch_offset == 0
+    assert slave.dispatcher.scanned_offset == slave.commit_log.max_offset and slave.dispatch_offset == 0
     crash(slave)
 
 

@@ -467,7 +467,7 @@ async def test_an_empty_log_in_mid_offset_is_copied_to_from_where_the_masters_be
     async with group(tmp_path, 2) as (one, two):
         await one.lead(1)
         one.put(count=5)
-        two.store.reset_to(begin)
+        two.store.cutter.reset_to(begin)
         await two.follow(one, 1)
         await until(lambda: same(one, two), "copy")
         assert two.store.commit_log.min_offset == 0

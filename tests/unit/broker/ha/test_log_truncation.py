@@ -25,7 +25,7 @@ async def test_a_whole_log_is_not_cut(tmp_path: Path) -> None:
     store = replica(tmp_path)
     end = store.commit_log.max_offset
     assert await truncate_partial_record(store) == end
-    assert store.cut_count == 0, "a copy that a backup makes stays good"
+    assert store.cutter.cut_count == 0, "a copy that a backup makes stays good"
     crash(store)
 
 
@@ -37,7 +37,7 @@ async def test_a_replica_goes_on_behind_a_partial_record_that_was_cut(tmp_path: 
     store.commit_log.receive_view()[:10] = record[:10]
     store.commit_log.received(10)
     assert await truncate_partial_record(store) == end == store.commit_log.max_offset
-    assert not store.is_cutting and not any(log_on_disk(tmp_path)[end:])
+    assert not store.cutter.is_cutting and not any(log_on_disk(tmp_path)[end:])
     store.become_master()
     put_many(store, 1, queues=1)
     assert len(bodies(store)) == 6
@@ -48,17 +48,17 @@ async def test_a_cut_that_did_not_reach_the_disk_is_finished(tmp_path: Path) -> 
     """The log ends with a whole record: only the store knows that the disk has more."""
     store = replica(tmp_path)
     size = store.commit_log.max_offset // 5
-    store.begin_cut(3 * size)
-    assert store.is_cutting and any(log_on_disk(tmp_path)[3 * size :])
+    store.cutter.begin_cut(3 * size)
+    assert store.cutter.is_cutting and any(log_on_disk(tmp_path)[3 * size :])
     assert await truncate_partial_record(store) == 3 * size
-    assert not store.is_cutting and not any(log_on_disk(tmp_path)[3 * size :])
+    assert not store.cutter.is_cutting and not any(log_on_disk(tmp_path)[3 * size :])
     crash(store)
 
 
 async def test_in_the_middle_of_a_record_the_whole_one_before_it_is_the_end(tmp_path: Path) -> None:
     store = replica(tmp_path)
     size = store.commit_log.max_offset // 5
-    store.begin_cut(3 * size + 50)
+    store.cutter.begin_cut(3 * size + 50)
     assert await truncate_partial_record(store) == 3 * size == store.commit_log.max_offset
     assert len(bodies(store)) == 3
     crash(store)
@@ -77,7 +77,9 @@ async def test_confirmed_records_with_a_damaged_one_in_front_are_not_cut(
     store.set_confirm_offset(end)
     assert await truncate_partial_record(store) == end == store.commit_log.max_offset
     damaged = first * size, (first + 1) * size
-    assert [(each.start, each.end) for each in store.damage.ranges] == [damaged] and store.cut_count == 0
+    assert [(each.start, each.end) for each in store.damage.ranges] == [
+        damaged
+    ] and store.cutter.cut_count == 0
     put_many(master, 2)
     data = bytes(master.commit_log.view(end, 2 * size))
     store.commit_log.receive_view()[: len(data)] = data
@@ -85,9 +87,9 @@ async def test_confirmed_records_with_a_damaged_one_in_front_are_not_cut(
     store.set_confirm_offset(store.commit_log.max_offset)
     store.commit_log.view(first * size, size)[at] ^= 4  # what a healing does
     store.damage.healed(*damaged)
-    while store.dispatch(3):
+    while store.dispatcher.dispatch(3):
         pass
-    assert await truncate_partial_record(store) == end + 2 * size == store.scanned_offset
-    assert len(bodies(store)) == 6 and not store.tail_fault() and store.cut_count == 0
+    assert await truncate_partial_record(store) == end + 2 * size == store.dispatcher.scanned_offset
+    assert len(bodies(store)) == 6 and not store.dispatcher.tail_fault() and store.cutter.cut_count == 0
     crash(master)
     crash(store)

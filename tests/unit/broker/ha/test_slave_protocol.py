@@ -179,15 +179,15 @@ async def test_a_slave_with_much_to_dispatch_reads_nothing(
     slave = Slave(tmp_path)
     slave.owner.confirm_offset_received = slave.store.set_confirm_offset  # type: ignore[method-assign]
     receiving = asyncio.ensure_future(slave.receive(stream, 36 + packet))
-    await until(lambda: slave.store.dispatch_backlog > limit, "too much waits")
+    await until(lambda: slave.store.dispatcher.dispatch_backlog > limit, "too much waits")
     for _ in range(5):
         await asyncio.sleep(0)
     assert not slave.transport.is_reading() and slave.store.commit_log.max_offset < len(log)
     while not receiving.done():
-        slave.store.dispatch_offset = slave.store.confirm_offset - limit // 2 - 1
+        slave.store.dispatcher.dispatch_offset = slave.store.confirm_offset - limit // 2 - 1
         slave.protocol.dispatched()
         assert not slave.transport.is_reading(), "half of it is still there"
-        slave.store.dispatch_offset = slave.store.confirm_offset
+        slave.store.dispatcher.dispatch_offset = slave.store.confirm_offset
         slave.protocol.dispatched()
         assert slave.transport.is_reading()
         await until(lambda: receiving.done() or not slave.transport.is_reading(), "it reads on")
@@ -213,10 +213,15 @@ async def test_a_slave_that_is_far_behind_copies_first(
     for _ in range(5):
         await asyncio.sleep(0)
     assert not slave.transport.is_reading()
-    assert 0 < len(log) - slave.store.commit_log.max_offset <= 2 * packet < slave.store.dispatch_backlog
-    slave.store.dispatch_offset = slave.store.confirm_offset
+    assert (
+        0
+        < len(log) - slave.store.commit_log.max_offset
+        <= 2 * packet
+        < slave.store.dispatcher.dispatch_backlog
+    )
+    slave.store.dispatcher.dispatch_offset = slave.store.confirm_offset
     while not receiving.done():
-        slave.store.dispatch_offset = slave.store.confirm_offset
+        slave.store.dispatcher.dispatch_offset = slave.store.confirm_offset
         slave.protocol.dispatched()
         await asyncio.sleep(0)
     assert slave.log_bytes() == log

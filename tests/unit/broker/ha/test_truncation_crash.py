@@ -53,8 +53,8 @@ def put_behind(store: MessageStore) -> int:
 
 def cut_it(store: MessageStore, offset: int) -> None:
     """What the slave does in this order: log and queues, then the epochs."""
-    store.truncate(offset)
-    store.truncate_half_message()
+    store.cutter.truncate(offset)
+    store.cutter.truncate_half_message()
     store.commit_log.sync()
     EpochFile(store.root / "epochFileCheckpoint").save(Epochs.of([(1, 0)]))
 

@@ -71,7 +71,7 @@ def test_a_batch_never_spans_two_files(tmp_path: Path) -> None:
     crash(store)
     store = open_store(tmp_path)
     store.set_confirm_offset(FOREVER)
-    while store.dispatch(100):
+    while store.dispatcher.dispatch(100):
         pass
     assert bodies(store)[before:] == [b"item %d" % number for number in range(10)]
     store.close()
@@ -114,8 +114,8 @@ def test_a_batch_is_seen_as_a_whole_wherever_a_file_of_its_queue_ends(tmp_path: 
     units = list(queue.units(0, 25))
     store.become_slave()
     queue.truncate(0)
-    store.dispatch_offset = 0
-    while store.dispatch(4):
+    store.dispatcher.dispatch_offset = 0
+    while store.dispatcher.dispatch(4):
         pass
     assert list(queue.units(0, 25)) == units
     store.close()
@@ -137,12 +137,12 @@ def test_a_batch_without_room_in_its_queue_is_dispatched_later(
     monkeypatch.setattr(MappedFile, "reserve", full)
     stored = put_items(store, items(20))
     store.set_confirm_offset(stored.end)
-    assert "No space left" in store.dispatch_fault
+    assert "No space left" in store.dispatcher.dispatch_fault
     assert store.max_queue_offset("TopicA", 0) == 7
-    while store.dispatch(100):
+    while store.dispatcher.dispatch(100):
         pass
     assert bodies(store) == [b"item %d" % number for number in range(20)]
-    assert store.dispatch_fault == ""
+    assert store.dispatcher.dispatch_fault == ""
     store.close()
 
 
@@ -156,7 +156,7 @@ def test_what_all_items_share_counts_as_their_own(tmp_path: Path) -> None:
     stores[1].commit_log.received(end)
     for store in stores:
         store.set_confirm_offset(end)
-        while store.dispatch(9):
+        while store.dispatcher.dispatch(9):
             pass
         queue = store.find_queue("TopicA", 0)
         assert queue is not None

@@ -84,14 +84,14 @@ def test_no_room_for_the_queue(broker: Broker, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(MappedFile, "reserve", full)
     seen = stored(broker)
     for _ in range(400):
-        if batch(broker).code != ResponseCode.SUCCESS or broker.store.dispatch_fault:
+        if batch(broker).code != ResponseCode.SUCCESS or broker.store.dispatcher.dispatch_fault:
             break
     else:
         pytest.fail("the queue never needed blocks")
     assert stored(broker)[: len(seen)] == seen
     monkeypatch.setattr(MappedFile, "reserve", real)
     broker.tick()
-    while broker.store.dispatch(1_000):
+    while broker.store.dispatcher.dispatch(1_000):
         pass
     found = stored(broker)
     assert found == whole(len(found) // ITEMS)

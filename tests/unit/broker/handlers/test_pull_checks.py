@@ -308,7 +308,7 @@ def test_what_is_no_expression_is_refused(broker: Broker, kind: str, text: str) 
 
 def test_a_replica_sends_consumers_to_its_master(broker: Broker) -> None:
     fill(broker, 3)
-    broker.store.is_master = False
+    broker.store.dispatcher.is_master = False
     broker.context.sends_to_master = lambda: True
     assert answer(broker, 0).code == 0
     reply = answer(broker, 3, suspend_ms=15_000)
@@ -325,7 +325,7 @@ def test_a_replica_that_is_behind_moves_no_consumer(
     """It would begin again where the replica ends: what it has consumed would come twice."""
     broker.topics.ensure("TopicB", 4)
     fill(broker, 3)
-    broker.store.is_master = False
+    broker.store.dispatcher.is_master = False
     broker.context.sends_to_master = lambda: has_master
     reply = answer(broker, offset, topic=topic)
     assert (reply.code, reply.ext_fields["nextBeginOffset"]) == (20, str(offset))

@@ -108,7 +108,7 @@ def test_tags(broker: Broker, subscription: str | None, bodies: int) -> None:
 )
 def test_codes(broker: Broker, filled: int, offset: int, master: bool, code: int, remark: str) -> None:
     fill(broker, filled)
-    broker.store.is_master = master
+    broker.store.dispatcher.is_master = master
     reply = answer(broker, offset)
     assert (reply.code, reply.remark, reply.body) == (code, remark, b"")
 

@@ -214,9 +214,9 @@ async def test_more_than_is_kept_for_dispatch(
     monkeypatch.setattr("broker.store.message_store.QUEUED_UNITS_MAX", 5)
     for first in (0, 4, 8):
         reader.read(b"".join(send_frame(first + n) for n in range(4)))
-    assert len(broker.store._queued) < 3
+    assert len(broker.store.dispatcher.queued) < 3
     broker.tick()
-    while broker.store.dispatch(3):
+    while broker.store.dispatcher.dispatch(3):
         pass
     assert broker.store.max_queue_offset("TopicA", 0) == 12
 
@@ -227,11 +227,11 @@ async def test_a_full_disk_between_two_queues(broker: Broker, reader: Reader) ->
     with full_disk(store.root / "consumequeue" / "TopicA" / "1"):
         reader.read(b"".join(send_frame(n, e=str(n % 2)) for n in range(4)))
         broker.tick()
-        assert store.dispatch_fault and store.dispatch_offset < store.confirm_offset
+        assert store.dispatcher.dispatch_fault and store.dispatch_offset < store.confirm_offset
         assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [2, 0]
     reader.read(send_frame(9, e="0"))
     broker.tick()
-    assert not store.dispatch_fault and store.dispatch_offset == store.commit_log.max_offset
+    assert not store.dispatcher.dispatch_fault and store.dispatch_offset == store.commit_log.max_offset
     assert [store.queues.get("TopicA", queue).max_offset for queue in (0, 1)] == [3, 2]
     assert sum(store.queues.get("TopicA", queue).put_bytes for queue in (0, 1)) == sum(
         record.size for record in records(broker)

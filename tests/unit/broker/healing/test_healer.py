@@ -162,7 +162,7 @@ async def test_forged_answers_are_not_written(tmp_path: Path) -> None:
 async def test_what_is_not_confirmed_waits(tmp_path: Path) -> None:
     mine, _ = replicas = group_of(tmp_path, 2)
     hurt(mine, 3, 5)
-    mine.store.confirm_offset = mine.places[5][1] - 1
+    mine.store.dispatcher.confirm_offset = mine.places[5][1] - 1
     client = DirectClient(replicas)
     healer = healer_of(mine, client, ["1"])
     assert healer.due() == []
@@ -177,7 +177,7 @@ async def test_a_cut_is_never_overwritten(tmp_path: Path) -> None:
     damaged = hurt(mine, 3, 5)
     data = bytes(other.store.commit_log.view(damaged.start, damaged.end - damaged.start))
     rewrite = mine.store.rewrite(damaged.start, data)
-    mine.store.truncate(mine.places[4][0])
+    mine.store.cutter.truncate(mine.places[4][0])
     mine.store.become_master()
     put(mine.store, b"of another term")
     after = log_of(mine.store)
@@ -193,7 +193,7 @@ async def test_a_cut_while_the_peer_answers(tmp_path: Path) -> None:
     client = DirectClient(replicas)
 
     def cut(reply: Reply) -> Reply:
-        mine.store.truncate(mine.places[4][0])
+        mine.store.cutter.truncate(mine.places[4][0])
         return reply
 
     client.forged = cut
@@ -357,7 +357,7 @@ async def test_a_journal_of_another_history_is_dropped(tmp_path: Path) -> None:
     mine = Replica("0", store, other.epochs, other.places)
     await leave_journal(mine, other)
     cut = mine.places[4][0]
-    store.truncate(cut)
+    store.cutter.truncate(cut)
     store.become_master()
     for number in range(30):
         put(store, b"of epoch 9: %d" % number)
@@ -431,20 +431,20 @@ async def test_a_healed_record_that_is_not_dispatched_keeps_its_queue_offset(tmp
     (start, end), (_, stop) = sound.places[at : at + 2]
     queue_id, content = at % 2, bytes(sound.store.commit_log.view(start, stop - start))
     number = sound.store.queues.get("TopicA", queue_id).max_offset - 2  # of the damaged one
-    hurt.store.truncate(start)
+    hurt.store.cutter.truncate(start)
     view = hurt.store.commit_log.receive_view()
     view[: len(content)] = content
     view[4] ^= 1
     hurt.store.commit_log.received(len(content))
     hurt.store.set_confirm_offset(stop)
-    while hurt.store.scan(10):
+    while hurt.store.dispatcher.scan(10):
         pass
     assert [(each.start, each.end) for each in hurt.store.damage.ranges] == [(start, end)]
     assert await healer_of(hurt, DirectClient([sound]), ["0"]).heal(hurt.store.damage.ranges)
     hurt.store.become_master()
     assert put(hurt.store, b"new", queue_id=queue_id)[2] == number + 1
     hurt.store.set_confirm_offset(hurt.store.commit_log.max_offset)
-    while hurt.store.dispatch(10):
+    while hurt.store.dispatcher.dispatch(10):
         pass
     assert bodies(hurt.store, queue_id)[number + 1 :] == [b"new"]
     assert not hurt.store.damage and bytes(hurt.store.commit_log.view(start, len(content))) == content

@@ -112,7 +112,7 @@ async def test_what_is_not_dispatched_yet_is_not_called_damaged(tmp_path: Path) 
     slave.commit_log.receive_view()[: end - 9] = replica.store.commit_log.view(0, end - 9)
     slave.commit_log.received(end - 9)
     slave.set_confirm_offset(end - 9)
-    while slave.dispatch(10):
+    while slave.dispatcher.dispatch(10):
         pass
     with pytest.raises(CommandError, match="is not read up to"):
         await read(LogReads(slave, epochs=Epochs, broker_name="b"), start, end - 9)

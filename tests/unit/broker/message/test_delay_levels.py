@@ -61,7 +61,7 @@ def test_the_peers_queues_come_out_of_its_log(tmp_path: Path) -> None:
     assert DEFAULT_LEVELS.startswith("1s ")
     store.load()
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(1_000):
+    while store.dispatcher.dispatch(1_000):
         pass
     for queue_id, count in ((0, 3), (15, 2)):
         ours = store.find_queue(SCHEDULE_TOPIC, queue_id)

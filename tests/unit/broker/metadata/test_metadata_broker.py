@@ -50,7 +50,7 @@ async def test_offsets_beyond_a_lost_tail_are_set_back(
             await send(client, broker, b"x")
         await commit(client, broker, 5)
         broker.store.become_slave()
-        broker.store.truncate(broker.store.commit_log.max_offset // 2)
+        broker.store.cutter.truncate(broker.store.commit_log.max_offset // 2)
     async with Broker(config(tmp_path)) as broker:
         offset = await offset_of(client, broker)
         assert offset is not None and offset < 5

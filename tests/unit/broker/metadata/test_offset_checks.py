@@ -150,7 +150,7 @@ async def test_a_truncation_is_reported_with_the_ends_of_that_moment(tmp_path: P
     metadata.offsets.commit("audit", "TopicA", 0, 5)
     before = store.commit_log.max_offset
     store.become_slave()
-    store.truncate(end)
+    store.cutter.truncate(end)
     store.become_master()
     metadata.log_truncated(before, end)
     put_many(store, 4, queues=1)

@@ -30,7 +30,7 @@ def follow(slave: MessageStore, master: MessageStore) -> None:
     """The slave has, and may show, what its master has."""
     copy_log(master, slave)
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(100):
+    while slave.dispatcher.dispatch(100):
         pass
 
 
@@ -77,7 +77,7 @@ def test_a_term_that_ends_between_two_slices(tmp_path: Path) -> None:
     next(slices)
     size = store.put_bytes
     end(store, counted)
-    store.truncate(0)
+    store.cutter.truncate(0)
     other = counted.counts()
     next(other)
     assert at_once(counted.counts()) == at_once(other) == {"TopicA": InCount(4, size)}

@@ -68,7 +68,7 @@ def test_a_wrong_unit_behind_a_cut_moves_no_number(tmp_path: Path) -> None:
     store.become_slave()
     end = store.queues.get("Batches", 0).unit(COUNT - SIZE)[0]
     flip_unit(tmp_path, BATCHES - 2, 50)
-    store.truncate(end)
+    store.cutter.truncate(end)
     store.become_master()
     assert put_items(store, batch_of(1))[2] == COUNT - SIZE
     crash(store)

@@ -72,10 +72,10 @@ async def test_a_slave_cuts_its_log_while_a_flush_hangs(
             await asyncio.sleep(0.005)
             late_s = max(late_s, time.monotonic() - before)
         assert late_s < LATE_S and time.monotonic() - began < HANG_S
-        assert one.store.is_cutting and flushing[0].is_alive()
+        assert one.store.cutter.is_cutting and flushing[0].is_alive()
         hung.go_on.set()
         await until(lambda: same(two, one), "cut and copied")
-        assert not one.store.is_cutting and b"lost" not in one.log_bytes()
+        assert not one.store.cutter.is_cutting and b"lost" not in one.log_bytes()
 
 
 async def test_a_link_that_is_closed_while_a_cut_is_planned_cuts_nothing(
@@ -91,7 +91,7 @@ async def test_a_link_that_is_closed_while_a_cut_is_planned_cuts_nothing(
         end = one.put(b"lost" * 30, 3)
         await two.lead(2)
         two.put(b"new", 4)
-        go_on, planning, real = threading.Event(), threading.Event(), one.store.plan_cut
+        go_on, planning, real = threading.Event(), threading.Event(), one.store.cutter.plan_cut
 
         def slow(offset: int) -> Slices[CutPlan]:
             planning.set()
@@ -100,17 +100,17 @@ async def test_a_link_that_is_closed_while_a_cut_is_planned_cuts_nothing(
             return (yield from real(offset))
 
         with monkeypatch.context() as patch:
-            patch.setattr(one.store, "plan_cut", slow)
+            patch.setattr(one.store.cutter, "plan_cut", slow)
             await one.follow(two, 2)
             await until(planning.is_set, "it looks for the queues to cut")
             await one.service.leave_role("the master is lost")
             go_on.set()
             for _ in range(20):
                 await asyncio.sleep(0.001)
-            assert (one.store.cut_count, one.store.commit_log.max_offset) == (0, end)
+            assert (one.store.cutter.cut_count, one.store.commit_log.max_offset) == (0, end)
         await one.follow(two, 2)
         await until(lambda: same(two, one), "cut and copied")
-        assert one.store.cut_count == 1 and b"lost" not in one.log_bytes()
+        assert one.store.cutter.cut_count == 1 and b"lost" not in one.log_bytes()
 
 
 async def test_a_promotion_cuts_half_a_message_while_a_flush_hangs(
@@ -154,10 +154,12 @@ def test_a_cut_that_failed_on_disk_is_finished_by_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(OSError, match="No space left"):
-            store.truncate(end)
-    assert store.is_cutting and not store.dispatch_behind and not store.dispatch(10)
+            store.cutter.truncate(end)
+    assert (
+        store.cutter.is_cutting and not store.dispatcher.dispatch_behind and not store.dispatcher.dispatch(10)
+    )
     assert not store.sync_fault.text
-    assert store.truncate_half_message() == end and not store.is_cutting
+    assert store.cutter.truncate_half_message() == end and not store.cutter.is_cutting
     store.become_master()
     put_many(store, 1)
     store.close()

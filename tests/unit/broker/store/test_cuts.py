@@ -102,7 +102,7 @@ def test_a_cut_that_a_clean_stop_interrupts_is_finished_by_it(tmp_path: Path) ->
     end = store.commit_log.max_offset
     put_many(store, 5, queues=1)
     store.become_slave()
-    store.begin_cut(end)
+    store.cutter.begin_cut(end)
     store.close()
     again = open_store(tmp_path)
     assert again.commit_log.max_offset == end and bodies(again) == messages(5)
@@ -114,10 +114,10 @@ def test_a_reset_that_did_not_reach_the_disk_is_finished(tmp_path: Path) -> None
     put_many(store, 60)
     store.become_slave()
     begin = 20 * FILE_BYTES
-    store.begin_reset(begin)
+    store.cutter.begin_reset(begin)
     assert store.commit_log.min_offset == store.confirm_offset == store.dispatch_offset == begin
     assert (tmp_path / "commitlog" / file_name(0)).exists()
-    assert store.truncate_half_message() == begin and not store.is_cutting
+    assert store.cutter.truncate_half_message() == begin and not store.cutter.is_cutting
     assert not any((tmp_path / "commitlog").iterdir())
     assert not any((tmp_path / "consumequeue" / "TopicA").iterdir())
     assert read_checkpoint(tmp_path / "checkpoint").confirm_offset == begin
@@ -134,7 +134,7 @@ def test_a_reset_survives_a_power_cut(tmp_path: Path, begin: int) -> None:
         put_many(store, 60)
         store.flush()
         store.become_slave()
-        store.reset_to(begin)
+        store.cutter.reset_to(begin)
     for seed in range(10):
         again = open_store(disk.survivors_of_a_power_cut(tmp_path / f"{seed}", Random(seed)), master=False)
         assert again.commit_log.min_offset == again.commit_log.max_offset, seed
@@ -155,8 +155,8 @@ def test_a_master_that_becomes_a_slave_dispatches_what_it_copies(tmp_path: Path)
     one.become_slave()
     copy_log(two, one)
     one.set_confirm_offset(one.commit_log.max_offset)
-    while one.dispatch(2):
+    while one.dispatcher.dispatch(2):
         pass
-    assert bodies(one) == messages(7) and not one.dispatch_behind
+    assert bodies(one) == messages(7) and not one.dispatcher.dispatch_behind
     one.close()
     two.close()

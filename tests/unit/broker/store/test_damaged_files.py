@@ -205,7 +205,7 @@ def test_lost_entries_at_the_end_are_made_again(
         damage_the_last_entry(tmp_path, damage)
     if interrupted:
         left = new_store(tmp_path)
-        left.dispatch = killed  # type: ignore[method-assign, assignment]
+        left.dispatcher.dispatch = killed  # type: ignore[method-assign, assignment]
         with pytest.raises(KilledError):
             left.load()
         left.close(clean=False)
@@ -215,7 +215,7 @@ def test_lost_entries_at_the_end_are_made_again(
         interrupted and not clean
     ):  # the first start has lowered the checkpoint, so what was confirmed is not known
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(100):
+        while store.dispatcher.dispatch(100):
             pass
     assert bodies(store) == ALL
     assert put(store)[2] == COUNT
@@ -311,10 +311,10 @@ def test_ends_are_forgotten_before_a_cut(tmp_path: Path) -> None:
     store.flush_checkpoint()
     assert (tmp_path / ENDS_NAME).exists()
     store.become_slave()
-    store.begin_cut(0)
-    store.write_cut()
+    store.cutter.begin_cut(0)
+    store.cutter.write_cut()
     assert not (tmp_path / ENDS_NAME).exists()
-    store.end_cut()
+    store.cutter.end_cut()
     store.flush_checkpoint()
     ends = read_ends(tmp_path)
     assert ends is not None and all(end == 0 for _, _, end in ends.ends)
@@ -329,7 +329,7 @@ def test_ends_of_before_a_cut_are_not_written_after_it(
     store = open_store(tmp_path)
     store.become_slave()
     sync = store.commit_log.sync
-    monkeypatch.setattr(store.commit_log, "sync", lambda: (store.begin_cut(0), sync())[1])
+    monkeypatch.setattr(store.commit_log, "sync", lambda: (store.cutter.begin_cut(0), sync())[1])
     store.flush_checkpoint()
     assert read_ends(tmp_path) is None
     monkeypatch.undo()

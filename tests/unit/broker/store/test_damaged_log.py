@@ -174,7 +174,7 @@ def test_what_this_process_wrote_is_not_checked_again(tmp_path: Path) -> None:
     put_many(store, 20)
     assert store.log_check.is_whole(first, store.commit_log.max_offset)
     store.become_slave()
-    store.truncate(first - 200 if store.commit_log.is_record_start(first - 200) else 0)
+    store.cutter.truncate(first - 200 if store.commit_log.is_record_start(first - 200) else 0)
     store.close()
 
 
@@ -197,7 +197,7 @@ def test_damage_that_a_cut_has_removed_is_not_remembered(root: Path, resets: boo
     store = open_store(root, master=False)
     store.damage.add(hurt.offset, hurt.offset + hurt.size, "a test")
     store.flush_checkpoint()
-    store.reset_to(0) if resets else store.truncate(of_queue(root)[50].offset)
+    store.cutter.reset_to(0) if resets else store.cutter.truncate(of_queue(root)[50].offset)
     store.become_master()
     put_many(store, 2 * COUNT)
     crash(store)
@@ -285,13 +285,13 @@ def test_a_replica_dispatches_past_a_damaged_header(root: Path) -> None:
     hurt = of_queue(root)[17]
     resize(root, hurt)
     store = open_store(root, master=False)
-    store.dispatch_offset = store.commit_log.min_offset
-    while store.dispatch(64):
+    store.dispatcher.dispatch_offset = store.commit_log.min_offset
+    while store.dispatcher.dispatch(64):
         pass
     assert store.dispatch_offset == store.confirm_offset
     assert store.index is not None
     store.index.offset = 0
-    while store.catch_up_index(64):
+    while store.dispatcher.catch_up_index(64):
         pass
     assert store.index.offset == store.confirm_offset
     store.close()

@@ -49,7 +49,7 @@ def test_a_replica(tmp_path: Path, bit: int, number: int, records_max: int, is_s
         scan_all(slave, records_max)
         assert all(offset <= 30 for offset in next_offsets(slave).values())
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(records_max):
+    while slave.dispatcher.dispatch(records_max):
         pass
     scan_all(slave, records_max)
     (damaged,) = slave.damage.ranges

@@ -232,11 +232,11 @@ async def test_nothing_is_judged_after_a_cut(tmp_path: Path, monkeypatch: pytest
 
     def judge(_: EntryCheck, __: object, number: int, ___: int) -> None:
         judged.append(number)
-        store.begin_cut(store.commit_log.max_offset - 200)
+        store.cutter.begin_cut(store.commit_log.max_offset - 200)
 
     monkeypatch.setattr(entry_check, "STEP_US", 0)
     monkeypatch.setattr(EntryCheck, "judge", judge)
-    await EntryCheck(store).compare(wanted, store.cut_count)
+    await EntryCheck(store).compare(wanted, store.cutter.cut_count)
     assert judged == [0]
     store.close()
 
@@ -264,7 +264,7 @@ async def test_the_loop_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for each in wanted_units(bytes(log.view(start, log.file_bytes)), start, {})
     ]
     check = EntryCheck(store)
-    await check.compare(wanted, store.cut_count)
+    await check.compare(wanted, store.cutter.cut_count)
     task.cancel()
     assert check.rewritten == COUNT
     assert turns >= COUNT // 2

@@ -36,7 +36,7 @@ def found(store: MessageStore, key: str, limit: int = 64, begin: int = 0, end: i
 
 
 def settle(store: MessageStore) -> None:
-    while store.catch_up_index(100):
+    while store.dispatcher.catch_up_index(100):
         pass
 
 
@@ -151,7 +151,7 @@ def test_truncation_takes_the_index_along(tmp_path: Path) -> None:
     assert found(store, "a") == [again]
     assert store.index is not None
     store.become_slave()
-    store.reset_to(0)
+    store.cutter.reset_to(0)
     assert found(store, "a") == []
     store.close()
 
@@ -210,11 +210,11 @@ def test_a_replica_indexes_what_it_dispatches(tmp_path: Path) -> None:
         slave.commit_log.receive_view()[: len(piece)] = piece
         slave.commit_log.received(len(piece))
     slave.set_confirm_offset(offsets[20])
-    while slave.dispatch(3):
+    while slave.dispatcher.dispatch(3):
         pass
     assert found(slave, "k") == offsets[:20]
     slave.set_confirm_offset(FOREVER)
-    while slave.dispatch(3):
+    while slave.dispatcher.dispatch(3):
         pass
     assert found(slave, "k") == offsets
     master.close()
@@ -235,7 +235,7 @@ def test_keys_are_written_many_at_once_and_found_before(tmp_path: Path) -> None:
     offsets.append(put_keyed(store, "k", "two"))
     assert store.index.last() == (1_000, offsets[-1])
     offsets.append(put_keyed(store, "k", "three"))
-    assert not store.catch_up_index(100)
+    assert not store.dispatcher.catch_up_index(100)
     cut_demoted(store, offsets[-2])
     assert found(store, "k", limit=1_000) == offsets[:-2]
     assert found(store, "two") == found(store, "three") == []
@@ -257,7 +257,7 @@ def test_a_full_disk_stops_the_index_alone(tmp_path: Path, monkeypatch: pytest.M
     store.index.offset = 0
     monkeypatch.setattr(MappedFile, "reserve", full)
     second = put_keyed(store, "k")
-    assert not store.catch_up_index(10)
+    assert not store.dispatcher.catch_up_index(10)
     assert "No space left" in store.index.fault
     assert store.max_queue_offset("TopicA", 0) == 2  # messages go on
     monkeypatch.undo()

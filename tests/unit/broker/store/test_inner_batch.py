@@ -57,7 +57,7 @@ def put_alone(
 
 def confirm(store: MessageStore) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(1):
+    while store.dispatcher.dispatch(1):
         pass
 
 
@@ -304,7 +304,7 @@ def test_messages_of_a_batch_are_found_by_their_keys(tmp_path: Path) -> None:
     for path in (tmp_path / "index").iterdir():
         path.unlink()
     store = open_batches(tmp_path)
-    while store.catch_up_index(1):
+    while store.dispatcher.catch_up_index(1):
         pass
     check()
     store.close()
@@ -342,7 +342,7 @@ def test_a_replica_that_does_not_know_the_topic_makes_the_same_queue(tmp_path: P
         open_store(tmp_path / "s", master=False, batch_queue_file_bytes=UNITS_PER_FILE * BATCH_UNIT_BYTES),
     )
     heard: list[tuple[str, int]] = []
-    slave.on_queue = lambda topic, queue_id: heard.append((topic, queue_id))
+    slave.dispatcher.on_queue = lambda topic, queue_id: heard.append((topic, queue_id))
     fill(master)
     confirm(master)
     replicate(master, slave)
@@ -400,9 +400,9 @@ def test_a_cut_goes_through_no_batch(tmp_path: Path) -> None:
     confirm(store)
     wanted = messages(store)
     store.become_slave()
-    store.truncate(ends[3] - 1)
+    store.cutter.truncate(ends[3] - 1)
     assert store.commit_log.max_offset == ends[3] - 1
-    assert store.truncate_half_message() == ends[2]
+    assert store.cutter.truncate_half_message() == ends[2]
     assert messages(store) == wanted[:9]
     assert store.max_queue_offset("Batches", 0) == 9
     store.become_master()
@@ -417,12 +417,12 @@ def test_the_numbering_outlives_a_cut_of_all_that_a_late_replica_has(tmp_path: P
     ends = [put_items(store, items(3))[1] for _ in range(40)]
     begin = next(end for end in ends if end > FILE_BYTES) // FILE_BYTES * FILE_BYTES
     late = open_batches(tmp_path / "late", master=False)
-    late.reset_to(begin)
+    late.cutter.reset_to(begin)
     replicate(store, late)
     confirm(late)
     first = late.min_queue_offset("Batches", 0)
     assert first == 3 * sum(end <= begin for end in ends) > 0
-    late.truncate(begin)
+    late.cutter.truncate(begin)
     assert (late.min_queue_offset("Batches", 0), late.max_queue_offset("Batches", 0)) == (first, first)
     late.close()
     late = open_batches(tmp_path / "late")
@@ -495,7 +495,7 @@ def test_units_wait_for_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
         patched.setattr("broker.store.log.mapped_file.MappedFile.reserve", full)
         put_items(store, items(3))
         store.set_confirm_offset(store.commit_log.max_offset)
-        assert store.dispatch_fault
+        assert store.dispatcher.dispatch_fault
         assert store.max_queue_offset("Batches", 0) == 0
     put_items(store, items(2, 3))
     confirm(store)

@@ -89,10 +89,10 @@ def test_in_the_same_boot_a_lost_end_is_damage_and_after_another_one_it_is_a_pow
     for _ in range(2):
         store = start_slave(tmp_path)
         assert store.commit_log.max_offset <= cut
-        assert f"confirmed up to {end}" in store.tail_fault()
+        assert f"confirmed up to {end}" in store.dispatcher.tail_fault()
         crash(store)
     store = start_slave(other)
-    assert store.commit_log.max_offset <= cut and not store.tail_fault()
+    assert store.commit_log.max_offset <= cut and not store.dispatcher.tail_fault()
     crash(store)
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_ends_in_front_of_the_checkpoint_is_not_taken_for_whole(tmp_
     assert log_of(tmp_path).stat().st_size > checked
     store = start_slave(tmp_path)
     assert store.commit_log.max_offset <= checked // 2
-    assert f"confirmed up to {checked}" in store.tail_fault()
+    assert f"confirmed up to {checked}" in store.dispatcher.tail_fault()
     crash(store)
 
 
@@ -133,7 +133,7 @@ def test_a_start_that_is_killed_has_noted_the_end_before_it_cuts_the_entries(tmp
     zero(tmp_path, end - RECORD_BYTES, end)
     killed_start(tmp_path, "scan_end")
     store = start_slave(tmp_path)
-    assert f"confirmed up to {end}" in store.tail_fault()
+    assert f"confirmed up to {end}" in store.dispatcher.tail_fault()
     crash(store)
 
 
@@ -157,12 +157,12 @@ def test_a_cut_that_is_killed_is_no_damage(tmp_path: Path, where: str) -> None:
         mock.patch.object(type(store.queues), "cut_all", return_value=[]),
     ):
         if where == "back":
-            store.begin_cut(offset)
+            store.cutter.begin_cut(offset)
         else:
-            store.begin_reset(0)
-        store.write_cut()
+            store.cutter.begin_reset(0)
+        store.cutter.write_cut()
     crash(store)
     store = start_slave(tmp_path)
-    assert not store.damage.describe() and not store.tail_fault()
+    assert not store.damage.describe() and not store.dispatcher.tail_fault()
     assert len(bodies(store)) <= 5
     crash(store)

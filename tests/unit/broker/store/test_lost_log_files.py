@@ -21,7 +21,7 @@ def filled(root: Path, *, clean: bool) -> list[int]:
     store = open_store(root, commit_log_file_bytes=FILE_BYTES)
     offsets = [put(store, b"%0200d" % number)[0] for number in range(COUNT)]
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(100):
+    while store.dispatcher.dispatch(100):
         pass
     store.flush_checkpoint()
     if clean:

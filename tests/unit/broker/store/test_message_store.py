@@ -61,7 +61,7 @@ def test_nothing_is_visible_beyond_confirm_offset(tmp_path: Path) -> None:
     store.set_confirm_offset(ends[3] + 5)  # in the middle of the fifth
     assert bodies(store) == [b"0", b"1", b"2", b"3"]
     assert store.max_queue_offset("TopicA", 0) == 4
-    assert not store.dispatch_behind
+    assert not store.dispatcher.dispatch_behind
     store.set_confirm_offset(1 << 40)
     assert len(bodies(store)) == 10
     assert store.confirm_offset == ends[-1]
@@ -105,13 +105,13 @@ def test_a_replica_dispatches_in_slices(tmp_path: Path, records_max: int) -> Non
     put_many(master, 60)
     copy_log(master, slave)
     seen: list[tuple[str, int]] = []
-    slave.on_queue = lambda topic, queue_id: seen.append((topic, queue_id))
+    slave.dispatcher.on_queue = lambda topic, queue_id: seen.append((topic, queue_id))
     slave.set_confirm_offset(master.confirm_offset - 1)
-    while slave.dispatch(records_max):
+    while slave.dispatcher.dispatch(records_max):
         pass
     assert len(bodies(slave, 0)) + len(bodies(slave, 1)) == 59
     slave.set_confirm_offset(master.confirm_offset)
-    slave.dispatch(records_max)
+    slave.dispatcher.dispatch(records_max)
     for queue_id in (0, 1):
         assert bodies(slave, queue_id) == bodies(master, queue_id)
     assert sorted(seen) == [("TopicA", 0), ("TopicA", 1)]
@@ -122,10 +122,10 @@ def test_a_replica_dispatches_in_slices(tmp_path: Path, records_max: int) -> Non
 def test_a_replica_that_begins_mid_log(tmp_path: Path) -> None:
     master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
     put_many(master, 60)
-    slave.reset_to(FILE_BYTES)
+    slave.cutter.reset_to(FILE_BYTES)
     copy_log(master, slave)
     slave.set_confirm_offset(master.confirm_offset)
-    slave.dispatch(1000)
+    slave.dispatcher.dispatch(1000)
     first = slave.min_queue_offset("TopicA", 0)
     assert first > 0
     assert bodies(slave, 0, first) == bodies(master, 0, first)
@@ -153,8 +153,8 @@ def test_a_new_master_never_reuses_queue_offsets_of_its_unconfirmed_tail(tmp_pat
     assert slave.max_queue_offset("TopicA", 0) == 0  # not dispatched yet
     assert put(slave, b"new")[2] == 15
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    assert slave.dispatch_behind
-    while slave.dispatch(3):
+    assert slave.dispatcher.dispatch_behind
+    while slave.dispatcher.dispatch(3):
         pass
     assert bodies(slave)[-2:] == [b"tail", b"new"]
     assert slave.max_queue_offset("TopicA", 0) == 16
@@ -170,7 +170,7 @@ def test_more_unconfirmed_messages_than_are_kept_in_memory(
     for index in range(37):
         put(store, b"%d" % index)
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(4):
+    while store.dispatcher.dispatch(4):
         pass
     assert bodies(store) == [b"%d" % index for index in range(37)]
     put(store, b"last")
@@ -256,22 +256,26 @@ def test_a_replica_whose_confirmed_end_is_lost_refuses_to_be_master_until_it_is_
     for _ in range(2):
         store = open_store(tmp_path, master=False)
         cut = store.commit_log.max_offset
-        assert cut < end and str(end) in store.tail_fault() and store.tail_fault() in store.damage.describe()
+        assert (
+            cut < end
+            and str(end) in store.dispatcher.tail_fault()
+            and store.dispatcher.tail_fault() in store.damage.describe()
+        )
         crash(store)
     given_up = tmp_path.with_name("given-up")
     shutil.copytree(tmp_path, given_up)
     (given_up / "damagedRanges").unlink()
     store = open_store(given_up, master=False)
-    assert not store.tail_fault()
+    assert not store.dispatcher.tail_fault()
     crash(store)
 
     store = open_store(tmp_path, master=False)
     store.commit_log.receive_view()[: end - cut] = whole[cut:end]
     store.commit_log.received(end - cut)
     store.set_confirm_offset(end)
-    while store.scan(100):
+    while store.dispatcher.scan(100):
         pass
-    assert not store.tail_fault() and not store.damage.describe()
+    assert not store.dispatcher.tail_fault() and not store.damage.describe()
     store.close()
     assert not (tmp_path / "damagedRanges").exists()
 
@@ -305,7 +309,7 @@ def test_queues_and_checkpoint_can_be_made_again(tmp_path: Path, lost: str) -> N
         (tmp_path / "checkpoint").unlink(missing_ok=True)
     again = open_store(tmp_path)
     again.set_confirm_offset(again.commit_log.max_offset)
-    while again.dispatch(100):
+    while again.dispatcher.dispatch(100):
         pass
     assert bodies(again, 1) == before
     assert put(again, queue_id=1)[2] == len(before)
@@ -323,13 +327,13 @@ def test_records_and_blanks_of_any_size_are_passed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "consumequeue")
     again = open_store(tmp_path, **sizes)
     again.set_confirm_offset(again.commit_log.max_offset)
-    while again.dispatch(1):
+    while again.dispatcher.dispatch(1):
         pass
     assert again.max_queue_offset("TopicA", 0) == 4
     again.close()
     shutil.rmtree(tmp_path / "index")
     again = open_store(tmp_path, **sizes)
-    while again.catch_up_index(1):
+    while again.dispatcher.catch_up_index(1):
         pass
     assert again.index is not None and again.index.offset == again.commit_log.max_offset
     again.close()
@@ -344,7 +348,7 @@ def test_a_replica_indexes_what_it_has_before_what_comes(tmp_path: Path) -> None
         master.set_confirm_offset(master.commit_log.max_offset)
         copy_log(master, replica)
         replica.set_confirm_offset(master.confirm_offset)
-        while replica.dispatch(1):
+        while replica.dispatcher.dispatch(1):
             pass
         return [offset]
 
@@ -353,7 +357,7 @@ def test_a_replica_indexes_what_it_has_before_what_comes(tmp_path: Path) -> None
     shutil.rmtree(tmp_path / "s" / "index")
     replica = open_store(tmp_path / "s", master=False)
     second = follow("second")
-    while replica.catch_up_index(1):
+    while replica.dispatcher.catch_up_index(1):
         pass
     third = follow("third")
     assert replica.index is not None
@@ -372,7 +376,7 @@ def test_a_topic_that_is_no_name_of_a_directory_gets_no_queue(
     put(master)
     copy_log(master, replica)
     replica.set_confirm_offset(replica.commit_log.max_offset)
-    while replica.dispatch(9):
+    while replica.dispatcher.dispatch(9):
         pass
     assert "it is added to no ConsumeQueue" in caplog.text
     assert len(bodies(replica)) == 1 and not list(tmp_path.rglob("evil"))
@@ -448,7 +452,7 @@ def test_what_a_killed_process_had_in_memory_is_synced_by_the_next(tmp_path: Pat
     with disk.watched(lambda operation, path: None):
         store = open_store(killed)
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(9):
+        while store.dispatcher.dispatch(9):
             pass
         before = bodies(store)
         store.flush_checkpoint()
@@ -497,8 +501,8 @@ def test_half_a_message_at_the_end_is_cut(tmp_path: Path) -> None:
     master, slave = open_store(tmp_path / "m"), open_store(tmp_path / "s", master=False)
     ends = [put(master)[1] for _ in range(5)]
     copy_log(master, slave)
-    slave.truncate(ends[3] - 1)  # any byte, as an HA truncation may ask
-    assert slave.truncate_half_message() == ends[2]
+    slave.cutter.truncate(ends[3] - 1)  # any byte, as an HA truncation may ask
+    assert slave.cutter.truncate_half_message() == ends[2]
     slave.become_master()
     assert put(slave)[2] == 3
     master.close()
@@ -710,14 +714,14 @@ def test_a_queue_without_room_is_tried_again(
         disk.setattr(MappedFile, "reserve", no_room)
         store.set_confirm_offset(store.commit_log.max_offset)
         for _ in range(3):
-            assert not store.dispatch(100)
+            assert not store.dispatcher.dispatch(100)
         assert store.max_queue_offset("TopicA", 0) == 0
-        assert store.dispatch_behind
+        assert store.dispatcher.dispatch_behind
     assert caplog.text.count("no disk space for a ConsumeQueue") == 1
-    while store.dispatch(7):
+    while store.dispatcher.dispatch(7):
         pass
     assert len(bodies(store)) == 20
-    assert not store.dispatch_behind
+    assert not store.dispatcher.dispatch_behind
     for each in {source, store}:
         each.close()
 

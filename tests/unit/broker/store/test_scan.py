@@ -26,7 +26,7 @@ def pair(root: Path, count: int = 20) -> tuple[MessageStore, MessageStore]:
 
 
 def scan_all(store: MessageStore, records_max: int = 3) -> None:
-    while store.scan(records_max):
+    while store.dispatcher.scan(records_max):
         pass
 
 
@@ -37,10 +37,10 @@ def next_offsets(store: MessageStore) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("records_max", [1, 3, 1_000])
 def test_received_records_count_before_they_are_confirmed(tmp_path: Path, records_max: int) -> None:
     master, slave = pair(tmp_path)
-    assert slave.scan_behind and slave.dispatch_offset == 0
+    assert slave.dispatcher.scan_behind and slave.dispatch_offset == 0
     scan_all(slave, records_max)
-    assert not slave.scan_behind
-    assert slave.scanned_offset == master.commit_log.max_offset
+    assert not slave.dispatcher.scan_behind
+    assert slave.dispatcher.scanned_offset == master.commit_log.max_offset
     assert next_offsets(slave) == next_offsets(master)
     crash(master)
     crash(slave)
@@ -52,7 +52,7 @@ def test_a_promotion_reads_nothing_that_was_scanned(tmp_path: Path, monkeypatch:
     put_many(master, 2)
     copy_log(master, slave)
     begun, real = list[int](), dispatching.scan_ends
-    before = slave.scanned_offset
+    before = slave.dispatcher.scanned_offset
 
     def noted(raw: bytes, offset: int, *rest: object) -> object:
         begun.append(offset)
@@ -73,13 +73,13 @@ def test_half_a_record_is_no_whole_one_and_its_rest_is_read_later(tmp_path: Path
     put(master, LONG)
     record = bytes(master.commit_log.view(begin, 4_096))
     for part in (record[:10], record[10:300], record[300:]):
-        assert slave.scanned_offset == begin
+        assert slave.dispatcher.scanned_offset == begin
         slave.commit_log.receive_view()[: len(part)] = part
         slave.commit_log.received(len(part))
-        assert slave.scan_behind
+        assert slave.dispatcher.scan_behind
         scan_all(slave)
-        assert not slave.scan_behind, "the same bytes are not read again and again"
-    assert slave.scanned_offset == begin + len(record)
+        assert not slave.dispatcher.scan_behind, "the same bytes are not read again and again"
+    assert slave.dispatcher.scanned_offset == begin + len(record)
     crash(master)
     crash(slave)
 
@@ -87,9 +87,9 @@ def test_half_a_record_is_no_whole_one_and_its_rest_is_read_later(tmp_path: Path
 def test_what_is_dispatched_is_scanned(tmp_path: Path) -> None:
     master, slave = pair(tmp_path)
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(3):
+    while slave.dispatcher.dispatch(3):
         pass
-    assert slave.scanned_offset == slave.commit_log.max_offset
+    assert slave.dispatcher.scanned_offset == slave.commit_log.max_offset
     assert next_offsets(slave) == next_offsets(master)
     slave.become_master()
     assert put(slave)[2] == 10
@@ -101,7 +101,7 @@ def test_a_demoted_master_has_read_its_own_records(tmp_path: Path, monkeypatch: 
     store = open_store(tmp_path)
     put_many(store, 10)
     store.become_slave()
-    assert store.scanned_offset == store.commit_log.max_offset and not store.scan_behind
+    assert store.dispatcher.scanned_offset == store.commit_log.max_offset and not store.dispatcher.scan_behind
     store.become_master()
     assert put(store)[2] == 5
     crash(store)
@@ -114,10 +114,10 @@ def test_after_a_cut_the_next_offsets_are_those_of_what_is_left(tmp_path: Path) 
     put_many(master, 7)
     copy_log(master, slave)
     scan_all(slave)
-    slave.truncate(end)
-    assert slave.scan_behind
+    slave.cutter.truncate(end)
+    assert slave.dispatcher.scan_behind
     scan_all(slave)
-    assert slave.scanned_offset == end
+    assert slave.dispatcher.scanned_offset == end
     assert next_offsets(slave) == {("TopicA", 0): 7, ("TopicA", 1): 6}
     crash(master)
     crash(slave)
@@ -127,12 +127,12 @@ def test_a_queue_of_a_topic_that_consumers_wait_for_is_told_with_its_first_recor
     """The queue exists in memory already: a consumer waits there, or a record was scanned."""
     told = list[tuple[str, int]]()
     master, slave = pair(tmp_path)
-    slave.on_queue = lambda topic, queue_id: told.append((topic, queue_id))
+    slave.dispatcher.on_queue = lambda topic, queue_id: told.append((topic, queue_id))
     slave.wait_for("TopicA", 0, 0, lambda: None)
     scan_all(slave)
     assert not told, "a record that is not confirmed may be cut off"
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(100):
+    while slave.dispatcher.dispatch(100):
         pass
     assert sorted(told) == [("TopicA", 0), ("TopicA", 1)]
     crash(master)
@@ -149,7 +149,7 @@ def test_long_records_and_many_files_and_topics(tmp_path: Path) -> None:
     copy_log(master, slave)
     scan_all(slave, 7)
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(7):
+    while slave.dispatcher.dispatch(7):
         pass
     master.set_confirm_offset(master.commit_log.max_offset)
     assert next_offsets(slave) == next_offsets(master)
@@ -157,7 +157,7 @@ def test_long_records_and_many_files_and_topics(tmp_path: Path) -> None:
         copied = slave.queues.get(queue.topic, queue.queue_id)
         wanted = [unit[:2] for unit in queue.units(0, 100)]
         assert wanted and [unit[:2] for unit in copied.units(0, 100)] == wanted
-    assert slave.last_store_timestamp == master.last_store_timestamp
+    assert slave.dispatcher.last_store_timestamp == master.dispatcher.last_store_timestamp
     crash(master)
     crash(slave)
 
@@ -167,7 +167,7 @@ def test_a_damaged_confirmed_record_is_not_taken_for_the_logs_end(tmp_path: Path
     """The records behind it were confirmed, too; without one, nothing tells where it ended."""
     master, slave = pair(tmp_path)
     scan_all(slave)
-    assert not slave.tail_fault()
+    assert not slave.dispatcher.tail_fault()
     begin, end, _ = put(master)
     put_many(master, behind)
     copy_log(master, slave)
@@ -177,11 +177,14 @@ def test_a_damaged_confirmed_record_is_not_taken_for_the_logs_end(tmp_path: Path
     slave.set_confirm_offset(slave.commit_log.max_offset)
     scan_all(slave)
     if behind:
-        assert slave.scanned_offset == slave.commit_log.max_offset and not slave.tail_fault()
+        assert (
+            slave.dispatcher.scanned_offset == slave.commit_log.max_offset
+            and not slave.dispatcher.tail_fault()
+        )
         assert [(each.start, each.end) for each in slave.damage.ranges] == [(begin, end)]
     else:
-        assert slave.scanned_offset == begin
-        assert str(begin) in slave.tail_fault() and "damaged" in slave.tail_fault()
+        assert slave.dispatcher.scanned_offset == begin
+        assert str(begin) in slave.dispatcher.tail_fault() and "damaged" in slave.dispatcher.tail_fault()
     crash(master)
     crash(slave)
 
@@ -198,8 +201,8 @@ def test_a_size_that_points_behind_the_end_is_no_part_of_a_record(tmp_path: Path
         os.pwrite(file.fileno(), b"\x07", begin + 2)
     slave.set_confirm_offset(slave.commit_log.max_offset)
     scan_all(slave)
-    assert slave.scanned_offset == begin
-    assert str(begin) in slave.tail_fault()
+    assert slave.dispatcher.scanned_offset == begin
+    assert str(begin) in slave.dispatcher.tail_fault()
     crash(master)
     crash(slave)
 
@@ -215,7 +218,7 @@ def test_a_confirmed_part_of_a_record_is_no_damage(tmp_path: Path, kept: int) ->
     slave.commit_log.received(kept)
     slave.set_confirm_offset(begin + kept)
     scan_all(slave)
-    assert slave.scanned_offset == begin and not slave.tail_fault()
+    assert slave.dispatcher.scanned_offset == begin and not slave.dispatcher.tail_fault()
     slave.become_master()
     assert slave.commit_log.max_offset == begin
     crash(master)
@@ -229,7 +232,7 @@ def test_a_blank_record_that_has_not_arrived_whole_is_no_damage(tmp_path: Path) 
     slave.commit_log.received(len(blank))
     slave.set_confirm_offset(slave.commit_log.max_offset)
     scan_all(slave)
-    assert not slave.tail_fault()
+    assert not slave.dispatcher.tail_fault()
     slave.become_master()
     assert put(slave)[2] == 1
     crash(slave)

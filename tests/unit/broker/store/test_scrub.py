@@ -170,7 +170,7 @@ async def test_a_cut_during_a_read_discards_it(root: Path, monkeypatch: pytest.M
     async def cut_meanwhile(function, *arguments):  # type: ignore[no-untyped-def]
         result = function(*arguments)
         store.become_slave()
-        store.reset_to(0)
+        store.cutter.reset_to(0)
         return result
 
     monkeypatch.setattr(asyncio, "to_thread", cut_meanwhile)
@@ -206,7 +206,7 @@ def receive(replica: MessageStore, store: MessageStore, count: int) -> None:
     replica.commit_log.receive_view()[:count] = part
     replica.commit_log.received(count)
     replica.set_confirm_offset(replica.commit_log.max_offset)
-    while replica.dispatch(100):
+    while replica.dispatcher.dispatch(100):
         pass
 
 
@@ -248,7 +248,7 @@ async def test_a_round_ends_at_a_log_that_was_cut(root: Path) -> None:
     assert await scrub.step()
     store.become_slave()
     cut = next(each.offset for each in of_queue(root) if each.offset >= scrub.position + 200)
-    store.truncate(cut)
+    store.cutter.truncate(cut)
     await whole_round(scrub)
     assert not store.damage and scrub.checked_bytes == cut
     store.close()

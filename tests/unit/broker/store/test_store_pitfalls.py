@@ -28,13 +28,13 @@ def test_a_clean_stop_with_dispatch_behind_loses_no_queue_unit(
     for number in range(10, 20):
         put(store, b"message %d" % number)
     store.set_confirm_offset(store.commit_log.max_offset)
-    assert store.dispatch_fault
+    assert store.dispatcher.dispatch_fault
     assert store.max_queue_offset("TopicA", 0) < 20
     monkeypatch.undo()
     store.close()
     store = open_store(tmp_path)
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(100):
+    while store.dispatcher.dispatch(100):
         pass
     assert bodies(store) == [b"message %d" % number for number in range(20)]
     store.close()
@@ -62,7 +62,7 @@ def test_a_clean_stop_between_the_units_of_one_batch_loses_none(
     ]
     assert batch.put(messages, 1_700_000_000_000)
     store.set_confirm_offset(store.commit_log.max_offset)
-    assert store.dispatch_fault and bodies(store, 0) == [b"first", b"0", b"2", b"4"]
+    assert store.dispatcher.dispatch_fault and bodies(store, 0) == [b"first", b"0", b"2", b"4"]
     monkeypatch.undo()
     store.close()
     store = open_store(tmp_path)
@@ -139,7 +139,7 @@ def test_a_replicas_checkpoint_advances(tmp_path: Path) -> None:
         master.put(TOPIC, 0, b"body", b"", 0, 0, 1, bytes(8), 0, 0, 5_000 + number)
     copy_log(master, slave)
     slave.set_confirm_offset(slave.commit_log.max_offset)
-    while slave.dispatch(10):
+    while slave.dispatcher.dispatch(10):
         pass
     slave.flush_checkpoint()
     found = read_checkpoint(tmp_path / "s" / "checkpoint")

@@ -42,9 +42,9 @@ class Life:
         store.load()
         store.become_master()
         store.set_confirm_offset(store.commit_log.max_offset)
-        while store.dispatch(7):
+        while store.dispatcher.dispatch(7):
             pass
-        assert not store.dispatch_behind
+        assert not store.dispatcher.dispatch_behind
         for queue_id, promised in enumerate(self.promised):
             found = bodies(store, queue_id)
             assert found[: len(promised)] == promised, f"queue {queue_id}"

@@ -19,7 +19,7 @@ MAGIC_AT, BODY_AT = 4, HEADER_BYTES
 
 def confirm(store: MessageStore) -> None:
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(7):
+    while store.dispatcher.dispatch(7):
         pass
 
 
@@ -143,7 +143,7 @@ def test_a_header_that_can_be_read_tells(tmp_path: Path, at: int) -> None:
 def test_a_cut_forgets_what_was_seen_behind_it(tmp_path: Path) -> None:
     master, slave, size = damaged_pair(tmp_path, behind=2)
     confirm(slave)
-    slave.truncate(master.queues.get("TopicA", 0).log_end_offset())
+    slave.cutter.truncate(master.queues.get("TopicA", 0).log_end_offset())
     slave.become_master()
     assert put(slave, queue_id=0)[2] == 11
     assert put(slave, queue_id=1)[2] == 10 + size // HEADER_BYTES

@@ -165,7 +165,7 @@ def test_units_are_made_again_from_the_log(scene: Scene) -> None:
     crash(scene.broker.store)
     store = open_store(scene.path, commit_log_file_bytes=1 << 20)
     store.set_confirm_offset(store.commit_log.max_offset)
-    while store.dispatch(100):
+    while store.dispatcher.dispatch(100):
         pass
     again = store.find_queue(TIMER_TOPIC, 0)
     assert again is not None and [again.unit(at) for at in range(3)] == units

@@ -93,7 +93,7 @@ async def test_a_replica_that_is_truncated_meanwhile(tmp_path: Path, monkeypatch
 
         async def truncate() -> None:
             while True:
-                two.store.truncate(two.store.commit_log.max_offset)
+                two.store.cutter.truncate(two.store.commit_log.max_offset)
                 await asyncio.sleep(0)
 
         async def queue_checksums(
@@ -507,7 +507,7 @@ def test_records_that_are_not_in_a_queue_yet_are_no_fault(tmp_path: Path) -> Non
     put_many(store, 10)
     end = store.commit_log.max_offset
     put_many(store, 1)
-    store.confirm_offset = end
+    store.dispatcher.confirm_offset = end
     crash(store)
     for path in (tmp_path / "store" / "consumequeue").glob("*/*/*"):
         path.unlink()
