@@ -20,8 +20,7 @@ from broker.message.record import property_value, tags_code
 from broker.message.timer_properties import ROLL_TIMES, recall_key
 from broker.put.message_to_store import MessageToStore, PutMessageResult
 from broker.stats.rpc_latency import SUCCESS, Answers, RpcLatency
-from broker.store.client_batch import StoredBatch, put_batch
-from broker.store.inner_batch_put import put_inner_batch
+from broker.store.client_batch import StoredBatch, put_batch, put_inner_batch
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.settings import NamedTopic

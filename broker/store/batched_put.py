@@ -16,10 +16,10 @@ from broker.message.record_bytes import (
     queue_cursor,
     records_bytes,
 )
+from broker.store.dispatching import DispatchRequest, QueueUnits
 from broker.store.message_store import MessageStore
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.dispatch_request import DispatchRequest, QueueUnits
 from broker.store.settings import TopicLike
 
 

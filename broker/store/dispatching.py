@@ -17,7 +17,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.core.confirm_times import ConfirmTimes
 from broker.message.delay_levels import SCHEDULED_TOPICS, DelayLevels
@@ -44,7 +44,6 @@ from broker.store.log_check import past_damage, why_bad
 from broker.store.queue.batch_check import has_two_bases
 from broker.store.queue.batch_queue import BatchQueue
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_table import QueueTable
 from broker.store.recovery import damaged_at
 from broker.store.store_flusher import StoreFlusher
@@ -61,6 +60,28 @@ RECORD_BYTES: Final = 512
 """One pass copies this much of the log for each record that it may read, and SLICE_BYTES at most."""
 Unit = tuple[int, ConsumeQueue, int, int, int, int, int, bytes, bytes]
 """end, queue, queue offset, offset, size, tags code, store timestamp, UNIQ_KEY, KEYS"""
+
+
+class QueueUnits(NamedTuple):
+    """Consecutive units of one queue. queue_offset: of the first message. messages: number of queue offsets
+    that they take. units: packed as the queue stores them. log_bytes: total size of their records."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    messages: int
+    units: bytes
+    log_bytes: int
+
+
+class DispatchRequest(NamedTuple):
+    """end: CommitLog offset where the last record ends; all units become visible when confirmOffset has
+    reached it. timestamp: store timestamp of the records in ms. keys: of the records that have any; [] if
+    the store has no index."""
+
+    end: int
+    queue_units: list[QueueUnits]
+    timestamp: int
+    keys: list[Keyed]
 
 
 class RecordDispatcher:

@@ -7,8 +7,8 @@ module run in any thread. Invariant: no byte that is_whole() vouches for is in a
 
 import os
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from broker.message.record import BLANK_BYTES, HEADER_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Parsed, parse
 from broker.message.record_check import good_end, last_good, next_good
@@ -217,14 +217,13 @@ def _has_later_file(log: CommitLog, offset: int) -> bool:
     return False
 
 
-class Readable(Protocol):
-    """Positional reads of a log file, as os.pread() does."""
-
-    def __call__(self, descriptor: int, count: int, position: int, /) -> bytes: ...
-
-
 def check_file(
-    descriptor: int, start: int, end: int, file_bytes: int, *, read: Readable = os.pread
+    descriptor: int,
+    start: int,
+    end: int,
+    file_bytes: int,
+    *,
+    read: Callable[[int, int, int], bytes] = os.pread,
 ) -> Iterator[Piece]:
     """Checks the records of a file of the log from `start`, which is a record boundary, to `end`, which is
     one; in any thread. Reads PIECE_BYTES at a time. Yields adjacent pieces. OSError: the disk has an

@@ -9,16 +9,24 @@ and cutter.write_cut() may run in another. Source: RocketMQ 5.3.3 DefaultMessage
 
 import logging
 import os
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
+from broker.message.indexed_keys import Keyed
+from broker.message.inner_batch import INNER_BATCH, NEED_UNWRAP, with_inner_batch
 from broker.message.prop_crc import recovery_parser
 from broker.message.record import HOST_V6_BITS, HOSTS_V4_BYTES, host_bits, index_keys
 from broker.store.cut_store import StoreCutter
 from broker.store.damage import DamagedRanges
-from broker.store.dispatching import NEVER, QUEUED_UNITS_MAX, RecordDispatcher, has_its_number
+from broker.store.dispatching import (
+    NEVER,
+    QUEUED_UNITS_MAX,
+    DispatchRequest,
+    QueueUnits,
+    RecordDispatcher,
+    has_its_number,
+)
 from broker.store.index.message_index import MessageIndex
-from broker.store.inner_batch_put import InnerMessage, put_single
 from broker.store.last_exit import LastExit, mark_running, read_last_exit
 from broker.store.log.checkpoint import StoreCheckpoint
 from broker.store.log.commit_log import CommitLog
@@ -26,10 +34,9 @@ from broker.store.log.mapped_file import lock_directory
 from broker.store.log.sync_fault import SyncFault
 from broker.store.log_check import LogCheck
 from broker.store.queue.batch_check import correct_ends
-from broker.store.queue.batch_queue import BatchQueue
+from broker.store.queue.batch_queue import BatchQueue, BatchUnit
 from broker.store.queue.batch_reading import read_batch_queue
 from broker.store.queue.consume_queue import ConsumeQueue
-from broker.store.queue.dispatch_request import DispatchRequest
 from broker.store.queue.queue_ends import FILE_NAME as ENDS_NAME
 from broker.store.queue.queue_ends import QueueEnds, add_new, read_ends, rebuild_from, write_ends
 from broker.store.queue.queue_table import BatchTopics, QueueTable
@@ -57,6 +64,22 @@ log = logging.getLogger(__name__)
 
 ENDS_MS: Final = 10_000
 """Between two writes of the ends of all queues; with more than 10,000 queues 1 ms for each."""
+
+
+class InnerMessage(NamedTuple):
+    """The fields of a record of a BatchQueue as the client sent them; timestamps in ms."""
+
+    topic_raw: bytes
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    tags_code: int
+    store_timestamp: int
+    prepared_offset: int = 0
 
 
 class MessageStore:
@@ -259,9 +282,10 @@ class MessageStore:
         except KeyError:
             queue = self.queues.get(topic.name, queue_id)
             if isinstance(queue, BatchQueue):
-                return put_single(self, queue, InnerMessage(
-                    topic.topic_raw, body, properties, flag, sys_flag, born_timestamp, born_host,
-                    reconsume_times, tags_code, store_timestamp or wall_ms(), prepared_offset,
+                return self.put_inner(queue, InnerMessage(
+                    topic.topic_raw, body, properties, flag, sys_flag & ~NEED_UNWRAP | INNER_BATCH,
+                    born_timestamp, born_host, reconsume_times, tags_code, store_timestamp or wall_ms(),
+                    prepared_offset,
                 ))  # fmt: skip
         now = store_timestamp or wall_ms()
         store_host = self.store_host
@@ -287,6 +311,34 @@ class MessageStore:
         self.put_messages += 1
         self.put_bytes += size
         return offset, end, queue_offset
+
+    def put_inner(
+        self,
+        queue: BatchQueue,
+        message: InnerMessage,
+        messages: int = 1,
+        keys: Sequence[tuple[bytes, bytes]] = (),
+    ) -> tuple[int, int, int]:
+        """Appends one record of a BatchQueue; as put(). messages: how many it has. keys: UNIQ_KEY and KEYS of
+        each message of a batch."""
+        assert self.is_master, "put on a store that is not master"
+        topic_raw, body, properties, flag, sys_flag, born, born_host, times, tag, now, prepared = message
+        base, store_host = queue.next_offset, self.store_host
+        properties = with_inner_batch(properties, messages, base)
+        sys_flag = host_bits(sys_flag & ~HOST_V6_BITS, born_host, store_host)
+        offset = self.commit_log.append(
+            topic_raw, queue.queue_id, base, flag, sys_flag, born, born_host, store_host, now, times, body,
+            properties, prepared,
+        )  # fmt: skip
+        end = self.commit_log.max_offset
+        unit = BatchUnit(offset, end - offset, tag, now, base, messages)
+        found: list[Keyed] = []
+        if self.index is not None:
+            prefix = queue.key_prefix_hash
+            found = [(prefix, offset, now, *each) for each in (index_keys(properties), *keys)]
+        part = QueueUnits(queue, base, messages, unit.packed(), end - offset)
+        self.add_dispatch_request(DispatchRequest(end, [part], now, found))
+        return offset, end, base
 
     def add_dispatch_request(self, request: DispatchRequest) -> None:
         """Does for records that were appended to the log directly what put() does behind its append."""

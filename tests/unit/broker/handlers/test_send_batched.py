@@ -211,7 +211,7 @@ async def test_more_than_is_kept_for_dispatch(
     broker: Broker, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing is confirmed."""
-    monkeypatch.setattr("broker.store.message_store.QUEUED_UNITS_MAX", 5)
+    monkeypatch.setattr("broker.store.dispatching.QUEUED_UNITS_MAX", 5)
     for first in (0, 4, 8):
         reader.read(b"".join(send_frame(first + n) for n in range(4)))
     assert len(broker.store.dispatcher.queued) < 3

@@ -258,7 +258,7 @@ def test_a_full_disk_is_an_answer(broker: Broker, monkeypatch: pytest.MonkeyPatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(broker.store, "append", full)
+    monkeypatch.setattr(broker.store.commit_log, "append", full)
     reply = broker.send()
     assert reply is not None and reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark == "create mapped file failed: No space left on device"

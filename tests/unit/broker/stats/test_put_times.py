@@ -96,7 +96,7 @@ def test_failures_and_reads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker.store, "append", full)
+        patched.setattr(broker.store.commit_log, "append", full)
         broker.send()
     broker.context.reads.record_lookup_time(0.0125)
     broker.context.reads.record_lookup_time(0.002)

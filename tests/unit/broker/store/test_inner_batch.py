@@ -10,7 +10,7 @@ import pytest
 
 from broker.message.inner_batch import INNER_BATCH, MESSAGES_MAX, NEED_UNWRAP, split
 from broker.message.record import Record, decode, parse_properties, tag_code
-from broker.store.inner_batch_put import put_inner_batch
+from broker.store.client_batch import put_inner_batch
 from broker.store.message_store import MessageStore
 from broker.store.querying import earliest_time, find_by_key, offset_by_time
 from broker.store.queue.batch_queue import BATCH_UNIT_BYTES, BatchQueue
