@@ -280,7 +280,8 @@ class StoreBackups:
             self._check(moment)
             if (pause_s := pace.pause_s(count)) > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ending.wait(), pause_s)
+                    async with asyncio.timeout(pause_s):
+                        await self._ending.wait()
                 self._check(moment)
 
     def _check(self, moment: _Moment) -> None:

@@ -16,11 +16,12 @@ from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import CommandError, Failed, Ok
 from keelmq.remoting.operations.auth import SYNC_USERS, SyncUsersRequest, UserRows
 from keelmq.runtime.clock import wall_ms
+from keelmq.runtime.tasks import wait_for_event
 from keelmq.security.core.user_changes import Difference, difference, digest_of
 from keelmq.security.user_store import UserStore
 from keelmq.security.user_sync import refuse_too_many, requested, rows_of, times_here
 
-PERIOD_S: Final = 5.0
+PERIOD_MS: Final = 5_000
 TIMEOUT_MS: Final = 3_000
 STEPS_MAX: Final = 1_000
 """Requests for one difference."""
@@ -56,7 +57,7 @@ class UserExchange:
             table.watchers.append(self._changed.set)
 
     async def run(self) -> None:
-        """Exchanges the rows with every server after each change, and every PERIOD_S. Returns at once if it
+        """Exchanges the rows with every server after each change, and every PERIOD_MS. Returns at once if it
         may not."""
         if not self._servers:
             return
@@ -70,12 +71,7 @@ class UserExchange:
             if self._metadata.gate.writable:
                 self._changed.clear()
                 await asyncio.gather(*(self._with(address) for address in self._servers))
-            try:
-                await asyncio.wait_for(self._changed.wait(), PERIOD_S)
-            except TimeoutError:
-                continue
-            if not self._metadata.gate.writable:
-                self._changed.clear()  # what a master sends
+            await wait_for_event(self._changed, PERIOD_MS)  # a slave's are changed by its master
 
     async def _with(self, address: str) -> None:
         try:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cli.status.view import STYLES, UNKNOWN, WORDS, size
 from keelmq.health.status import ClusterStatus, GroupStatus, ReplicaStatus
+from keelmq.runtime.tasks import wait_for_event
 
 EVENTS_MAX = 50
 EVENTS_SHOWN = 6
@@ -125,12 +126,7 @@ class Screen:
 
     async def pressed_within(self, seconds: float) -> bool:
         """Waits for a key; returns whether one came in this time."""
-        try:
-            await asyncio.wait_for(self._pressed.wait(), seconds)
-        except TimeoutError:
-            return False
-        self._pressed.clear()
-        return True
+        return await wait_for_event(self._pressed, int(seconds * 1_000))
 
     def rows(self) -> list[Row]:
         """Returns what is shown, sorted; what is not known comes last."""

@@ -184,7 +184,8 @@ class Reach:
         if host not in self._names:
             self._names[host] = asyncio.create_task(_resolved(host))
         try:
-            return await asyncio.wait_for(asyncio.shield(self._names[host]), self._left_s())
+            async with asyncio.timeout(self._left_s()):
+                return await asyncio.shield(self._names[host])
         except TimeoutError:
             raise Silent(f"the name {host} was not resolved in {self.timeout_ms} ms") from None
 

@@ -8,6 +8,7 @@ are read back at the end, and the disks of a run are small.
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from cli.lab.chaos.history import DAMAGED, Batch, BatchRead
@@ -96,10 +97,9 @@ class BurstSenders(_Running):
             self._left += max(0, budget[0])
 
     async def _wait(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _burst(self, sender: int, queue: MessageQueue, until: int, budget: list[int]) -> None:
         """budget: of all senders of this burst, in messages; each takes its batch from it."""

@@ -5,6 +5,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -90,7 +92,7 @@ class Secured:
 
 @pytest.fixture(autouse=True)
 def _short_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_exchange, "PERIOD_S", 0.05)
+    monkeypatch.setattr(user_exchange, "PERIOD_MS", 50)
 
 
 @pytest.fixture
@@ -171,6 +173,22 @@ async def test_more_rows_than_one_request_takes(cluster: Secured, monkeypatch: p
         at = broker.address if number % 2 else cluster.name_servers[0]
         await admin.create_user(at, UserInfo(username=f"user-{number}", password="its-secret"))
     await until(lambda: len(store_of(server).users()) == len(broker.users.users()) == 21)
+
+
+async def test_a_cancellation_in_the_moment_of_a_change_ends_the_exchange() -> None:
+    """asyncio.wait_for() of Python 3.11 drops a cancellation that comes with the event: brokers did not stop."""
+    table = SimpleNamespace(watchers=[])
+    metadata: Any = SimpleNamespace(gate=SimpleNamespace(writable=False), users=table, acls=table)
+    nothing: Any = None
+    task = asyncio.create_task(
+        user_exchange.UserExchange(nothing, metadata, nothing, ["127.0.0.1:9"], verifies=True).run()
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)  # it waits for a change now
+    table.watchers[0]()
+    task.cancel()
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
 
 
 async def test_only_members_get_rows_and_only_with_tls(cluster: Secured) -> None:
