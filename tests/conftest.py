@@ -1,5 +1,6 @@
 """--rewrite puts what the code says now into the scenario files; read the diff before you commit it."""
 
+import gc
 import os
 import signal
 from asyncio.selector_events import BaseSelectorEventLoop
@@ -9,9 +10,12 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.slices import ALL
+
 # A busy machine is slow at generating and at running an example: that is no fault of the test.
 hypothesis.settings.register_profile(
     "same every time",
+    max_examples=100 if ALL else 25,
     derandomize=True,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
@@ -73,6 +77,17 @@ def _disk_with_room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "statvfs", statvfs)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Nothing that is imported or collected becomes garbage, and searching all of it takes long."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # each full collection in a test would traverse all modules and all tests
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

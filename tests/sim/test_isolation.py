@@ -280,15 +280,16 @@ def test_the_controllers_downtime_does_not_hurt() -> None:
     assert len(group.checker.acked) - before > 500
 
 
-def late_in(seeds: range, *, config: BrokerConfig | None = None, cut: Cut | None = None, rules: Rules) -> int:
-    """How many of the seeds acknowledge something late."""
-    count = 0
+def late_in(
+    seeds: range, *, config: BrokerConfig | None = None, cut: Cut | None = None, rules: Rules
+) -> bool:
+    """Does one of the seeds acknowledge something late?"""
     for seed in seeds:
         try:
             LeaseGroup(seed, config=config, cut=cut, rules=rules).run()
         except Violation:
-            count += 1
-    return count
+            return True
+    return False
 
 
 @pytest.mark.promise("S2")
@@ -326,9 +327,8 @@ def test_s2_a_report_counts_no_longer_although_its_sender_waits() -> None:
 def test_s2_an_elected_slave_that_does_not_wait_is_too_early() -> None:
     """Rule 2, protection off. The slave is cut off while it is told of its election."""
     seeds, rules = range(share(40), share(40) + 8), Rules(second=False)
-    late = sum(late_in(seeds, cut=Cut(lag_ms=lag_ms), rules=rules) for lag_ms in (1_500, 2_000, 2_500))
-    assert late
-    assert not sum(late_in(seeds, cut=Cut(lag_ms=lag_ms), rules=Rules()) for lag_ms in (2_000,))
+    assert any(late_in(seeds, cut=Cut(lag_ms=lag_ms), rules=rules) for lag_ms in (2_000, 1_500, 2_500))
+    assert not late_in(seeds, cut=Cut(lag_ms=2_000), rules=Rules())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ ran = cache(run_seed)
 """For tests that look at the same seeds."""
 
 
-@pytest.mark.parametrize("seed", [*FAST, *found_seeds("secure")])
+@pytest.mark.parametrize("seed", first(2, [*found_seeds("secure"), *FAST]))
 def test_no_attack_succeeds_and_every_promise_is_kept(seed: int) -> None:
     ran(seed)
 
@@ -45,12 +45,12 @@ def test_no_attack_succeeds_in_more_weather(seed: int) -> None:
     run_seed(seed)
 
 
-@pytest.mark.parametrize("script", [users_before_a_switch, a_name_is_used_again, rights_are_taken])
+@pytest.mark.parametrize("script", first(1, [users_before_a_switch, a_name_is_used_again, rights_are_taken]))
 def test_what_was_acknowledged_about_users_holds_after_a_switch(script: Story) -> None:
     assert run(1, script).users.acknowledged >= 4
 
 
-@pytest.mark.parametrize("name", first(3, list(MUTANTS)))
+@pytest.mark.parametrize("name", first(1, list(MUTANTS)))
 def test_without_this_protection_a_promise_is_broken(name: str) -> None:
     mutant = MUTANTS[name]
     with mutant.installed(), pytest.raises(Violation, match=mutant.found):
@@ -59,7 +59,8 @@ def test_without_this_protection_a_promise_is_broken(name: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    one, other = ran(2), run_seed(2)
+    seed = found_seeds("secure")[0]
+    one, other = ran(seed), run_seed(seed)
     assert one.notes == other.notes
     assert list(one.admissions.granted) == list(other.admissions.granted)
     assert one.attacker.counts == other.attacker.counts

@@ -176,7 +176,7 @@ async def test_more_rows_than_one_request_takes(cluster: Secured, monkeypatch: p
 
 
 async def test_a_cancellation_in_the_moment_of_a_change_ends_the_exchange() -> None:
-    """asyncio.wait_for() of Python 3.11 drops a cancellation that comes with the event: brokers did not stop."""
+    """asyncio.wait_for() of Python 3.11 drops a cancellation that comes with the event; brokers hung."""
     table = SimpleNamespace(watchers=[])
     metadata: Any = SimpleNamespace(gate=SimpleNamespace(writable=False), users=table, acls=table)
     nothing: Any = None
