@@ -261,14 +261,17 @@ class _Change:
         heard_s, not_begun, seen = time.monotonic(), 0, Seen(Verdict.NOT_BEGUN)
         while True:
             await asyncio.wait((asked,), timeout=POLL_MS / 1000)
-            is_lost = asked.done() and _is_lost(asked)
-            if asked.done() and not is_lost:
+            has_ended = asked.done()
+            is_lost = has_ended and _is_lost(asked)
+            if has_ended and not is_lost:
                 asked.result()  # raises the refusal, if it is one
             status = await self._status(deadline_s)
             if status is not None:
                 heard_s, seen = time.monotonic(), self._seen_in(status)
                 self._on_progress(status)
-            if asked.done() and not is_lost:
+            if asked.done() and not has_ended:
+                continue  # it ended, well or not, while the status was on its way
+            if has_ended and not is_lost:
                 return seen.broker
             if is_lost and status is not None:
                 if seen.verdict is Verdict.DONE:

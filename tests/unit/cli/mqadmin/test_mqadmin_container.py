@@ -1,5 +1,6 @@
 """mqadmin addBroker and removeBroker against a container that answers from a script, ours and RocketMQ's."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -8,7 +9,7 @@ import pytest
 
 from cli.mqadmin.layouts import container as layouts
 from keelmq.client.admin import containers
-from keelmq.remoting.operations.container import BrokerState
+from keelmq.remoting.operations.container import BrokerState, ContainerStatus
 from tests.support.admin_parts import DEAD, InThread, hanging, mqadmin
 from tests.support.fake_container import FakeContainer, Script, inner
 
@@ -100,6 +101,22 @@ def test_a_time_out_says_that_it_goes_on(world: World) -> None:
     last = result.stderr.splitlines()[-1]
     assert "not done after 2000 ms, and goes on: the broker is starting (recovering the log)" in last
     assert "check before you repeat it" in last
+
+
+def test_a_refusal_while_the_status_is_asked_is_no_success(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = containers.ContainerAdmin.quick_status
+
+    async def late(admin: containers.ContainerAdmin, address: str, timeout_ms: int) -> ContainerStatus | None:
+        await asyncio.wait([each for each in asyncio.all_tasks() if "_Change._ask" in repr(each)])
+        return await status(admin, address, timeout_ms)
+
+    monkeypatch.setattr(containers, "POLL_MS", 0)
+    monkeypatch.setattr(containers.ContainerAdmin, "quick_status", late)
+    world.ours.script = Script(refusal="there is no such file")
+    result = mqadmin(*add(world.ours))
+    assert result.exit_code == 1 and "there is no such file" in result.stderr, result.output
 
 
 def test_a_container_that_hangs_is_not_asked_to_change(world: World) -> None:
