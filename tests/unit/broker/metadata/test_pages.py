@@ -172,13 +172,15 @@ async def test_all_offsets(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> N
             turns += 1
 
     task = asyncio.create_task(other_work())
+    before = {
+        name: {str(queue): offset for queue, offset in row.items()} for name, row in table.table.rows.items()
+    }
+    counter = table.data_version.counter
     body = json.loads(await table.body(10_000))
     task.cancel()
     assert turns >= 6
-    assert body["offsetTable"] == {
-        name: {str(queue): offset for queue, offset in row.items()} for name, row in table.table.rows.items()
-    }
-    assert body["dataVersion"]["counter"] == table.data_version.counter
+    assert before.items() <= body["offsetTable"].items(), "the transaction service may add its rows meanwhile"
+    assert counter <= body["dataVersion"]["counter"] <= table.data_version.counter
     monkeypatch.setattr(handlers, "ANSWER_BYTES_MAX", 200)
     refused = await ask(broker, GET_ALL_CONSUMER_OFFSET, Empty())
     assert isinstance(refused, Failed) and "200 bytes" in refused.remark

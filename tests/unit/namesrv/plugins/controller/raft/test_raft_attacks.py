@@ -323,9 +323,11 @@ async def false_member(make: Callable[[], Channel], talks: list[Talk]) -> AsyncI
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk, channel = Talk(reader, writer), make()
         talks.append(talk)
-        if await talk.open(channel):
-            talk.frames += await talk.until_closed(channel)
-        writer.close()
+        try:
+            if await talk.open(channel):
+                talk.frames += await talk.until_closed(channel)
+        finally:  # also when the test ends first
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
