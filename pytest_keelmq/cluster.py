@@ -18,8 +18,9 @@ from typing import Any, Self, TypeVar
 
 from broker.app.broker import Broker
 from broker.config.broker_config import BrokerConfig
+from keelmq.client import PullError, PullStatus
 from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.consumer.pull_consumer import PullConsumer, PullError, PullStatus
+from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.message import MessageExt
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import ResponseCode

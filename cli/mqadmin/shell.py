@@ -24,10 +24,8 @@ from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.tls_options import is_plain
 from cli.watch import WATCHED, WatchOption, fresh_screen, repeated, run_repeated
-from keelmq.client import PullError, SendError
+from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
-from keelmq.client.consumer.pull_consumer import PullErrorKind
-from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.security.signer import Credentials

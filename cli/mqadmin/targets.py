@@ -10,11 +10,9 @@ import typer
 from cli.command_line import checked_addresses
 from cli.mqadmin.confirmation import cannot_say
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, exit_code_of, explain, per_server
-from keelmq.client import PullError, SendError
+from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.cluster.routes import parse_addresses
-from keelmq.client.consumer.pull_consumer import PullErrorKind
-from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, PERM_WRITE, ResponseCode
 from keelmq.remoting.operation import Wire
 from keelmq.remoting.operations.route import BrokerData, ClusterInfo

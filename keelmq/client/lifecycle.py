@@ -1,16 +1,19 @@
 """Lifecycle: an asyncio client is opened once, and closed once, also if callers of close() are cancelled."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
 
 
 class ClientClosed(RuntimeError):
     """The client was closed before the call ended, perhaps by another thread or task."""
 
 
-class Lifecycle:
-    """The steps of close() run in a task of their own: a caller that is cancelled ends at once, the closing
+class Lifecycle(ABC):
+    """The base of the asyncio clients: `async with` opens a client and closes it.
+
+    The steps of close() run in a task of their own: a caller that is cancelled ends at once, the closing
     goes on, and later callers wait for its end. Otherwise a consumer would never stop if its `async with`
     block was cancelled twice, as anyio's cancel scopes do."""
 
@@ -18,26 +21,45 @@ class Lifecycle:
         self._opened = False
         self._closing: asyncio.Task[None] | None = None
 
+    async def __aenter__(self) -> Self:
+        """Opens the client. RuntimeError: it was opened before, or is closed."""
+        if self._opened or self._is_closed:
+            raise RuntimeError("this client was opened before: create another one for another `async with`")
+        self._opened = True
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the client. May be called twice. If the caller is cancelled, the closing goes on in the
+        background."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="closing a client")
+        await asyncio.shield(self._closing)
+
+    async def _start(self) -> None:  # noqa: B027 - most clients need no step
+        """What opening does."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """What closing does; called once."""
+
     @property
-    def is_closed(self) -> bool:
+    def _is_closed(self) -> bool:
         """Returns whether close() was called."""
         return self._closing is not None
 
-    def open(self) -> None:
-        """RuntimeError: it was opened before."""
-        if self._opened or self.is_closed:
-            raise RuntimeError("this client was opened before: create another one for another `async with`")
-        self._opened = True
-
-    def check_open(self) -> None:
-        """ClientClosed: close() was called. RuntimeError: open() was not."""
-        if self.is_closed:
+    def _check_open(self) -> None:
+        """ClientClosed: close() was called. RuntimeError: the client was not opened."""
+        if self._is_closed:
             raise ClientClosed("this client is closed")
         if not self._opened:
             raise RuntimeError("this client is not open: use it in an `async with` statement")
-
-    async def close(self, steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Returns when the steps are done; the first caller's are used."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(steps(), name="closing a client")
-        await asyncio.shield(self._closing)

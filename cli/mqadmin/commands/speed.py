@@ -12,9 +12,8 @@ from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.layouts.broker import StatsRow
 from cli.mqadmin.shell import Action, Output, command, exit_code_of, explain
 from cli.mqadmin.targets import brokers_of, names_of_cluster, route_explained
-from keelmq.client import Message, Producer, SendError, SendResult
+from keelmq.client import Message, Producer, SendError, SendErrorKind, SendResult
 from keelmq.client.admin import AdminClient, AdminError, gather_some
-from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.broker_admin import BrokerStatsData, StatsItem
 from keelmq.remoting.operations.route import TopicRouteData

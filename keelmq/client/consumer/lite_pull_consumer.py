@@ -11,20 +11,16 @@ at the next poll, or at commit(); with auto_commit=False only at commit().
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any, Self
 
-from keelmq.client.cluster.queue_reader import subscription_of
 from keelmq.client.consumer.group import GroupMember
+from keelmq.client.consumer.group_consumer import GroupConsumer
 from keelmq.client.consumer.process_queue import ProcessQueue, Window
 from keelmq.client.consumer.settings import ConsumerSettings
 from keelmq.client.core.checks import check_int, check_one_of
 from keelmq.client.core.queues import MessageQueue
-from keelmq.client.core.subscription import ALL
-from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import MessageExt
-from keelmq.client.producer.request_reply import REPLY_TIMEOUT_MS, send_reply
 from keelmq.remoting.operations.clients import CONSUME_TYPES
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials
@@ -33,7 +29,7 @@ POLL_TIMEOUT_MS = 5_000
 POLL_MAX = 32
 
 
-class LitePullConsumer:
+class LitePullConsumer(GroupConsumer):
     """Polls for messages, in one task or thread. `auto_commit`: each poll marks the messages that were
     returned before as consumed. False: only commit() does; several tasks may then poll. `credentials`: all
     requests are signed with them."""
@@ -50,7 +46,8 @@ class LitePullConsumer:
     ) -> None:
         check_one_of("auto_commit", auto_commit, bool)
         check_one_of("settings", settings, ConsumerSettings, optional=True)
-        self.group, self.auto_commit = group, auto_commit
+        super().__init__()
+        self.auto_commit = auto_commit
         self._member = GroupMember(
             namesrv_addr,
             group,
@@ -64,45 +61,19 @@ class LitePullConsumer:
         self._given: list[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = []
         self._turn = self._waits = 0
         self._reader: asyncio.Task[Any] | None = None  # the last task that read
-        self._lifecycle = Lifecycle()
-
-    @property
-    def client_id(self) -> str:
-        """Returns the id of this client at the brokers."""
-        return self._member.client_id
-
-    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
-        """Subscribes before the start or while running. `tags`: "*" or "TagA || TagB"; `sql`: an SQL92
-        condition."""
-        self._member.subscribe(subscription_of(topic, tags, sql))
-        return self
-
-    def unsubscribe(self, topic: str) -> None:
-        """Releases the queues of the topic."""
-        self._member.unsubscribe(topic)
-
-    async def __aenter__(self) -> Self:
-        """Starts the consumer. PullError: a broker refuses an SQL92 subscription.
-        RuntimeError: it was started before."""
-        self._lifecycle.open()
-        try:
-            await self._member.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Releases the queues. The messages that were returned last do not count as consumed, unless commit()
         was called. Ends an `async for` and a poll() of another task. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
+        await super().close()
+
+    async def _start(self) -> None:
+        await self._member.start()
+
+    async def _close(self) -> None:
         self._arrived.set()
-        await self._lifecycle.close(self._member.stop)
+        await self._member.stop()
 
     def __aiter__(self) -> Self:
         return self
@@ -113,10 +84,10 @@ class LitePullConsumer:
         redelivered. RuntimeError: the consumer was not opened, or another task reads it.
         DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
         is left."""
-        if not self._lifecycle.is_closed:
-            self._lifecycle.check_open()
+        if not self._is_closed:
+            self._check_open()
         with self._reading():
-            while not self._lifecycle.is_closed:
+            while not self._is_closed:
                 found = self._take(1)
                 if found:
                     return found[0]
@@ -130,13 +101,13 @@ class LitePullConsumer:
         another task reads it.
         DamagedMessageError: a queue has stopped at a damaged message (on_damaged=STOP), and no other message
         is left."""
-        self._lifecycle.check_open()
+        self._check_open()
         check_int("max_nums", max_nums, least=1)
         check_int("timeout_ms", timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 with self._reading():
-                    while not self._lifecycle.is_closed:
+                    while not self._is_closed:
                         found = self._take(max_nums)
                         if found:
                             return found
@@ -146,23 +117,10 @@ class LitePullConsumer:
             pass
         return []
 
-    async def reply(
-        self,
-        request: MessageExt,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout_ms: int = REPLY_TIMEOUT_MS,
-    ) -> None:
-        """Sends the reply to the producer whose request() sent this message; returns when it was delivered.
-        ValueError: the message is not a request. SendError: it was not delivered; UNKNOWN: it may have been.
-        """
-        await send_reply(self._member.reader, self.group, request, body, properties, timeout_ms)
-
     async def commit(self) -> None:
         """Marks all returned messages as consumed, and saves the offsets at the brokers. PullError: some are
         not saved; they will be tried again. RuntimeError: the consumer is not open."""
-        self._lifecycle.check_open()
+        self._check_open()
         self._finish_given()
         await self._member.commit()
 
@@ -174,24 +132,6 @@ class LitePullConsumer:
         if process_queue is None:
             raise ValueError(f"{queue} is not assigned to this consumer")
         process_queue.seek(offset)
-
-    @property
-    def damaged_messages(self) -> int:
-        """Returns how many damaged messages were skipped since the start (on_damaged=SKIP)."""
-        return self._member.damage.skipped
-
-    @property
-    def assigned(self) -> list[MessageQueue]:
-        """Returns the queues that are assigned to this consumer now."""
-        return sorted(self._member.process_queues)
-
-    def pause(self) -> None:
-        """Stops pulling; the queues stay assigned."""
-        self._member.running.clear()
-
-    def resume(self) -> None:
-        """Pulls again after pause()."""
-        self._member.running.set()
 
     # -- the Sink of the member --------------------------------------------------------------------------
 

@@ -5,8 +5,6 @@ continue during a fail-over: keelmq/client/cluster/queue_reader.py.
 """
 
 import logging
-from types import TracebackType
-from typing import Self
 
 from keelmq.client.cluster.broker_monitor import PROBE_INTERVAL_MS, BrokerMonitor
 from keelmq.client.cluster.queue_reader import (
@@ -16,7 +14,6 @@ from keelmq.client.cluster.queue_reader import (
     PullError,
     PullErrorKind,
     PullResult,
-    PullStatus,
     QueueReader,
     subscription_of,
 )
@@ -36,10 +33,8 @@ from keelmq.security.signer import Credentials, check_shared, optional_signer
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["PullConsumer", "PullError", "PullErrorKind", "PullResult", "PullStatus"]
 
-
-class PullConsumer:
+class PullConsumer(Lifecycle):
     """Reads queues by offset. `client`: a RemotingClient to share; without it the consumer owns one and
     closes it. `probe_interval_ms`: after this long without a response, a broker with waiting pulls gets a
     small request, to find out whether it hangs. `body_bytes_max`: bytes of one inflated body, and of all of
@@ -57,6 +52,7 @@ class PullConsumer:
         tls: Tls = False,
         credentials: Credentials | None = None,
     ) -> None:
+        super().__init__()
         check_shared(client, credentials)
         check_int("probe_interval_ms", probe_interval_ms, least=1)
         check_int("body_bytes_max", body_bytes_max, least=1)
@@ -70,23 +66,7 @@ class PullConsumer:
             self._client, self._routes, cuts_replaced=False, probe_interval_ms=probe_interval_ms
         )  # not replaced masters: a producer may send over a shared client
         self._reader = QueueReader(self._client, self._monitor, group, body_bytes_max=body_bytes_max)
-        self._lifecycle = Lifecycle()
         self._damaged = RateLimitedLogger(logger, level=logging.ERROR)
-
-    async def __aenter__(self) -> Self:
-        """RuntimeError: it was opened before, or is closed."""
-        self._lifecycle.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the routes and its own client. May be called twice.
-        If the caller is cancelled, the closing goes on in the background."""
-        await self._lifecycle.close(self._close)
 
     async def _close(self) -> None:
         await self._monitor.close()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from keelmq.client.cluster.broker_monitor import BrokerMonitor
 from keelmq.client.cluster.heartbeats import Membership, make_client_id
@@ -25,7 +23,7 @@ from keelmq.client.core.checks import check_callable, check_instances, check_int
 from keelmq.client.core.names import check_group
 from keelmq.client.core.queue_choice import FaultTable
 from keelmq.client.core.queues import MessageQueue
-from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult, SendStatus
+from keelmq.client.core.send_result import SendError, SendErrorKind, SendResult
 from keelmq.client.hooks import ClientHook, Hooks, SendTrace
 from keelmq.client.lifecycle import Lifecycle
 from keelmq.client.message import Message, MessageExt, encode_properties, unique_keys
@@ -50,8 +48,6 @@ from keelmq.runtime.tasks import TaskSet
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, check_shared, optional_signer
 
-__all__ = ["Producer", "SendError", "SendErrorKind", "SendResult", "SendStatus"]
-
 SEND_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 5_000
 IN_FLIGHT_MAX = 1_024
@@ -59,7 +55,7 @@ IN_FLIGHT_MAX = 1_024
 Callback = Callable[[SendResult | SendError], None]
 
 
-class Producer:
+class Producer(Lifecycle):
     """`async with Producer("host:9876;host:9877", "group") as producer: await producer.send(Message(...))`.
     `client`: a RemotingClient to share; without it the producer owns one and closes it. `in_flight_max`: of
     send_async. `compress_over_bytes` None: never. `avoid_slow_brokers`: avoid brokers for some seconds after
@@ -89,6 +85,7 @@ class Producer:
         credentials: Credentials | None = None,
         telemetry_directory: str | Path | None = None,
     ) -> None:
+        super().__init__()
         check_shared(client, credentials)
         check_int("in_flight_max", in_flight_max, least=1)
         check_int("compress_over_bytes", compress_over_bytes, optional=True)
@@ -133,25 +130,13 @@ class Producer:
         self._compress_over_bytes = compress_over_bytes
         self._unique_keys, self._slots = unique_keys(), asyncio.Semaphore(in_flight_max)
         self._tasks: set[asyncio.Task[SendResult]] = set()
-        self._introduced = self._closed = False
-        self._lifecycle = Lifecycle()
-
-    async def __aenter__(self) -> Self:
-        """RuntimeError: it was opened before, or is closed."""
-        self._lifecycle.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        self._introduced = False
 
     async def close(self) -> None:
         """Waits `close_timeout_ms` for pending sends. Each that is not acknowledged by then ends with a
         SendError: UNKNOWN if it may be stored, else CLOSED. Later sends are refused. May be called twice.
         If the caller is cancelled, the closing goes on in the background."""
-        self._closed = True
-        await self._lifecycle.close(self._close)
+        await super().close()
 
     async def _close(self) -> None:
         deadline_ms = now_ms() + self._close_timeout_ms
@@ -208,7 +193,7 @@ class Producer:
         _check_send(message, timeout_ms)
         check_callable("callback", callback, plain=True, optional=True)
         await self._slots.acquire()
-        if self._closed:
+        if self._is_closed:
             self._slots.release()
             self._check_open()
         task = asyncio.create_task(self._send(message, choice, now_ms() + timeout_ms))
@@ -319,7 +304,8 @@ class Producer:
     # -- parts -------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        """SendError: the producer is closed. One that was never opened sends as well."""
+        if self._is_closed:
             raise SendError(SendErrorKind.CLOSED, "the producer is closed", 0)
 
     def _pending_send(self, message: Message, deadline_ms: int) -> PendingSend:
@@ -389,7 +375,7 @@ class Producer:
 
     def _introduce(self) -> None:
         """Starts heartbeats with the first message: no broker needs to know a producer that never sends."""
-        if not self._introduced and not self._closed:
+        if not self._introduced and not self._is_closed:
             self._introduced = True
             self._background.start("producer's heartbeats", self._membership.run)
             self._background.start("producer's routes", self._route_poll.run)

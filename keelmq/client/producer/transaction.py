@@ -12,8 +12,9 @@ it may return UNKNOWN, and the broker checks again later.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
@@ -138,8 +139,7 @@ class TransactionProducer(Producer):
         )
         self._pushed.bind(CHECK_TRANSACTION_STATE, self._asked)
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
+    async def _start(self) -> None:
         for topic in self._topics:
             try:
                 await self._routes.refresh(topic)
@@ -147,7 +147,6 @@ class TransactionProducer(Producer):
                 logger.info("producer group %s: %s", self.group, error.remark)
         if self._topics:
             self._introduce()
-        return self
 
     async def begin(
         self,
@@ -167,16 +166,18 @@ class TransactionProducer(Producer):
         result = await self.send(half, queue=queue, key=key, timeout_ms=timeout_ms)
         return Transaction(self, message, result)
 
-    def transaction(
+    @contextlib.asynccontextmanager
+    async def transaction(
         self,
         message: Message,
         *,
         queue: Choice = None,
         key: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
-    ) -> "_Transactional":
-        """Returns a context manager for `async with`, with the arguments of begin()."""
-        return _Transactional(lambda: self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
+    ) -> AsyncIterator[Transaction]:
+        """The block of a transaction, with the arguments of begin()."""
+        async with await self.begin(message, queue=queue, key=key, timeout_ms=timeout_ms) as transaction:
+            yield transaction
 
     async def end(self, message: Message, result: SendResult, state: TransactionState) -> bool:
         """Ends a transaction of begin() (END_TRANSACTION, 37). True: a broker accepted the decision. Safe to
@@ -250,21 +251,3 @@ class TransactionProducer(Producer):
             transaction_id=header.transaction_id,
         )
         await self._tell(message, MessageQueue(message.topic, header.bname, message.queue_id), answer)
-
-
-class _Transactional:
-    """Calls begin() at the start of the block, and its Transaction's __aexit__ at the end."""
-
-    def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
-        self._begin = begin
-        self._open: Transaction | None = None
-
-    async def __aenter__(self) -> Transaction:
-        self._open = await self._begin()
-        return self._open
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._open is not None:
-            await self._open.__aexit__(kind, error, trace)

@@ -5,12 +5,11 @@ from typing import Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from keelmq.client import Message, Producer, SendError
+from keelmq.client import Message, Producer, SendError, SendErrorKind
 from keelmq.client.admin import AdminError
 from keelmq.client.admin.progress import DLQ_PREFIX
 from keelmq.client.copies import copy_of_dlq_message, original_topic
 from keelmq.client.message import MessageExt, encode_properties
-from keelmq.client.producer.producer import SendErrorKind
 from keelmq.console.actions.action import Acting, Action, Parameters, Preview, ServerOutcome, command_line
 from keelmq.console.data.messages import find
 from keelmq.console.data.place import Missing, Place

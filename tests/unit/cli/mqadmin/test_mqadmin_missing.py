@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.mqadmin.shell import explain
-from keelmq.client import PullError, SendError
-from keelmq.client.consumer.pull_consumer import PullErrorKind
-from keelmq.client.producer.producer import SendErrorKind
+from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
 from keelmq.remoting.codes import ResponseCode
 from namesrv.app import Namesrv
 from namesrv.config import NamesrvConfig

@@ -11,12 +11,11 @@ import typer
 
 from cli.mqadmin.commands.monitor import BLOCKED_MS, notices_of, undone_of
 from cli.mqadmin.shell import app
-from keelmq.client import Message, MessageQueue, Producer, SendError
+from keelmq.client import Message, MessageQueue, Producer, SendError, SendErrorKind
 from keelmq.client.admin.groups import QueueProgress
 from keelmq.client.copies import copy_of
 from keelmq.client.message import RETRY_TOPIC, MessageExt
 from keelmq.client.message_id import encode_offset_message_id
-from keelmq.client.producer.producer import SendErrorKind
 from keelmq.remoting.queue_map import QueueKey
 from tests.support.admin_parts import DEAD
 from tests.unit.cli.mqadmin.test_mqadmin_broker import GROUP, TOPIC, World, ran, usage, value

@@ -8,8 +8,7 @@ from time import monotonic_ns
 
 import pytest
 
-from keelmq.client import Message, MessageQueue, Producer, PullConsumer, SendError, SendErrorKind
-from keelmq.client.consumer.pull_consumer import PullError
+from keelmq.client import Message, MessageQueue, Producer, PullConsumer, PullError, SendError, SendErrorKind
 from pytest_keelmq.cluster import TestBroker
 from tests.support.fake_cluster import FakeBroker, FakeNameServer
 from tests.support.reach_in import reader_of
