@@ -9,100 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keelmq import blocking
-    from keelmq.client import (
-        ClientHook,
-        ConsumeFromWhere,
-        Consumer,
-        ConsumerSettings,
-        ConsumeTrace,
-        Credentials,
-        DamagedMessageError,
-        DamagedPolicy,
-        DamagedRecord,
-        Limits,
-        LitePullConsumer,
-        Message,
-        MessageExt,
-        MessageModel,
-        MessageQueue,
-        NoReply,
-        Producer,
-        PullConsumer,
-        PullError,
-        PullErrorKind,
-        PullResult,
-        PullStatus,
-        PushConsumer,
-        ReconsumeLater,
-        ReplyMessage,
-        RouteError,
-        SendError,
-        SendErrorKind,
-        SendResult,
-        SendStatus,
-        SendTrace,
-        TlsSettings,
-        TraceHook,
-        Transaction,
-        TransactionProducer,
-        TransactionState,
-        TransactionTrace,
-    )
-
-__all__ = [
-    "ClientHook",
-    "ConsumeFromWhere",
-    "ConsumeTrace",
-    "Consumer",
-    "ConsumerSettings",
-    "Credentials",
-    "DamagedMessageError",
-    "DamagedPolicy",
-    "DamagedRecord",
-    "Limits",
-    "LitePullConsumer",
-    "Message",
-    "MessageExt",
-    "MessageModel",
-    "MessageQueue",
-    "NoReply",
-    "Producer",
-    "PullConsumer",
-    "PullError",
-    "PullErrorKind",
-    "PullResult",
-    "PullStatus",
-    "PushConsumer",
-    "ReconsumeLater",
-    "ReplyMessage",
-    "RouteError",
-    "SendError",
-    "SendErrorKind",
-    "SendResult",
-    "SendStatus",
-    "SendTrace",
-    "TlsSettings",
-    "TraceHook",
-    "Transaction",
-    "TransactionProducer",
-    "TransactionState",
-    "TransactionTrace",
-    "blocking",
-]
+    from keelmq import blocking as blocking
+    from keelmq.client import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name at its first use (PEP 562). Raises AttributeError."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "blocking":
-        value = import_module("keelmq.blocking")
-    else:
-        value = getattr(import_module("keelmq.client"), name)
-    globals()[name] = value
-    return value
+        return import_module("keelmq.blocking")
+    if name == "__all__":
+        return [*import_module("keelmq.client").__all__, "blocking"]
+    if name[:1].isupper() and name in (client := import_module("keelmq.client")).__all__:
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -1,12 +1,14 @@
-"""The base of the blocking clients: opening, calls from any thread, closing, and fork()."""
+"""What the blocking clients do and the asyncio clients do not: opening and closing from any thread, fork(),
+and functions of the application in threads. keelmq/blocking.py has their constructors and methods."""
 
 import asyncio
 import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,28 +16,37 @@ from keelmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from keelmq.client.consumer.pull_consumer import PullConsumer
 from keelmq.client.consumer.push_consumer import PushConsumer
 from keelmq.client.core.send_result import SendResult
+from keelmq.client.core.subscription import ALL
 from keelmq.client.lifecycle import ClientClosed
 from keelmq.client.loop_thread import clients_thread
-from keelmq.client.producer.producer import Producer
+from keelmq.client.message import Message, MessageExt
+from keelmq.client.producer.producer import SEND_TIMEOUT_MS, Producer
+from keelmq.client.producer.sender import Choice
+from keelmq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from keelmq.runtime.daemon_threads import DaemonThreads
 
 A = TypeVar("A")
 T = TypeVar("T")
 C = TypeVar("C", bound=Producer | PullConsumer | PushConsumer | LitePullConsumer)
+G = TypeVar("G", bound=PushConsumer | LitePullConsumer)
+P = TypeVar("P", bound=Producer)
+
+CHECK_THREADS = 4
+"""Threads that run `check` for a broker's transaction checks."""
+
+BlockingListener = Callable[[tuple[MessageExt, ...]], None]
+BlockingCheck = Callable[[MessageExt], TransactionState]
 
 
 class Blocking(Generic[C]):
     """A blocking client around the asyncio client that `make` returns; `make` runs in the loop's thread at
-    each opening. `make_threads`: for the application's functions; the pool lives as long as the client is
-    open."""
+    each opening."""
 
     _opens_after_fork = False
     """Whether a forked child that inherits it opens a client of its own at the first call."""
 
-    def __init__(
-        self, make: Callable[[], C], make_threads: Callable[[], DaemonThreads] | None = None
-    ) -> None:
-        self._make, self._make_threads = make, make_threads
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
         self._threads: DaemonThreads | None = None
         self._client: C | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,7 +61,6 @@ class Blocking(Generic[C]):
         with self._lock:
             if self._loop is not None:
                 raise RuntimeError(f"{type(self).__name__} is open already: use one `with` at a time")
-            self._threads = self._make_threads() if self._make_threads is not None else None
             self._loop, self._inherited = clients_thread.hold(), ()
             try:
                 self._client = self._run(self._open())
@@ -86,8 +96,13 @@ class Blocking(Generic[C]):
 
     async def _open(self) -> C:
         client = self._make()
+        self._threads = _threads_for(client)
+        self._prepare(client)
         await client.__aenter__()
         return client
+
+    def _prepare(self, client: C) -> None:
+        """What is done to the client before it is opened."""
 
     def _release(self) -> None:
         """Ends the client: later calls do not reach the loop, pending calls are cancelled."""
@@ -188,6 +203,120 @@ class Blocking(Generic[C]):
         return self._run(called())
 
 
+class BlockingSender(Blocking[P]):
+    """In a forked child, an open client opens connections of its own at its first call (gunicorn --preload,
+    multiprocessing); pending sends stay with the parent."""
+
+    _opens_after_fork = True
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: Choice = None,
+        key: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> "Future[SendResult]":
+        """Starts a send and returns its future. Blocks only while `in_flight_max` sends are pending."""
+        client = self._open_client
+        result: Future[SendResult] = Future()
+
+        async def start() -> None:
+            task = await client.send_async(message, queue=queue, key=key, timeout_ms=timeout_ms)
+            task.add_done_callback(partial(_settle, result))
+
+        self._run(start())
+        return result
+
+
+class BlockingTransaction:
+    """See keelmq.Transaction. As a context manager it commits at the end of the block, and rolls back if the
+    block raises."""
+
+    def __init__(self, transaction: Transaction, run: Callable[[Coroutine[Any, Any, bool]], bool]) -> None:
+        self._transaction, self._run = transaction, run
+
+    @property
+    def msg_id(self) -> str:
+        """Returns the id that `check` will see as message.msg_id."""
+        return self._transaction.msg_id
+
+    def commit(self) -> bool:
+        """Makes the message visible. False: no broker received the decision; one will check, and `check` must
+        return the same decision."""
+        return self._run(self._transaction.commit())
+
+    def rollback(self) -> bool:
+        """Discards the message. Returns as commit()."""
+        return self._run(self._transaction.rollback())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._transaction.state is None:
+            _ = self.commit() if error is None else self.rollback()
+
+
+class BlockingTransactions(Blocking[TransactionProducer]):
+    """Sends in transactions."""
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: Choice = None,
+        key: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> BlockingTransaction:
+        """Sends the message, which stays invisible until commit(). SendError: the broker does not have it."""
+        begun = self._run(self._open_client.begin(message, queue=queue, key=key, timeout_ms=timeout_ms))
+        return BlockingTransaction(begun, self._run)
+
+
+class BlockingMember(Blocking[G]):
+    """A member of a consumer group: subscribes before the start or while it runs."""
+
+    def __init__(self, make: Callable[[], G]) -> None:
+        super().__init__(make)
+        self._subscriptions: list[tuple[str, str, str | None]] = []
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> Self:
+        """As keelmq.PushConsumer.subscribe."""
+        if self._client is None:
+            self._subscriptions.append((topic, tags, sql))
+        else:
+            self._call(lambda: self._open_client.subscribe(topic, tags, sql=sql))
+        return self
+
+    def _prepare(self, client: G) -> None:
+        for topic, tags, sql in self._subscriptions:
+            client.subscribe(topic, tags, sql=sql)
+
+
+class BlockingMessages(Blocking[LitePullConsumer]):
+    """Iterates over messages."""
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        while True:
+            try:
+                yield self._run(self._open_client.__anext__())
+            except StopAsyncIteration:
+                return
+
+
+def _threads_for(client: Producer | PullConsumer | PushConsumer | LitePullConsumer) -> DaemonThreads | None:
+    """Returns the threads for the application's functions; None: the client calls none."""
+    match client:
+        case PushConsumer():
+            return DaemonThreads(client.settings.consume_concurrency, f"listener {client.group}")
+        case TransactionProducer():
+            return DaemonThreads(CHECK_THREADS, f"check {client.group}")
+    return None
+
+
 def _forked() -> None:
     for client in list(_clients):
         client.forked()
@@ -197,7 +326,7 @@ _clients: "weakref.WeakSet[Blocking[Any]]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_forked)
 
 
-def settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
+def _settle(future: "Future[SendResult]", task: "asyncio.Task[SendResult]") -> None:
     """Ends `future` as the task ended."""
     if not future.set_running_or_notify_cancel():
         return  # its owner cancelled it

@@ -1,4 +1,4 @@
-"""The thread whose event loop serves all blocking clients of a process (keelmq/client/blocking.py)."""
+"""The thread whose event loop serves all blocking clients of a process (keelmq/blocking.py)."""
 
 import asyncio
 import logging

@@ -16,7 +16,7 @@ from broker.container.local_host import LocalHost
 from broker.ha.service import HaService
 from broker.store.log.group_commit import GroupCommit
 from broker.store.message_store import MessageStore
-from keelmq.client.blocking import BlockingPushConsumer
+from keelmq.blocking import BlockingPushConsumer
 from keelmq.client.cluster.heartbeats import Membership
 from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.consumer.group import GroupMember

@@ -7,6 +7,7 @@ import pytest
 
 import keelmq
 from keelmq import client
+from tests.unit.docs.test_documentation import tool
 
 SERVERS = ("broker", "namesrv", "cli", "pytest_keelmq", "fastapi", "uvicorn", "starlette", "pysyncobj")
 
@@ -55,3 +56,9 @@ def test_the_short_names() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumers'"):
         _ = keelmq.Consumers  # type: ignore[attr-defined]
+
+
+def test_the_blocking_clients_have_the_signatures_of_the_asyncio_clients() -> None:
+    made = tool("blocking_clients")
+    command = "PYTHONPATH=. .venv/bin/python tools/blocking_clients.py"
+    assert made.text() == made.FILE.read_text(), f"run: {command}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.blocking import BlockingProducer
 from keelmq.client import ConsumeFromWhere, ConsumerSettings, Message, PushConsumer
-from keelmq.client.blocking import BlockingProducer
 from pytest_keelmq.cluster import QUICK_LEVELS, TestBroker
 from tests.support.client_parts import Seen
 

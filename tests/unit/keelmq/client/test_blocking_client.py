@@ -8,6 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from keelmq.blocking import (
+    BlockingLitePullConsumer,
+    BlockingProducer,
+    BlockingPullConsumer,
+    BlockingPushConsumer,
+    BlockingTransactionProducer,
+)
 from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
@@ -16,13 +23,6 @@ from keelmq.client import (
     MessageExt,
     SendError,
     SendTrace,
-)
-from keelmq.client.blocking import (
-    BlockingLitePullConsumer,
-    BlockingProducer,
-    BlockingPullConsumer,
-    BlockingPushConsumer,
-    BlockingTransactionProducer,
 )
 from keelmq.client.producer.transaction import TransactionState
 from pytest_keelmq.cluster import TestBroker
@@ -53,6 +53,7 @@ def test_send_and_pull(broker: TestBroker) -> None:
         BlockingProducer(broker.namesrv_addr) as producer,
         BlockingPullConsumer(broker.namesrv_addr, "blocking") as reader,
     ):
+        assert [each.topic for each in producer.fetch_queues("Blocking")] == ["Blocking"]
         assert producer.send(Message("Blocking", b"0")).queue_offset == 0
         assert producer.send_soon(Message("Blocking", b"1")).result(5).queue_offset == 1
         producer.send_oneway(Message("Blocking", b"2"))
@@ -61,6 +62,7 @@ def test_send_and_pull(broker: TestBroker) -> None:
         found = reader.pull(queue, 0, suspend_ms=1_000)
         assert [message.body for message in found.messages] == [b"0", b"1", b"2", b"3", b"3"]
         assert (reader.min_offset(queue), reader.max_offset(queue)) == (0, 5)
+        assert reader.offset_at(queue, 0) == 0
         reader.commit(queue, 4)
         assert reader.committed_offset(queue) == 4
 

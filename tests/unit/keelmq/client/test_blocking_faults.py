@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keelmq.blocking import BlockingProducer, BlockingPullConsumer, BlockingPushConsumer
 from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
@@ -22,7 +23,6 @@ from keelmq.client import (
     SendError,
     SendErrorKind,
 )
-from keelmq.client.blocking import BlockingProducer, BlockingPullConsumer, BlockingPushConsumer
 from keelmq.client.cluster.queue_reader import QueueReader
 from keelmq.client.core.queues import MessageQueue
 from pytest_keelmq.cluster import TestBroker

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keelmq.blocking import BlockingProducer
 from keelmq.client import (
     ClientHook,
     ConsumeFromWhere,
@@ -22,7 +23,6 @@ from keelmq.client import (
     TransactionProducer,
     TransactionState,
 )
-from keelmq.client.blocking import BlockingProducer
 from keelmq.client.core.traces import (
     BODY_CHARS_MAX,
     KEY_CHARS_MAX,

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from keelmq.blocking import BlockingLitePullConsumer, BlockingProducer
 from keelmq.client import Message
 from keelmq.client.admin import AdminClient
-from keelmq.client.blocking import BlockingLitePullConsumer, BlockingProducer
 from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_TOPIC_LIST, TopicConfigs

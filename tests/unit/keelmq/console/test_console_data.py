@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from keelmq.blocking import BlockingProducer
 from keelmq.client import Message, Producer, PushConsumer
 from keelmq.client.admin import AdminClient
-from keelmq.client.blocking import BlockingProducer
 from keelmq.client.consumer.consume_message_service import ReconsumeLater
 from keelmq.client.consumer.settings import ConsumeFromWhere, ConsumerSettings
 from keelmq.console.service import ConsoleService, standalone_app

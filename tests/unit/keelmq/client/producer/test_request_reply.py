@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keelmq.blocking import BlockingProducer, BlockingPushConsumer
 from keelmq.client import (
     ConsumeFromWhere,
     ConsumerSettings,
@@ -18,7 +19,6 @@ from keelmq.client import (
     SendError,
     SendErrorKind,
 )
-from keelmq.client.blocking import BlockingProducer, BlockingPushConsumer
 from keelmq.client.message import decode_properties
 from keelmq.client.producer.request_reply import Requests
 from keelmq.remoting.client import RemotingClient
@@ -99,7 +99,7 @@ async def test_who_asked_is_gone(broker: TestBroker) -> None:
     broker.create_topic("Gone")
     async with Producer(broker.namesrv_addr, "gone") as producer:
         with pytest.raises(NoReply):
-            await producer.request(Message("Gone", b"1"), timeout_ms=50)
+            await producer.request(Message("Gone", b"1"), timeout_ms=500)
     async with LitePullConsumer(broker.namesrv_addr, "gone", settings=FIRST).subscribe("Gone") as reader:
         (request,) = await reader.poll()
         with pytest.raises(SendError, match="not found") as caught:

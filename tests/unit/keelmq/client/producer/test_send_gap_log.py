@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from keelmq.blocking import BlockingProducer, BlockingTransactionProducer
 from keelmq.client import Message, Producer, SendError, TransactionProducer
-from keelmq.client.blocking import BlockingProducer, BlockingTransactionProducer
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.records import SendGap, decode_record
 from keelmq.runtime.clock import wall_ms
