@@ -63,7 +63,7 @@ def list_brokers(
     """One line for each broker: role, state, ports, process, disk use, and why it does not serve."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(container, admin.container_status)
+        said = await admin.each(container, admin.containers.container_status)
         brokers = [broker for each in said if each.answer is not None for broker in each.answer.brokers]
         return _per_container(said, layouts.listing(brokers))
 
@@ -84,7 +84,7 @@ def show_status(
     """Everything about the brokers and processes of containers, or about one broker."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(container, admin.container_status)
+        said = await admin.each(container, admin.containers.container_status)
         if broker is not None:
             return _one_broker(said, container, broker)
         texts = [layouts.status(each.answer, each.answer.brokers) for each in said if each.answer is not None]
@@ -122,7 +122,7 @@ def plan(
         _run(_even_out(container, is_moved=is_moved), credentials, timeout_ms, as_json=as_json)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.container_plan(container, files or [])
+        found = await admin.containers.container_plan(container, files or [])
         is_bad = any(each.problems for each in found.brokers)
         return Output(dump(found), layouts.plan(found), exit_code=REFUSED if is_bad else DONE)
 
@@ -141,9 +141,9 @@ def move(
     """Move a broker to another process of its container. It stops and starts; a master hands over first."""
 
     async def action(admin: AdminClient) -> Output:
-        found = find_broker(await admin.container_status(container), broker)
+        found = find_broker(await admin.containers.container_status(container), broker)
         progress = ProgressLines("keelmq container", container)
-        after = await admin.move_broker(container, found, worker, progress)
+        after = await admin.containers.move_broker(container, found, worker, progress)
         value = {"container": container, "worker": worker, "broker": None if after is None else dump(after)}
         return Output(value, f"{found.canonical_name} is in worker {worker} of {container}")
 
@@ -161,7 +161,7 @@ def restart(
     """Restart one process of a container, with its brokers."""
 
     async def action(admin: AdminClient) -> Output:
-        await admin.restart_worker(container, worker, ProgressLines("keelmq container", container))
+        await admin.containers.restart_worker(container, worker, ProgressLines("keelmq container", container))
         return Output({"container": container, "worker": worker}, f"worker {worker} of {container} restarted")
 
     _run(action, credentials, timeout_ms, as_json=as_json)
@@ -169,12 +169,12 @@ def restart(
 
 def _even_out(container: str, *, is_moved: bool) -> Callable[[AdminClient], Awaitable[Output]]:
     async def action(admin: AdminClient) -> Output:
-        moves = even_moves(await admin.container_status(container))
+        moves = even_moves(await admin.containers.container_status(container))
         lines, made = [], 0
         progress = ProgressLines("keelmq container", container)
         for broker, target in moves:
             if is_moved:
-                await admin.move_broker(container, broker, target, progress)
+                await admin.containers.move_broker(container, broker, target, progress)
                 made += 1
                 lines.append(f"{broker.canonical_name}: moved from worker {broker.worker} to worker {target}")
             else:

@@ -68,7 +68,7 @@ async def group_of(admin: AdminClient, store: StoreReport, asked: Asked) -> Grou
         raise Refused("this store is of a group with controllers: give them with -a")
     if asked.namesrv is None:
         raise Refused("give -a CONTROLLERS, or -n NAMESRV without controllers: the other replicas are asked")
-    info = await admin.cluster_info(asked.namesrv)
+    info = await admin.name_servers.cluster_info(asked.namesrv)
     broker = info.broker_addr_table.get(name)
     found = {} if broker is None else broker.broker_addrs
     others = tuple(Member(each, found[each]) for each in sorted(found) if each != own_id)
@@ -77,7 +77,7 @@ async def group_of(admin: AdminClient, store: StoreReport, asked: Asked) -> Grou
 
 
 async def _by_controllers(admin: AdminClient, controllers: str, name: str, own_id: int) -> Group:
-    table = (await admin.sync_state_sets(controllers, [name])).replicas_info_table
+    table = (await admin.controllers.sync_state_sets(controllers, [name])).replicas_info_table
     if name not in table:
         raise Refused(f"the controllers know no group {name}")
     info = table[name]
@@ -108,7 +108,7 @@ async def check_whole_copy(admin: AdminClient, store: StoreReport, group: Group)
         )
     confirmed = confirmed_offset(store.root)
     try:
-        digest = await admin.replica_digest(master.address)
+        digest = await admin.store_copies.replica_digest(master.address)
         name, begin, end = digest.broker_name, digest.min_offset, digest.confirm_offset
         if digest.damaged:
             first = digest.damaged[0]
@@ -119,7 +119,7 @@ async def check_whole_copy(admin: AdminClient, store: StoreReport, group: Group)
     except AdminError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise Refused(f"the master cannot be asked: {explain(error)}") from None
-        info = await admin.runtime_info(master.address)  # RocketMQ's
+        info = await admin.brokers.runtime_info(master.address)  # RocketMQ's
         name = group.broker_name
         begin, end = int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"])
     if name != group.broker_name:
@@ -179,9 +179,9 @@ async def _not_busy(
 ) -> ReadLogResponse:
     for _ in range(BUSY_TRIES):
         try:
-            return await admin.check_log(address, broker_name, start, end)
+            return await admin.store_copies.check_log(address, broker_name, start, end)
         except AdminError as error:
             if error.code != ResponseCode.SYSTEM_BUSY:
                 raise
         await asyncio.sleep(BUSY_S)
-    return await admin.check_log(address, broker_name, start, end)
+    return await admin.store_copies.check_log(address, broker_name, start, end)

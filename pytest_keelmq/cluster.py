@@ -242,12 +242,12 @@ async def _stored(reader: PullConsumer, topic: str) -> list[MessageExt]:
 
 async def _is_registered(namesrv_addr: str, broker_name: str) -> bool:
     async with AdminClient() as admin:
-        return broker_name in (await admin.cluster_info(namesrv_addr)).broker_addr_table
+        return broker_name in (await admin.name_servers.cluster_info(namesrv_addr)).broker_addr_table
 
 
 async def _has_route(namesrv_addr: str, topic: str) -> bool:
     try:
         async with AdminClient() as admin:
-            return bool((await admin.topic_route(namesrv_addr, topic)).queue_datas)
+            return bool((await admin.name_servers.topic_route(namesrv_addr, topic)).queue_datas)
     except AdminError:
         return False

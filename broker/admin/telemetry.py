@@ -4,7 +4,8 @@ The event loop reads a few numbers; a thread writes them (keelmq/remoting/teleme
 before the broker's id is known. Without controller mode the broker is its own master, with id 0 and
 masterEpoch 0, and the SyncStateSet is itself.
 
-The data path reports appends and confirmations to store.dispatcher.confirm_times, and is looked at every TICK_MS.
+The data path reports appends and confirmations to store.dispatcher.confirm_times, and is looked at
+every TICK_MS.
 """
 
 import asyncio

@@ -50,9 +50,9 @@ def backup_controllers(
 
     async def action(admin: AdminClient) -> int:
         asked = controller_addr or await _controllers(admin, namesrv_addr or "")
-        metadata = await admin.controller_metadata(asked)
-        source = asked if any_controller else await admin.controller_leader(asked)
-        state = await admin.export_state(source)
+        metadata = await admin.controllers.controller_metadata(asked)
+        source = asked if any_controller else await admin.controllers.controller_leader(asked)
+        state = await admin.controllers.export_state(source)
         leader = None if any_controller else metadata.controller_leader_id
         data = encode_backup(group=metadata.group or "", leader=leader, taken_ms=wall_ms(), state=state)
         saved = decode_backup(data).decoded()  # what cannot be restored is no backup
@@ -73,7 +73,7 @@ def backup_controllers(
 
 
 async def _controllers(admin: AdminClient, namesrv_addr: str) -> str:
-    info = await admin.cluster_info(namesrv_addr)
+    info = await admin.name_servers.cluster_info(namesrv_addr)
     return await find_controllers(admin, namesrv_addr, list(info.broker_addr_table.values()))
 
 

@@ -106,7 +106,7 @@ def restore_metadata(
         if users is not None:
             saved = _with_passwords(saved, _read(users, passwords_of))
         now = await _metadata_of(admin, broker_addr)
-        if why := (await admin.runtime_info(broker_addr)).get("notWritable"):
+        if why := (await admin.brokers.runtime_info(broker_addr)).get("notWritable"):
             raise Refused(f"{broker_addr} takes no changes: {why}; is it the master (mqadmin clusterList)?")
         plan = plan_restore(saved, now, await _ends(admin, broker_addr, saved, now), moves_back=moves_back)
         failures = await _carried_out(admin, broker_addr, plan) if yes else []
@@ -132,7 +132,7 @@ def _read(path: Path, decode: Callable[[bytes], T]) -> T:
 
 
 async def _metadata_of(admin: AdminClient, address: str) -> MetadataBackup:
-    settings = await admin.broker_config(address)
+    settings = await admin.brokers.broker_config(address)
     topics = await user_topics(admin, address, special=True)
     groups = await user_groups(admin, address)
     answer = await admin.ask(address, GET_ALL_CONSUMER_OFFSET, Empty())
@@ -143,7 +143,7 @@ async def _metadata_of(admin: AdminClient, address: str) -> MetadataBackup:
         if topic in topics and group in groups:
             offsets[key] = queues
     try:
-        users, acls = await admin.users(address), await admin.acls(address)
+        users, acls = await admin.auth.list_users(address), await admin.auth.list_acls(address)
     except AdminError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of RocketMQ before 5.3
             raise
@@ -161,7 +161,7 @@ async def _metadata_of(admin: AdminClient, address: str) -> MetadataBackup:
 
 async def _ends(admin: AdminClient, address: str, saved: MetadataBackup, now: MetadataBackup) -> Ends:
     names = sorted({key.rpartition("@")[0] for key in saved.offsets} & now.topics.keys())
-    stats = await gather_some([admin.topic_stats(address, name) for name in names])
+    stats = await gather_some([admin.brokers.topic_stats(address, name) for name in names])
     return {
         (key.topic, key.queue_id): (row.min_offset, row.max_offset)
         for each in stats
@@ -200,16 +200,18 @@ async def _carry_out(admin: AdminClient, address: str, change: Change) -> None:
     match change.item:
         case TopicConfig() as config:
             parts = [f"{key}={value}" if value else key for key, value in (change.attributes or {}).items()]
-            await admin.update_topic(address, config, ",".join(parts) or None)
+            await admin.brokers.update_topic(address, config, ",".join(parts) or None)
         case SubscriptionGroupConfig() as config:
             attributes = dict(change.attributes or {})
-            await admin.update_group(address, config.model_copy(update={"attributes": attributes}))
+            await admin.groups.update_group(address, config.model_copy(update={"attributes": attributes}))
         case Offset(topic, group, queue_id, offset):
-            await admin.reset_offset(address, group, topic, timestamp=0, queue_id=queue_id, offset=offset)
+            await admin.groups.reset_offset(
+                address, group, topic, timestamp=0, queue_id=queue_id, offset=offset
+            )
         case UserInfo() as user:
-            await (admin.create_user if change.is_new else admin.update_user)(address, user)
+            await (admin.auth.create_user if change.is_new else admin.auth.update_user)(address, user)
         case AclInfo() as acl:
-            await (admin.create_acl if change.is_new else admin.update_acl)(address, acl)
+            await (admin.auth.create_acl if change.is_new else admin.auth.update_acl)(address, acl)
 
 
 def _lines(plan: Plan) -> list[str]:

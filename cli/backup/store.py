@@ -77,13 +77,13 @@ def backup_store(
 async def _of_running(
     admin: AdminClient, address: str, name: str, rate_mib: float, *, detach: bool, as_json: bool
 ) -> int:
-    found = await admin.start_store_backup(address, name, bytes_per_second=round(rate_mib * MIB))
+    found = await admin.store_copies.start_store_backup(address, name, bytes_per_second=round(rate_mib * MIB))
     line = ProgressLine("copied", as_json=as_json)
     try:
         while found.state == "copying" and not detach:
             line.tell(found.bytes_done, found.bytes_total)
             await asyncio.sleep(POLL_S)
-            found = await admin.store_backup(address)
+            found = await admin.store_copies.store_backup(address)
             if not found.name:
                 raise Refused(f"{address} was restarted before backup {name} was complete: begin it again")
             if found.name != name:
@@ -91,7 +91,7 @@ async def _of_running(
                     f"{address} has begun another backup, {found.name}: look for {name} at its host"
                 )
     except asyncio.CancelledError:
-        await admin.cancel_store_backup(address)
+        await admin.store_copies.cancel_store_backup(address)
         print("keelmq: interrupted: the broker deletes what it has written", file=sys.stderr)
         raise
     line.end()

@@ -209,21 +209,21 @@ async def _owner(reach: Reach, file: ConfigFile, port: Port) -> Owner:
 async def _is_its_own(reach: Reach, file: ConfigFile, port: Port, address: str) -> bool:
     if port.role == "controller":
         assert file.controller is not None
-        metadata = await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
+        metadata = await reach.ask(address, lambda admin, at: admin.controllers.controller_metadata(at))
         return metadata.group == file.controller.controller_d_leger_group
     if file.container is not None:
-        settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+        settings = await reach.ask(address, lambda admin, at: admin.brokers.broker_config(at))
         return settings.get("listenPort") == str(file.container.listen_port)
     if port.role in ("broker", "fast"):
         assert file.broker is not None
-        settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+        settings = await reach.ask(address, lambda admin, at: admin.brokers.broker_config(at))
         return settings.get("storePathRootDir") == str(file.broker.store_path_root_dir)
     settings = await reach.ask(address, _namesrv_config)
     return settings.get("listenPort") == str(port.number)
 
 
 async def _namesrv_config(admin: AdminClient, address: str) -> dict[str, str]:
-    return await admin.namesrv_config(address)
+    return await admin.name_servers.namesrv_config(address)
 
 
 async def _cluster(reach: Reach, wanted: Wanted, files: Sequence[ConfigFile]) -> list[Finding]:

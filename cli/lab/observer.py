@@ -92,7 +92,7 @@ class Watcher:
     async def controller_leader(self) -> str | None:
         """Returns the leader's request address, None if no controller leads."""
         try:
-            return await self._admin.controller_leader(self._live_controllers())
+            return await self._admin.controllers.controller_leader(self._live_controllers())
         except (AdminError, ValueError):
             return None
 
@@ -103,14 +103,18 @@ class Watcher:
         if leader is None or leader == address:
             return None
         try:
-            return leader if (await self._admin.controller_metadata(leader)).is_leader else None
+            return leader if (await self._admin.controllers.controller_metadata(leader)).is_leader else None
         except AdminError:
             return None
 
     async def answers(self, controller_address: str) -> bool:
         """Returns whether this controller answers and knows a leader."""
         try:
-            return bool((await self._admin.controller_metadata(controller_address)).controller_leader_address)
+            return bool(
+                (
+                    await self._admin.controllers.controller_metadata(controller_address)
+                ).controller_leader_address
+            )
         except AdminError:
             return False
 
@@ -143,7 +147,9 @@ class Watcher:
     async def _replicas(self, leader: str) -> ReplicasInfo | None:
         name = self._cluster.broker_name
         try:
-            return (await self._admin.sync_state_sets(leader, [name])).replicas_info_table.get(name)
+            return (await self._admin.controllers.sync_state_sets(leader, [name])).replicas_info_table.get(
+                name
+            )
         except AdminError:
             return None
 
@@ -151,7 +157,7 @@ class Watcher:
         if not program.is_running:
             return None
         try:
-            return await self._admin.runtime_info(program.address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
+            return await self._admin.brokers.runtime_info(program.address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
         except AdminError:
             return None
 

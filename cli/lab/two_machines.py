@@ -78,7 +78,7 @@ class TwoMachines:
             leader = await self._watchers[name].controller_leader()
             if leader is None:
                 raise ClusterError("no controller leads")
-            await self._admin.elect_master(
+            await self._admin.controllers.elect_master(
                 leader,
                 cluster_name=self.cluster.cluster_name,
                 broker_name=name,

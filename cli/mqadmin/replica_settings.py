@@ -69,7 +69,7 @@ async def find_replicas(
     """Returns every replica of a broker name, or of a cluster. Raises AdminError: there is none."""
     if group is None:
         return replicas_of(await brokers_of_cluster(admin, str(cluster_name), namesrv_addr))
-    found = brokers_of(await admin.cluster_info(namesrv_addr), [group], namesrv_addr)
+    found = brokers_of(await admin.name_servers.cluster_info(namesrv_addr), [group], namesrv_addr)
     if cluster_name is not None and found[0].cluster != cluster_name:
         raise AdminError(
             "getBrokerClusterInfo",

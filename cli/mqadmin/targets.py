@@ -51,7 +51,7 @@ def check_users_target(broker_addr: str | None, cluster_name: str | None, namesr
 
 async def only_cluster(admin: AdminClient, namesrv_addr: str) -> str:
     """Returns the name of the cluster that the name servers list. AdminError: none, or several."""
-    info = await admin.cluster_info(namesrv_addr)
+    info = await admin.name_servers.cluster_info(namesrv_addr)
     if len(info.cluster_addr_table) != 1:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         remark = f"the name servers list not one cluster but: {known}; give -c CLUSTERNAME or -b BROKERADDR"
@@ -88,7 +88,7 @@ async def find_target(
 
 async def brokers_of_cluster(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> list[BrokerData]:
     """Returns the brokers of a cluster. Raises AdminError: no answer, no such cluster, or no broker in it."""
-    info = await admin.cluster_info(namesrv_addr)
+    info = await admin.name_servers.cluster_info(namesrv_addr)
     return brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
 
 
@@ -248,7 +248,7 @@ async def route_explained(admin: AdminClient, namesrv_addr: str, topic: str) -> 
         if isinstance(error, PullError) and error.code is not None:
             raise AdminError("pullMessage", namesrv_addr, error.remark, error.code) from None
         try:
-            route = await admin.topic_route(namesrv_addr, topic)
+            route = await admin.name_servers.topic_route(namesrv_addr, topic)
         except AdminError as cause:
             if cause.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise cause from None

@@ -72,7 +72,7 @@ class Mover:
         return info
 
     async def _set_of(self, move: Move) -> ReplicasInfo:
-        sets = await self._admin.sync_state_sets(self._survey.controllers, [move.group])
+        sets = await self._admin.controllers.sync_state_sets(self._survey.controllers, [move.group])
         if move.group not in sets.replicas_info_table:
             code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
             remark = f"the controllers do not know {move.group} any more"
@@ -81,7 +81,7 @@ class Mover:
 
     async def _is_behind(self, move: Move) -> str:
         """Returns how far the new master is behind; "": it can take over."""
-        status = await self._admin.ha_status(self._survey.addresses[move.group, move.from_id])
+        status = await self._admin.brokers.ha_status(self._survey.addresses[move.group, move.from_id])
         links = [each for each in status.ha_connection_info if each.broker_id == move.to_id]
         if links and links[0].diff > BEHIND_BYTES_MAX:
             return f"broker {move.to_id} is {links[0].diff} bytes behind"
@@ -90,7 +90,7 @@ class Mover:
     async def _elect(self, move: Move) -> bool:
         """Returns whether the old master handed over. Raises MoveFailed."""
         try:
-            _, body = await self._admin.elect_master(
+            _, body = await self._admin.controllers.elect_master(
                 self._survey.controllers,
                 cluster_name=move.cluster,
                 broker_name=move.group,
@@ -118,7 +118,7 @@ class Mover:
         if info.master_broker_id != move.to_id:
             return f"broker {info.master_broker_id} is master instead of {move.to_id}"
         address = info.master_address or self._survey.addresses[move.group, move.to_id]
-        runtime = await self._admin.runtime_info(address)
+        runtime = await self._admin.brokers.runtime_info(address)
         if runtime.get("writable", "true") != "true":
             return f"{address} does not take messages yet: {runtime.get('notWritable') or 'no reason given'}"
         if missing := members - {each.broker_id for each in info.in_sync_replicas}:
@@ -127,7 +127,7 @@ class Mover:
 
     async def _not_shown(self, group: str, address: str) -> str:
         """Returns which name servers show another master. Those that do not answer do not count."""
-        said = await self._admin.each(";".join(self._name_servers), self._admin.cluster_info)
+        said = await self._admin.each(";".join(self._name_servers), self._admin.name_servers.cluster_info)
         tables = {each.address: each.answer.broker_addr_table for each in said if each.answer is not None}
         if not tables:
             return "no name server answers"

@@ -43,7 +43,7 @@ class Survey:
 async def take_survey(admin: AdminClient, wanted: Wanted) -> Survey:
     """Asks name servers, brokers, controllers and containers. AdminError: one that is needed did not answer,
     there is no such cluster, or no broker has controllers."""
-    info = await admin.cluster_info(wanted.name_servers)
+    info = await admin.name_servers.cluster_info(wanted.name_servers)
     if wanted.cluster is None:
         brokers = list(info.broker_addr_table.values())
     else:
@@ -51,7 +51,7 @@ async def take_survey(admin: AdminClient, wanted: Wanted) -> Survey:
         brokers = brokers_of(info, names, wanted.name_servers)
     controllers = wanted.controllers or await find_controllers(admin, wanted.name_servers, brokers)
     names = [each.broker_name for each in brokers]
-    sets = (await admin.sync_state_sets(controllers, names)).replicas_info_table
+    sets = (await admin.controllers.sync_state_sets(controllers, names)).replicas_info_table
     containers = await _containers(admin, wanted.containers)
     survey = Survey(controllers)
     for broker in sorted(brokers, key=lambda each: (each.cluster, each.broker_name)):
@@ -62,7 +62,7 @@ async def take_survey(admin: AdminClient, wanted: Wanted) -> Survey:
 async def find_controllers(admin: AdminClient, name_servers: str, brokers: Sequence[BrokerData]) -> str:
     """Returns the controllers in the settings of these brokers, host:port;host:port. AdminError: none."""
     addresses = [each.broker_addrs[min(each.broker_addrs)] for each in brokers if each.broker_addrs]
-    said = await admin.each(";".join(addresses), admin.broker_config) if addresses else []
+    said = await admin.each(";".join(addresses), admin.brokers.broker_config) if addresses else []
     found = [
         address
         for each in said
@@ -87,7 +87,7 @@ async def _containers(admin: AdminClient, containers: str) -> dict[str, str]:
     """Returns address of a broker -> address of the container that it is in. AdminError."""
     found = {}
     for address in parse_addresses(containers) if containers else []:
-        for broker in (await admin.container_status(address)).brokers:
+        for broker in (await admin.containers.container_status(address)).brokers:
             found[broker.address] = address
     return found
 

@@ -71,7 +71,7 @@ def verify(
 async def _replicas(
     admin: AdminClient, namesrv_addr: str, group: str | None, rate_mib: float, *, as_json: bool
 ) -> int:
-    info = await admin.cluster_info(namesrv_addr)
+    info = await admin.name_servers.cluster_info(namesrv_addr)
     brokers = [each for name, each in sorted(info.broker_addr_table.items()) if group in (None, name)]
     if not brokers:
         known = ", ".join(sorted(info.broker_addr_table)) or "none"

@@ -148,7 +148,7 @@ class GroupComparison:
 
     async def _take_digests(self, addresses: list[str]) -> None:
         self._asked = list(addresses)
-        self._digests = await self._each(self._admin.replica_digest)
+        self._digests = await self._each(self._admin.store_copies.replica_digest)
         masters = [address for address, each in self._digests.items() if each.is_master]
         self.report.master = masters[0] if len(masters) == 1 else None
 
@@ -195,7 +195,7 @@ class GroupComparison:
         report, began = self.report, time.monotonic()
         at = report.start
         while at < report.end and len(self._digests) > 1:
-            digests = await self._each(self._admin.replica_digest)
+            digests = await self._each(self._admin.store_copies.replica_digest)
             # retention may have deleted files since the begin
             at = min(max([at, *(each.min_offset for each in digests.values())]), report.end)
             end = min(at + STEP_BYTES - at % PIECE_BYTES[0], report.end)
@@ -225,7 +225,7 @@ class GroupComparison:
         """Returns the ranges that differ, in pieces of `size`. Empty if fewer than two replicas answer: their
         log was truncated, or retention has deleted it, or they are down."""
         assert end - start <= CHECKSUM_BYTES_MAX
-        said = await self._each(lambda each: self._admin.log_checksums(each, start, end, size))
+        said = await self._each(lambda each: self._admin.store_copies.log_checksums(each, start, end, size))
         if len(said) < 2:
             return []
         return [(start + low * size, min(start + high * size, end)) for low, high in differing_runs(said)]
@@ -256,7 +256,7 @@ class GroupComparison:
         found = []
         for low, high in itertools.pairwise(edges):
             said = await self._each(
-                lambda each, low=low, high=high: self._admin.log_checksums(  # type: ignore[misc]
+                lambda each, low=low, high=high: self._admin.store_copies.log_checksums(  # type: ignore[misc]
                     each, low, high, max(high - low, PIECE_BYTES_MIN)
                 )
             )
@@ -280,7 +280,9 @@ class GroupComparison:
 
         async def one(address: str) -> list[DamagedLogPart]:
             try:
-                answer = await self._not_busy(lambda: self._admin.check_log_records(address, start, end))
+                answer = await self._not_busy(
+                    lambda: self._admin.store_copies.check_log_records(address, start, end)
+                )
             except AdminError as error:
                 is_old = error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 unchecked[address] = "its version cannot check records" if is_old else explain(error)
@@ -294,7 +296,7 @@ class GroupComparison:
     async def _compare_queues(self) -> None:
         """Only entries of records that every replica has dispatched."""
         self._tell("queues", 0, 0)
-        digests = await self._each(self._admin.replica_digest)
+        digests = await self._each(self._admin.store_copies.replica_digest)
         if len(digests) < 2:
             return
         start = max(each.min_offset for each in digests.values())
@@ -302,7 +304,7 @@ class GroupComparison:
         if start >= end:
             return
         said = await self._each(lambda each: self._queues_of(each, start, end))
-        after = await self._each(self._admin.replica_digest)
+        after = await self._each(self._admin.store_copies.replica_digest)
         if len(said) < 2 or max((each.min_offset for each in after.values()), default=start) > start:
             return  # retention has deleted files meanwhile: the log was compared, and that is what counts
         if any(each.cut_count != digests[address].cut_count for address, each in after.items()):
@@ -318,7 +320,7 @@ class GroupComparison:
             request = QueueChecksumsRequest(
                 start_offset=start, end_offset=end, after_topic=after[0], after_queue_id=after[1]
             )
-            answer = await self._not_busy(lambda: self._admin.queue_checksums(address, request))  # noqa: B023
+            answer = await self._not_busy(lambda: self._admin.store_copies.queue_checksums(address, request))  # noqa: B023
             found |= {(each.topic, each.queue_id): each for each in answer.queues}
             after = answer.last_topic, answer.last_queue_id
             if answer.is_last:
@@ -329,7 +331,7 @@ class GroupComparison:
     async def _compare_tables(self) -> None:
         """What the master has now must be at every replica soon."""
         self._tell("metadata", 0, 0)
-        digests = await self._each(self._admin.replica_digest)
+        digests = await self._each(self._admin.store_copies.replica_digest)
         wanted = newest_tables(digests, self.report.master)
         if not any(each.epochs for each in digests.values()):  # without controllers, slaves poll some of them
             wanted = {name: wanted[name] for name in TABLES_OF_ALL if name in wanted}
@@ -338,6 +340,6 @@ class GroupComparison:
             if not left:
                 return
             await asyncio.sleep(SETTLE_S)
-            digests = await self._each(self._admin.replica_digest)
+            digests = await self._each(self._admin.store_copies.replica_digest)
             left = table_differences(digests, wanted)
         self.report.differences += left

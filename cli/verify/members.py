@@ -21,7 +21,7 @@ async def unlisted_members(
             return {}
         raise
     names = [each.broker_name for each in brokers]
-    sets = (await admin.sync_state_sets(controllers, names)).replicas_info_table
+    sets = (await admin.controllers.sync_state_sets(controllers, names)).replicas_info_table
     return {
         each.broker_name: unlisted(each, sets[each.broker_name])
         for each in brokers

@@ -92,11 +92,11 @@ class Details:
             asyncio.gather(*(self._settings(each.address) for each in group.replicas)),
             self._of_leader(
                 group, leader, "past elections", problems,
-                lambda admin, at: admin.elections(at, broker_name, GROUP_ELECTIONS),
+                lambda admin, at: admin.controllers.elections(at, broker_name, GROUP_ELECTIONS),
             ),
             self._of_leader(
                 group, leader, "the next election", problems,
-                lambda admin, at: admin.explain_election(
+                lambda admin, at: admin.controllers.explain_election(
                     at, cluster_name=cluster, broker_name=broker_name, broker_id=None
                 ),
             ),
@@ -117,7 +117,9 @@ class Details:
         why = "there are no controllers"
         for each in leader_first(status):
             try:
-                return await self._asks.ask(each.address, lambda admin, at: admin.elections(at, "", count))
+                return await self._asks.ask(
+                    each.address, lambda admin, at: admin.controllers.elections(at, "", count)
+                )
             except Silent as silent:
                 why = f"{each.address}: {silent}"
         raise NotFound(f"no past elections are known: {why}")
@@ -128,8 +130,8 @@ class Details:
         async def one(seen: ControllerStatus) -> ControllerDetail:
             try:
                 metadata, settings = await asyncio.gather(
-                    self._asks.ask(seen.address, lambda admin, at: admin.controller_metadata(at)),
-                    self._asks.ask(seen.address, lambda admin, at: admin.controller_config(at)),
+                    self._asks.ask(seen.address, lambda admin, at: admin.controllers.controller_metadata(at)),
+                    self._asks.ask(seen.address, lambda admin, at: admin.controllers.controller_config(at)),
                 )
             except Silent as silent:
                 return ControllerDetail(status=seen, problem=str(silent))
@@ -146,10 +148,10 @@ class Details:
 
         async def ask(admin: AdminClient, at: str) -> dict[str, str]:
             if kind == "nameServer":
-                return await admin.namesrv_config(at)
+                return await admin.name_servers.namesrv_config(at)
             if kind == "controller":
-                return await admin.controller_config(at)
-            return await admin.broker_config(at)
+                return await admin.controllers.controller_config(at)
+            return await admin.brokers.broker_config(at)
 
         try:
             return kind, await self._asks.ask(server, ask)
@@ -178,7 +180,7 @@ class Details:
 
     async def _container(self, address: str) -> ContainerDetail:
         try:
-            status = await self._asks.ask(address, lambda admin, at: admin.container_status(at))
+            status = await self._asks.ask(address, lambda admin, at: admin.containers.container_status(at))
         except Silent as silent:
             return ContainerDetail(address=address, problem=str(silent))
         return ContainerDetail(address=address, status=status)
@@ -188,9 +190,9 @@ class Details:
         problems: list[str] = []
         epochs, ha = await asyncio.gather(
             self._or_problem(
-                replica.address, problems, lambda admin, at: admin.broker_epochs(at, broker_name)
+                replica.address, problems, lambda admin, at: admin.brokers.broker_epochs(at, broker_name)
             ),
-            self._or_problem(replica.address, problems, lambda admin, at: admin.ha_status(at)),
+            self._or_problem(replica.address, problems, lambda admin, at: admin.brokers.ha_status(at)),
         )
         changed: dict[str, object] = {"ha": ha, "problem": "; ".join(dict.fromkeys(problems))}
         if epochs is not None:
@@ -199,7 +201,7 @@ class Details:
 
     async def _settings(self, address: str) -> dict[str, str] | None:
         """The status says why a broker is silent."""
-        return await self._or_problem(address, [], lambda admin, at: admin.broker_config(at))
+        return await self._or_problem(address, [], lambda admin, at: admin.brokers.broker_config(at))
 
     async def _of_leader(
         self,

@@ -67,7 +67,7 @@ class ClusterPoller:
         if leader is None:
             return None
         try:
-            newest = await self.ask(leader, lambda admin, at: admin.elections(at, "", 1))
+            newest = await self.ask(leader, lambda admin, at: admin.controllers.elections(at, "", 1))
         except Silent:
             return None
         return newest[0].event_id if newest else 0
@@ -101,7 +101,7 @@ class ClusterPoller:
         listed: dict[str, None] = {}
         for address in brokers[:BROKERS_ASKED]:
             try:
-                settings = await reach.ask(address, lambda admin, at: admin.broker_config(at))
+                settings = await reach.ask(address, lambda admin, at: admin.brokers.broker_config(at))
                 listed |= dict.fromkeys(parse_addresses(settings.get("namesrvAddr", "")))
             except (Silent, ValueError):
                 continue

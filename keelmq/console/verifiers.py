@@ -85,7 +85,7 @@ class ClusterVerifier:
         async with AdminClient(timeout_ms=VERIFY_TIMEOUT_MS, tls=self._tls, credentials=credentials) as admin:
             for address in asked:
                 try:
-                    await admin.broker_config(address)
+                    await admin.brokers.broker_config(address)
                 except AdminError as error:
                     if error.code == ResponseCode.NO_PERMISSION:
                         raise Unauthenticated(f"refused: {error.remark}", [SESSION_CHALLENGE]) from None

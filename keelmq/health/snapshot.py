@@ -185,7 +185,7 @@ async def take_snapshot(
     await _all(
         seen.containers,
         containers,
-        lambda each: reach.ask(each, lambda admin, address: admin.container_status(address)),
+        lambda each: reach.ask(each, lambda admin, address: admin.containers.container_status(address)),
     )
     await _all(seen.brokers, _unlisted(seen), lambda each: _broker(reach, each, memory))
     await _all(seen.master_rights, _masters(seen), lambda each: _rights(seen, reach, each, memory))
@@ -212,18 +212,18 @@ async def _all(
 
 async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
     async def rarely(admin: AdminClient, address: str) -> NameServer:
-        settings, permissions = await admin.namesrv_config(address), {}
+        settings, permissions = await admin.name_servers.namesrv_config(address), {}
         with suppress(AdminError):  # no broker has registered it there
-            route = await admin.topic_route(address, PROBE_TOPIC)
+            route = await admin.name_servers.topic_route(address, PROBE_TOPIC)
             permissions = {each.broker_name: each.perm for each in route.queue_datas}
         topics = None
         if settings.get("enableAllTopicList", "true") == "true":
-            topics = frozenset(await admin.topic_list(address))
+            topics = frozenset(await admin.name_servers.topic_list(address))
         rights = await rights_of(admin, address, settings)
         return NameServer(ClusterInfo(), settings, topics, permissions, rights)
 
     cluster, kept = await asyncio.gather(
-        reach.ask(server, lambda admin, address: admin.cluster_info(address)),
+        reach.ask(server, lambda admin, address: admin.name_servers.cluster_info(address)),
         memory.recall(("name server", server), lambda: reach.ask(server, rarely)),
     )
     return replace(kept, cluster=cluster)
@@ -231,7 +231,7 @@ async def _name_server(reach: Reach, server: str, memory: Memory) -> NameServer:
 
 async def _controller(reach: Reach, server: str, memory: Memory) -> Mapping[str, str]:
     async def ask() -> Mapping[str, str]:
-        return await reach.ask(server, lambda admin, address: admin.controller_config(address))
+        return await reach.ask(server, lambda admin, address: admin.controllers.controller_config(address))
 
     return await memory.recall(("controller", server), ask)
 
@@ -251,23 +251,23 @@ async def _health(reach: Reach, http_address: str, *, as_user: bool = True) -> H
 
 
 def _ask_metadata(reach: Reach) -> Callable[[str], Awaitable[ControllerMetadata]]:
-    return lambda each: reach.ask(each, lambda admin, address: admin.controller_metadata(address))
+    return lambda each: reach.ask(each, lambda admin, address: admin.controllers.controller_metadata(address))
 
 
 async def _broker(reach: Reach, server: str, memory: Memory) -> RunningBroker:
     asked_ms = wall_ms()
-    info = await reach.ask(server, lambda admin, address: admin.runtime_info(address))
+    info = await reach.ask(server, lambda admin, address: admin.brokers.runtime_info(address))
     clock_ms = clock_of(info, (asked_ms + wall_ms()) // 2)
     settings, ha, epochs = await asyncio.gather(
         memory.recall(
             ("settings", server, info.get("bootTimestamp", "")),
-            lambda: reach.ask(server, lambda admin, address: admin.broker_config(address)),
+            lambda: reach.ask(server, lambda admin, address: admin.brokers.broker_config(address)),
         ),
-        _or_none(lambda: reach.ask(server, lambda admin, address: admin.ha_status(address))),
+        _or_none(lambda: reach.ask(server, lambda admin, address: admin.brokers.ha_status(address))),
         memory.recall(
             ("epochs", server, info.get("bootTimestamp", ""), info.get("brokerActive", "")),
             lambda: _or_none(
-                lambda: reach.ask(server, lambda admin, address: admin.broker_epochs(address, ""))
+                lambda: reach.ask(server, lambda admin, address: admin.brokers.broker_epochs(address, ""))
             ),
         ),
     )
@@ -294,10 +294,12 @@ async def _ask_leader(seen: ClusterSnapshot, reach: Reach) -> None:
         await _ask_groups(seen, reach, http_addresses[leader])
     count = min(ELECTIONS_MAX, 50 + 2 * len(seen.group_names))
     with suppress(Silent):  # RocketMQ's controllers keep no past elections
-        seen.elections = await reach.ask(leader, lambda admin, address: admin.elections(address, "", count))
+        seen.elections = await reach.ask(
+            leader, lambda admin, address: admin.controllers.elections(address, "", count)
+        )
     try:
         sets = await reach.ask(
-            leader, lambda admin, address: admin.sync_state_sets_at(address, seen.group_names)
+            leader, lambda admin, address: admin.controllers.sync_state_sets_at(address, seen.group_names)
         )
     except Silent as silent:
         seen.sets = silent

@@ -27,8 +27,10 @@ async def rights_of(admin: AdminClient, address: str, settings: Mapping[str, str
     if not any(settings.get(key) == "true" for key in SWITCHES):
         return None
     with suppress(AdminError):
-        acls = {acl.subject or "": _acl_text(acl) for acl in await admin.acls(address)}
-        subjects = {f"User:{user.username}": _user_text(user) for user in await admin.users(address)}
+        acls = {acl.subject or "": _acl_text(acl) for acl in await admin.auth.list_acls(address)}
+        subjects = {
+            f"User:{user.username}": _user_text(user) for user in await admin.auth.list_users(address)
+        }
         return {
             each: " ".join(filter(None, (subjects.get(each), acls.get(each)))) for each in subjects | acls
         }

@@ -196,7 +196,7 @@ async def _create_topic(address: str, name: str) -> None:
     client = RemotingClient()
     try:
         config = TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
-        await AdminClient(client).update_topic(address, config)
+        await AdminClient(client).brokers.update_topic(address, config)
     finally:
         await client.close()
 
@@ -295,7 +295,7 @@ async def _move_neighbour(cluster: ContainerCluster, *, away_from: Program) -> s
         if picture.master != wanted.name and replica.broker_id is not None:
             client = RemotingClient()
             try:
-                await AdminClient(client).elect_master(
+                await AdminClient(client).controllers.elect_master(
                     cluster.controller_addr,
                     cluster_name=cluster.cluster_name,
                     broker_name=NEIGHBOUR,

@@ -83,7 +83,7 @@ class Pair:
 
             async def reached() -> bool:
                 try:
-                    answer = await admin.sync_state_sets(addresses, [self._cluster.broker_name])
+                    answer = await admin.controllers.sync_state_sets(addresses, [self._cluster.broker_name])
                 except AdminError:
                     return False
                 group = answer.replicas_info_table.get(self._cluster.broker_name)
@@ -128,7 +128,7 @@ def pair(more: Mapping[str, str] | None = None) -> Iterator[Pair]:
 
 async def _ask_offset(admin: AdminClient, program: Program) -> int:
     try:
-        table = await admin.runtime_info(program.address, timeout_ms=1_000)
+        table = await admin.brokers.runtime_info(program.address, timeout_ms=1_000)
     except AdminError:
         return 0  # it is not up yet
     return int(table["commitLogMaxOffset"])

@@ -193,7 +193,7 @@ class Group:
         assert transfer_target.broker_id is not None
         client = RemotingClient()
         try:
-            await AdminClient(client).elect_master(
+            await AdminClient(client).controllers.elect_master(
                 self.cluster.controller_addr,
                 cluster_name=self.cluster.cluster_name,
                 broker_name=self.cluster.broker_name,

@@ -51,7 +51,7 @@ async def read(cluster: Cluster) -> list[bytes]:
 
 async def master_epoch(cluster: Cluster) -> int:
     async with AdminClient() as admin:
-        sets = await admin.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
+        sets = await admin.controllers.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
         return sets.replicas_info_table[cluster.broker_name].master_epoch
 
 
@@ -98,7 +98,7 @@ async def test_everything_is_destroyed_and_restored(tmp_path: Path) -> None:
         found = await read(cluster)
         assert sorted(set(found) - {b"behind the backup"}) == sorted(kept)
         async with AdminClient() as admin:
-            sets = await admin.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
+            sets = await admin.controllers.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
             members = sets.replicas_info_table[cluster.broker_name].in_sync_replicas
         assert sum(each.broker_id > RAISE_IDS for each in members) == 2, "lost disks have got new ids"
         await send(cluster, [b"goes on"])

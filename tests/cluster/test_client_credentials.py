@@ -221,8 +221,8 @@ async def pop(world: World, user: Credentials | None) -> None:
 
 async def admin(world: World, user: Credentials | None) -> None:
     async with AdminClient(timeout_ms=3_000, tls=world.tls, credentials=user) as client:
-        await client.topic_route(world.closed.namesrv, TOPIC)
-        await client.topic_stats((await world.closed.master()).address, TOPIC)
+        await client.name_servers.topic_route(world.closed.namesrv, TOPIC)
+        await client.brokers.topic_stats((await world.closed.master()).address, TOPIC)
 
 
 USES: list[Use] = [

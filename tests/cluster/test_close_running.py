@@ -98,6 +98,6 @@ async def test_a_running_cluster_is_closed_in_three_rounds(tmp_path: Path) -> No
         for program in cluster.programs:
             async with AdminClient(timeout_ms=2_000) as stranger:
                 with pytest.raises(AdminError, match="username cannot be null"):
-                    await stranger.broker_config(program.address)
+                    await stranger.brokers.broker_config(program.address)
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report

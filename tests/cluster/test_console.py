@@ -60,7 +60,7 @@ async def serves_at(programs: list[Program]) -> float:
         while True:
             for program in programs:
                 try:
-                    info = await admin.runtime_info(program.address)
+                    info = await admin.brokers.runtime_info(program.address)
                 except AdminError:
                     continue
                 if info.get("brokerActive") == "true":

@@ -61,14 +61,14 @@ def flip(program: Program, number: int) -> int:
 
 
 async def digest(admin: AdminClient, program: Program) -> ReplicaDigest:
-    return await admin.replica_digest(program.address)
+    return await admin.store_copies.replica_digest(program.address)
 
 
 async def find(admin: AdminClient, cluster: Cluster, program: Program) -> None:
     """Has the broker read all of its log; what is damaged is named then."""
     at, end = 0, (await digest(admin, program)).confirm_offset
     while at < end:
-        at = (await admin.check_log(program.address, cluster.broker_name, at, end)).end_offset
+        at = (await admin.store_copies.check_log(program.address, cluster.broker_name, at, end)).end_offset
 
 
 async def until_whole(admin: AdminClient, cluster: Cluster, program: Program) -> None:

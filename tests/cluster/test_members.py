@@ -65,7 +65,7 @@ async def test_every_old_leader_can_be_replaced_while_masters_stay(tmp_path: Pat
 
         async def answers() -> bool:
             try:
-                return bool((await admin.controller_metadata(new.controller_address)).self_id)
+                return bool((await admin.controllers.controller_metadata(new.controller_address)).self_id)
             except AdminError:
                 return False
 
@@ -101,6 +101,8 @@ async def test_every_old_leader_can_be_replaced_while_masters_stay(tmp_path: Pat
         assert led["controllerLeaderAddress"] == cluster.name_servers[1].controller_address
         await running.acked(200)
         for each in cluster.name_servers:
-            assert (await admin.controller_metadata(each.controller_address)).peers == left["peers"]
+            assert (await admin.controllers.controller_metadata(each.controller_address)).peers == left[
+                "peers"
+            ]
         report = await running.compare()
         assert report.lost == 0 and report.damaged == 0, report

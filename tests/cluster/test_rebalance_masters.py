@@ -46,7 +46,7 @@ def on_host(program: Program, name: str, host: str) -> Program:
 async def sets(cluster: Cluster) -> dict[str, ReplicasInfo]:
     async with AdminClient() as admin:
         try:
-            found = await admin.sync_state_sets(cluster.controller_addr, GROUPS)
+            found = await admin.controllers.sync_state_sets(cluster.controller_addr, GROUPS)
         except AdminError:
             return {}
         return dict(found.replicas_info_table)
@@ -67,7 +67,7 @@ async def lopsided(directory: Path) -> AsyncIterator[Cluster]:
 
     async def made(admin: AdminClient) -> bool:
         try:
-            route = await admin.topic_route(cluster.namesrv_addr, TOPIC)
+            route = await admin.name_servers.topic_route(cluster.namesrv_addr, TOPIC)
         except AdminError:
             return False
         return {each.broker_name for each in route.queue_datas} == set(GROUPS)
@@ -82,7 +82,7 @@ async def lopsided(directory: Path) -> AsyncIterator[Cluster]:
         async with AdminClient() as admin:
             topic = TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4)
             for each in (await sets(cluster)).values():
-                await admin.update_topic(str(each.master_address), topic)
+                await admin.brokers.update_topic(str(each.master_address), topic)
             await cluster.until("a route to both groups", lambda: made(admin), timeout_s=20)
         yield cluster
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 async def role_of(admin: AdminClient, broker: Program) -> dict[str, str]:
     try:
-        return dict(await admin.runtime_info(broker.address))
+        return dict(await admin.brokers.runtime_info(broker.address))
     except AdminError:
         return {}
 

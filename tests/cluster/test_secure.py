@@ -34,8 +34,8 @@ def acl_of(user: Credentials, rights: dict[str, list[str]]) -> AclInfo:
 async def create_users(admin: AdminClient, address: str) -> None:
     for user in (ALICE, MALLORY):
         info = UserInfo(username=user.access_key, password=user.secret_key, user_type="Normal")
-        await admin.create_user(address, info)
-    await admin.create_acl(address, acl_of(ALICE, RIGHTS))
+        await admin.auth.create_user(address, info)
+    await admin.auth.create_acl(address, acl_of(ALICE, RIGHTS))
 
 
 async def refusal_of(running: Harness, topic: str, credentials: Credentials | None) -> str:
@@ -66,7 +66,7 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
             old = await running.master()
             for program in (old, *running.cluster.name_servers):
                 await create_users(admin, program.address)
-            await admin.update_topic(old.address, TopicConfig(topic_name=TOPIC))
+            await admin.brokers.update_topic(old.address, TopicConfig(topic_name=TOPIC))
             sign_with(signer_of(ALICE))  # of the traffic, and of what reads it back
             running.produce()
             await running.acked(200)
@@ -95,12 +95,12 @@ async def test_a_fail_over_with_everything_on(tmp_path: Path) -> None:
             sign_with(None)
             assert await refusal_of(running, TOPIC, ALICE) == ""
             # The route may still be read: only the broker decides now.
-            await admin.update_acl(new.address, acl_of(ALICE, {f"Topic:{TOPIC}": ["Sub"]}))
+            await admin.auth.update_acl(new.address, acl_of(ALICE, {f"Topic:{TOPIC}": ["Sub"]}))
             assert "no permission to access Topic:harness" in await refusal_of(running, TOPIC, ALICE)
             picture = await running.all_in_sync()
             slave = next(replica for replica in picture.replicas if replica.role == "slave")
             assert slave.broker_id is not None
-            await admin.elect_master(  # the controller asks the master to hand over
+            await admin.controllers.elect_master(  # the controller asks the master to hand over
                 running.cluster.controller_addr,
                 cluster_name=running.cluster.cluster_name,
                 broker_name=running.cluster.broker_name,

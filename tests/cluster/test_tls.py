@@ -96,7 +96,7 @@ async def test_clients_and_tools(tmp_path: Path, authority: Authority) -> None:
             timeout_ms=1_000, tls=TlsSettings(ca=Authority(tmp_path / "no").path)
         ) as admin:
             with pytest.raises(AdminError, match=r"certificate is not signed by TlsSettings\.ca"):
-                await admin.cluster_info(namesrv_addr.split(";")[0])
+                await admin.name_servers.cluster_info(namesrv_addr.split(";")[0])
 
         command = [sys.executable, "-m", "cli.mqadmin.main"]
         command += ["--tls-ca", str(authority.path), "clusterList", "-n", namesrv_addr]
@@ -127,7 +127,7 @@ async def test_certificates_are_renewed_without_a_restart(tmp_path: Path, author
             async with AdminClient(tls=only_new, timeout_ms=1_000) as admin:
                 for server in running.cluster.namesrv_addr.split(";"):
                     try:
-                        await admin.cluster_info(server)
+                        await admin.name_servers.cluster_info(server)
                     except AdminError:
                         return None
                 return True

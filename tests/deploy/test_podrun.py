@@ -64,14 +64,16 @@ class Cluster:
     async def group(self) -> ReplicasInfo | None:
         addresses = ";".join(f"{pod.address}:{CONTROLLER_PORT}" for pod in self.servers if pod.running)
         try:
-            leader = await self._admin.controller_leader(addresses)
-            return (await self._admin.sync_state_sets(leader, [GROUP])).replicas_info_table.get(GROUP)
+            leader = await self._admin.controllers.controller_leader(addresses)
+            return (await self._admin.controllers.sync_state_sets(leader, [GROUP])).replicas_info_table.get(
+                GROUP
+            )
         except AdminError:
             return None
 
     async def leader(self) -> Pod:
         addresses = ";".join(f"{pod.address}:{CONTROLLER_PORT}" for pod in self.servers if pod.running)
-        name = (await self._admin.controller_leader(addresses)).partition(".")[0]
+        name = (await self._admin.controllers.controller_leader(addresses)).partition(".")[0]
         return self.lab.pods[name]
 
     async def all_in_sync(self) -> ReplicasInfo:
@@ -103,9 +105,11 @@ class Cluster:
 
     async def takes_a_setting(self) -> None:
         """Programs keep changes at run time, although their files are read-only."""
-        await self._admin.update_broker_config(f"{self.brokers[0].address}:10911", "fileReservedTime", "71")
+        await self._admin.brokers.update_broker_config(
+            f"{self.brokers[0].address}:10911", "fileReservedTime", "71"
+        )
         name_server = f"{self.servers[0].address}:9876"
-        await self._admin.update_namesrv_config(name_server, "supportActingMaster", "true")
+        await self._admin.name_servers.update_namesrv_config(name_server, "supportActingMaster", "true")
 
     def broker_at(self, address: str | None) -> Pod:
         (found,) = [pod for pod in self.brokers if f"{pod.address}:10911" == address]

@@ -37,8 +37,8 @@ async def groups(lab: Lab, admin: AdminClient) -> Groups:
     """What the controllers say; empty: none answers."""
     addresses = ";".join(f"{pod.address}:9878" for pod in lab.of("namesrv"))
     try:
-        leader = await admin.controller_leader(addresses)
-        return (await admin.sync_state_sets(leader, list(PORTS))).replicas_info_table
+        leader = await admin.controllers.controller_leader(addresses)
+        return (await admin.controllers.sync_state_sets(leader, list(PORTS))).replicas_info_table
     except AdminError:
         return {}
 

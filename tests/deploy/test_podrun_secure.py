@@ -63,10 +63,10 @@ async def strangers_are_refused(cluster: Cluster, tls: ClientTls | None) -> None
             address = f"{pod.address}:{port}"
             async with AdminClient(tls=tls, timeout_ms=2_000) as stranger:
                 with pytest.raises(AdminError, match="username cannot be null"):
-                    await stranger.broker_config(address)
+                    await stranger.brokers.broker_config(address)
             async with AdminClient(timeout_ms=2_000) as plain:
                 with pytest.raises(AdminError, match="lost"):
-                    await plain.broker_config(address)
+                    await plain.brokers.broker_config(address)
     async with Producer(cluster.name_servers, tls=tls) as producer:
         with pytest.raises(SendError, match="username cannot be null"):
             await producer.send(Message(TOPIC, b"stranger"))

@@ -84,12 +84,12 @@ class Stage:
         cluster = self.running.cluster
         await self.running.all_in_sync()
         async with AdminClient(self._client) as admin:
-            table = await admin.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
+            table = await admin.controllers.sync_state_sets(cluster.controller_addr, [cluster.broker_name])
             info = table.replicas_info_table[cluster.broker_name]
             transfer_target = next(
                 each.broker_id for each in info.in_sync_replicas if each.broker_id != info.master_broker_id
             )
-            await admin.elect_master(
+            await admin.controllers.elect_master(
                 cluster.controller_addr,
                 cluster_name=cluster.cluster_name,
                 broker_name=cluster.broker_name,
@@ -105,7 +105,7 @@ class Stage:
             async with AdminClient() as admin:
                 for address in self.namesrv.split(";"):
                     with contextlib.suppress(AdminError):
-                        if not (await admin.topic_route(address, topic)).queue_datas:
+                        if not (await admin.name_servers.topic_route(address, topic)).queue_datas:
                             return False
                         continue
                     return False

@@ -56,7 +56,7 @@ class Secured:
     async def stored(self, topic: str) -> int:
         """How many messages its first queue has."""
         async with AdminClient(self.client) as admin:
-            stats = await admin.topic_stats((await self.master()).address, topic)
+            stats = await admin.brokers.topic_stats((await self.master()).address, topic)
         return sum(each.max_offset for each in stats.queues.values())
 
     async def members_of(self, group: str) -> int:
@@ -72,7 +72,7 @@ class Secured:
         async def known() -> bool:
             async with AdminClient(self.client) as admin:
                 try:
-                    return bool((await admin.topic_route(self.namesrv, topic)).queue_datas)
+                    return bool((await admin.name_servers.topic_route(self.namesrv, topic)).queue_datas)
                 except AdminError:
                     return False
 
@@ -91,7 +91,7 @@ class Secured:
         """rights: resource -> actions, on every server."""
         async with AdminClient(self.client) as admin:
             for address in await self.servers():
-                await admin.create_user(
+                await admin.auth.create_user(
                     address,
                     UserInfo(username=user.access_key, password=user.secret_key, user_type="Normal"),
                 )
@@ -104,7 +104,7 @@ class Secured:
                         subject=f"User:{user.access_key}",
                         policies=[PolicyInfo(policy_type="Custom", entries=entries)],
                     )
-                    await admin.create_acl(address, acl)
+                    await admin.auth.create_acl(address, acl)
 
 
 @contextlib.asynccontextmanager
@@ -169,7 +169,7 @@ def _tls_settings(authority: Authority | None) -> dict[str, str]:
 async def _is_registered(found: Secured) -> bool:
     async with AdminClient(found.client, timeout_ms=1_000) as admin:
         try:
-            info = await admin.cluster_info(found.cluster.namesrv_addr)
+            info = await admin.name_servers.cluster_info(found.cluster.namesrv_addr)
         except AdminError:
             return False
     return found.cluster.broker_name in info.broker_addr_table

@@ -78,7 +78,7 @@ def create_user(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.create_user(each, user),
+        lambda admin, each: admin.auth.create_user(each, user),
         f"create user {username}",
     )
 
@@ -107,7 +107,7 @@ def update_user(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.update_user(each, user),
+        lambda admin, each: admin.auth.update_user(each, user),
         f"update user {username}",
     )
 
@@ -124,18 +124,18 @@ def delete_user(
     """Delete a user and its ACL."""
 
     async def existing(admin: AdminClient, address: str) -> UserInfo:
-        found = await admin.user(address, username)
+        found = await admin.auth.get_user(address, username)
         if found is None:
             raise absent("deleteUser", address, f"user {username} does not exist: nothing was deleted")
         return found
 
     async def ask(admin: AdminClient, address: str) -> None:
         await existing(admin, address)
-        await admin.delete_user(address, username)
+        await admin.auth.delete_user(address, username)
 
     async def preview(admin: AdminClient, address: str) -> tuple[bool, UserInfo]:
         found = await existing(admin, address)
-        return await admin.explain_delete_user(address, username), found
+        return await admin.auth.explain_delete_user(address, username), found
 
     if dry_run:
         return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.users)
@@ -152,7 +152,7 @@ def get_user(
     """Show one user, without the password."""
 
     async def ask(admin: AdminClient, address: str) -> Sequence[UserInfo]:
-        found = await admin.user(address, username)
+        found = await admin.auth.get_user(address, username)
         if found is None:
             raise absent("getUser", address, f"user {username} does not exist")
         return [found]
@@ -172,7 +172,7 @@ def list_users(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.users(each, part),
+        lambda admin, each: admin.auth.list_users(each, part),
         layouts.users,
     )
 
@@ -193,11 +193,11 @@ def copy_users(
         if not user.password:
             remark = f"{from_broker} does not return the password of {user.username}: create the user there"
             raise AdminError("copyUser", to_broker, remark, ResponseCode.NO_PERMISSION)
-        existing = await admin.user(to_broker, user.username or "")
-        await (admin.create_user if existing is None else admin.update_user)(to_broker, user)
+        existing = await admin.auth.get_user(to_broker, user.username or "")
+        await (admin.auth.create_user if existing is None else admin.auth.update_user)(to_broker, user)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.users(from_broker)
+        found = await admin.auth.list_users(from_broker)
         chosen = [each for each in found if not wanted or each.username in wanted]
         missing = [name for name in wanted if name not in {each.username for each in chosen}]
         return await copied(
@@ -238,7 +238,7 @@ def create_acl(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.create_acl(each, acl),
+        lambda admin, each: admin.auth.create_acl(each, acl),
         f"create acl of {subject}",
     )
 
@@ -260,7 +260,7 @@ def update_acl(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.update_acl(each, acl),
+        lambda admin, each: admin.auth.update_acl(each, acl),
         f"update acl of {subject}",
     )
 
@@ -280,18 +280,18 @@ def delete_acl(
     """Delete a user's ACL, or its entries of one resource."""
 
     async def existing(admin: AdminClient, address: str) -> AclInfo:
-        found = await admin.acl(address, subject)
+        found = await admin.auth.get_acl(address, subject)
         if found is None:
             raise absent("deleteAcl", address, f"{subject} has no ACL: nothing was deleted")
         return found
 
     async def ask(admin: AdminClient, address: str) -> None:
         await existing(admin, address)
-        await admin.delete_acl(address, subject, resource)
+        await admin.auth.delete_acl(address, subject, resource)
 
     async def preview(admin: AdminClient, address: str) -> tuple[bool, AclInfo]:
         found = await existing(admin, address)
-        return await admin.explain_delete_acl(address, subject, resource), found
+        return await admin.auth.explain_delete_acl(address, subject, resource), found
 
     if dry_run:
         return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.acls)
@@ -308,7 +308,7 @@ def get_acl(
     """Show a user's ACL."""
 
     async def ask(admin: AdminClient, address: str) -> Sequence[AclInfo]:
-        found = await admin.acl(address, subject)
+        found = await admin.auth.get_acl(address, subject)
         if found is None:
             raise absent("getAcl", address, f"{subject} has no ACL")
         return [found]
@@ -329,7 +329,7 @@ def list_acls(
         broker_addr,
         cluster_name,
         namesrv_addr,
-        lambda admin, each: admin.acls(each, subject, resource),
+        lambda admin, each: admin.auth.list_acls(each, subject, resource),
         layouts.acls,
     )
 
@@ -346,10 +346,10 @@ def copy_acls(
     wanted = parts(subjects)
 
     async def action(admin: AdminClient) -> Output:
-        found = await admin.acls(from_broker)
+        found = await admin.auth.list_acls(from_broker)
         chosen = [each for each in found if not wanted or each.subject in wanted]
         missing = [name for name in wanted if name not in {each.subject for each in chosen}]
-        work = [(each.subject or "", admin.create_acl(to_broker, each)) for each in chosen]
+        work = [(each.subject or "", admin.auth.create_acl(to_broker, each)) for each in chosen]
         return await copied(work, missing, "acl of", to_broker)
 
     return action

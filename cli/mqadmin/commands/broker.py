@@ -60,7 +60,7 @@ def broker_status(
 
     async def action(admin: AdminClient) -> Output:
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=True)
-        said = await on_each(admin, target, admin.runtime_info)
+        said = await on_each(admin, target, admin.brokers.runtime_info)
         tables = [(each.address, each.answer) for each in said if each.answer is not None]
         text = layouts_broker.broker_status(tables, with_address=cluster_name is not None)
         return _answers(said, "runtimeInfo", text)
@@ -105,7 +105,7 @@ def get_broker_config(
             titles = {address: address for address in parse_addresses(broker_addr)}
         else:
             titles = await _titles(admin, str(cluster_name), str(namesrv_addr))
-        said = await admin.each(";".join(titles), admin.broker_config)
+        said = await admin.each(";".join(titles), admin.brokers.broker_config)
         found = [(titles[each.address], each.answer) for each in said if each.answer is not None]
         return _answers(said, "config", layouts_broker.broker_configs(found))
 
@@ -123,7 +123,7 @@ def check_group(broker_addr: str | None, name: str | None, namesrv_addr: str | N
 def _of_replicas(namesrv_addr: str, group: str | None, cluster_name: str | None, *, diff: bool) -> Action:
     async def action(admin: AdminClient) -> Output:
         replicas = await find_replicas(admin, namesrv_addr, group=group, cluster_name=cluster_name)
-        said = await admin.each(";".join(replicas.all), admin.broker_config)
+        said = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
         settings = {each.address: each.answer for each in said if each.answer is not None}
         if not diff:
             titled = [(replicas.title(address), table) for address, table in settings.items()]
@@ -171,10 +171,10 @@ def update_broker_config(
         else:
             target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
             replicas, missing = Replicas((), target.addresses), target.missing
-        known = await admin.each(";".join(replicas.all), admin.broker_config)
+        known = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
         before = {each.address: (each.answer or {}).get(key) for each in known}
         said, left = await change_in_order(
-            admin, replicas, lambda each: admin.update_broker_config(each, key, value)
+            admin, replicas, lambda each: admin.brokers.update_broker_config(each, key, value)
         )
         target = Target(replicas.all, missing)
         output = changed(said, target, lambda address: f"update broker config success, {address}")
@@ -206,7 +206,7 @@ def broker_consume_stats(
 
     async def action(admin: AdminClient) -> Output:
         is_order = (order or "").lower() == "true"
-        stats = await admin.broker_consume_stats(broker_addr, is_order=is_order, timeout_ms=timeout)
+        stats = await admin.groups.broker_consume_stats(broker_addr, is_order=is_order, timeout_ms=timeout)
         rows = [
             (group, queue, row)
             for group, of_topics in sorted(stats.items())
@@ -364,7 +364,7 @@ def query_consume_queue(
 
 
 async def _any_broker(admin: AdminClient, namesrv_addr: str, topic: str) -> str:
-    route = await admin.topic_route(namesrv_addr, topic)
+    route = await admin.name_servers.topic_route(namesrv_addr, topic)
     for broker in route.broker_datas:
         if broker.broker_addrs:
             return broker.broker_addrs[min(broker.broker_addrs)]

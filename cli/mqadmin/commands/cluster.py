@@ -35,11 +35,11 @@ def get_broker_epoch(
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str, name: str) -> tuple[str, EpochEntryCache] | AdminError:
             try:
-                return address, await admin.broker_epochs(address, name)
+                return address, await admin.brokers.broker_epochs(address, name)
             except AdminError as error:
                 return error
 
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         names = [broker_name] if broker_name else names_of_cluster(info, str(cluster_name), namesrv_addr)
         answers = await gather_some(
             ask(address, broker.broker_name)
@@ -67,7 +67,7 @@ def cluster_list(
     """Every broker of the clusters, with its load."""
 
     async def action(admin: AdminClient) -> Output:
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         if cluster_name is not None:
             names_of_cluster(info, cluster_name, namesrv_addr)  # refuses an unknown cluster
         rows = await gather_some(
@@ -98,7 +98,7 @@ async def _row(
     admin: AdminClient, cluster: str, broker_name: str, broker_id: int, address: str
 ) -> layouts.BrokerRow:
     try:
-        table = await admin.runtime_info(address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
+        table = await admin.brokers.runtime_info(address, timeout_ms=RUNTIME_INFO_TIMEOUT_MS)
     except AdminError as error:
         return layouts.BrokerRow(cluster, broker_name, broker_id, address, problem=explain(error))
     return layouts.BrokerRow(cluster, broker_name, broker_id, address, table)

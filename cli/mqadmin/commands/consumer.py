@@ -89,11 +89,11 @@ async def _route_of_group(
 ) -> TopicRouteData:
     """Returns the route of the given topic or cluster, else of the group's retry topic, which all its brokers
     have."""
-    return await admin.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
+    return await admin.name_servers.topic_route(namesrv_addr, place or RETRY_PREFIX + group)
 
 
 async def _all_groups(admin: AdminClient, namesrv_addr: str) -> Output:
-    topics = await admin.topic_list(namesrv_addr)
+    topics = await admin.name_servers.topic_list(namesrv_addr)
     names = sorted(each.removeprefix(RETRY_PREFIX) for each in topics if each.startswith(RETRY_PREFIX))
     found = await gather_some([_group_row(admin, namesrv_addr, name) for name in names])
     rows = sorted((row for row, _ in found), key=lambda row: (-row.behind, row.group))
@@ -115,7 +115,7 @@ async def _all_groups(admin: AdminClient, namesrv_addr: str) -> Output:
 
 async def _group_row(admin: AdminClient, namesrv_addr: str, group: str) -> tuple[GroupRow, list[str]]:
     try:
-        route = await admin.topic_route(namesrv_addr, RETRY_PREFIX + group)
+        route = await admin.name_servers.topic_route(namesrv_addr, RETRY_PREFIX + group)
     except AdminError as error:
         return GroupRow(group, 0, 0, "", "", 0.0, 0), [explain(error)]
     progress, errors = await progress_of(admin, route, group, None)
@@ -153,8 +153,8 @@ async def _find_members(
     admin: AdminClient, namesrv_addr: str | None, broker_addr: str | None, group: str
 ) -> tuple[str, ConsumerConnectionBody]:
     if broker_addr is not None:
-        return broker_addr, await admin.consumer_connections(broker_addr, group)
-    route = await admin.topic_route(str(namesrv_addr), RETRY_PREFIX + group)
+        return broker_addr, await admin.groups.consumer_connections(broker_addr, group)
+    route = await admin.name_servers.topic_route(str(namesrv_addr), RETRY_PREFIX + group)
     address, body, errors = await members_of(admin, route, group)
     if body is None:
         raise (
@@ -181,7 +181,7 @@ def consumer_status(
     async def action(admin: AdminClient) -> Output:
         address, body = await _find_members(admin, namesrv_addr, broker_addr, group)
         if client_id is not None:
-            info = await admin.running_info(address, group, client_id, jstack=jstack)
+            info = await admin.groups.running_info(address, group, client_id, jstack=jstack)
             return Output(_plain(info), layouts_group.running_info(info))
         output, infos = await _write_all(admin, address, group, body.connection_set, jstack=jstack)
         if namesrv_addr is None or output.problems or body.message_model == BROADCASTING:
@@ -205,7 +205,7 @@ async def unassigned(
     found: dict[str, list[str]] = {}
     for topic in sorted(each for each in topics if not each.startswith(RETRY_PREFIX)):
         try:
-            route = await admin.topic_route(namesrv_addr, topic)
+            route = await admin.name_servers.topic_route(namesrv_addr, topic)
         except AdminError:
             continue  # it was deleted, or is not there yet
         masters = {each.broker_name for each in route.broker_datas if MASTER_ID in each.broker_addrs}
@@ -234,7 +234,7 @@ async def _write_all(
     infos: list[Mapping[str, Any]] = []
     for member in members:
         try:
-            info = await admin.running_info(address, group, member.client_id, jstack=jstack)
+            info = await admin.groups.running_info(address, group, member.client_id, jstack=jstack)
         except AdminError as error:
             problems.append(explain(error))
             continue
@@ -281,8 +281,10 @@ def producer_connection(
     """The members of a producer group."""
 
     async def action(admin: AdminClient) -> Output:
-        route = await admin.topic_route(namesrv_addr, topic)
-        told, errors = await ask_brokers(admin, route, lambda each: admin.producer_connections(each, group))
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
+        told, errors = await ask_brokers(
+            admin, route, lambda each: admin.groups.producer_connections(each, group)
+        )
         members = {each.client_id: each for _, body in told for each in body.connection_set}
         if not members and errors:
             raise errors[0]
@@ -300,7 +302,7 @@ def producer(
     """Every producer that is connected to a broker."""
 
     async def action(admin: AdminClient) -> Output:
-        table = await admin.producers(broker_addr)
+        table = await admin.groups.producers(broker_addr)
         return Output(table, layouts_group.all_producers(table))
 
     return action

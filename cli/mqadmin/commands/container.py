@@ -80,7 +80,9 @@ def add_broker(
     """Add a broker to a container. While it starts, its state is shown."""
 
     async def action(admin: AdminClient) -> Output:
-        broker = await admin.add_broker(container_addr, config_path, ProgressLines("mqadmin", container_addr))
+        broker = await admin.containers.add_broker(
+            container_addr, config_path, ProgressLines("mqadmin", container_addr)
+        )
         value = {
             "brokerContainerAddr": container_addr,
             "brokerConfigPath": config_path,
@@ -115,7 +117,7 @@ def remove_broker(
             return await _would_remove(admin, container_addr, cluster, name, broker_id)
         progress = ProgressLines("mqadmin", container_addr)
         try:
-            await admin.remove_broker(container_addr, cluster, name, broker_id, progress)
+            await admin.containers.remove_broker(container_addr, cluster, name, broker_id, progress)
         except AdminError as error:
             raise await with_names(admin, error) from None
         value = {
@@ -133,7 +135,7 @@ async def _would_remove(admin: AdminClient, address: str, cluster: str, name: st
     """Shows the broker that would be removed, as the container finds it: in controller mode its id may be
     given as -1."""
     try:
-        found = await admin.explain_remove_broker(address, cluster, name, broker_id)
+        found = await admin.containers.explain_remove_broker(address, cluster, name, broker_id)
     except AdminError as error:
         raise unable_to_explain(await with_names(admin, error)) from None
     text = (
@@ -148,7 +150,7 @@ async def with_names(admin: AdminClient, error: AdminError) -> AdminError:
     if error.code != ResponseCode.BROKER_NOT_EXIST:
         return error
     try:
-        status = await admin.container_status(error.address)
+        status = await admin.containers.container_status(error.address)
     except AdminError:
         return error
     names = ", ".join(

@@ -34,7 +34,7 @@ def get_controller_metadata(controller_addr: ControllerAddress) -> Action:
     """The controllers, and which of them leads."""
 
     async def action(admin: AdminClient) -> Output:
-        metadata = await admin.controller_metadata(controller_addr)
+        metadata = await admin.controllers.controller_metadata(controller_addr)
         return Output(dump(metadata), layouts.controller_metadata(metadata))
 
     return action
@@ -55,9 +55,9 @@ def get_sync_state_set(
         if broker_name is not None:
             names = [broker_name]
         else:
-            info = await admin.cluster_info(str(namesrv_addr))
+            info = await admin.name_servers.cluster_info(str(namesrv_addr))
             names = names_of_cluster(info, str(cluster_name), str(namesrv_addr))
-        sets = await admin.sync_state_sets(controller_addr, names)
+        sets = await admin.controllers.sync_state_sets(controller_addr, names)
         unknown = [name for name in names if name not in sets.replicas_info_table]
         if unknown and not sets.replicas_info_table:
             remark = f"the controller knows no broker named {', '.join(unknown)}"
@@ -95,7 +95,7 @@ def elect_master(
 
     async def explain_it(admin: AdminClient) -> Output:
         try:
-            explanation = await admin.explain_election(
+            explanation = await admin.controllers.explain_election(
                 controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id
             )
         except AdminError as error:
@@ -104,7 +104,7 @@ def elect_master(
         return Output(dump(explanation), text, exit_code=REFUSED if explanation.code else None)
 
     async def elect(admin: AdminClient) -> Output:
-        master, body = await admin.elect_master(
+        master, body = await admin.controllers.elect_master(
             controller_addr, cluster_name=cluster_name, broker_name=broker_name, broker_id=broker_id or 0
         )
         value = {**dump(master), **dump(body)}
@@ -140,7 +140,7 @@ def clean_broker_metadata(
 
     async def show(admin: AdminClient) -> Output:
         try:
-            found, remark = await admin.explain_clean_broker_data(
+            found, remark = await admin.controllers.explain_clean_broker_data(
                 controller_addr,
                 cluster_name=cluster_name,
                 broker_name=broker_name,
@@ -159,7 +159,7 @@ def clean_broker_metadata(
         return Output(value, layouts_election.would_forget(broker_name, found))
 
     async def clean(admin: AdminClient) -> Output:
-        remark = await admin.clean_broker_data(
+        remark = await admin.controllers.clean_broker_data(
             controller_addr,
             cluster_name=cluster_name,
             broker_name=broker_name,
@@ -178,7 +178,7 @@ def get_controller_config(controller_addr: ControllerAddress) -> Action:
     """The effective settings of every controller of -a."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(controller_addr, admin.controller_config)
+        said = await admin.each(controller_addr, admin.controllers.controller_config)
         return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
 
     return action
@@ -196,7 +196,7 @@ def update_controller_config(
 
     async def action(admin: AdminClient) -> Output:
         said = await admin.each(
-            controller_addr, lambda each: admin.update_controller_config(each, key, value)
+            controller_addr, lambda each: admin.controllers.update_controller_config(each, key, value)
         )
         output = per_server(said, layouts.updated("controller", said, key, value))
         if output.exit_code != IN_PART:
@@ -219,7 +219,7 @@ def get_elections(
     """Past elections: when, old and new master, reason."""
 
     async def action(admin: AdminClient) -> Output:
-        past = await admin.elections(controller_addr, broker_name, count)
+        past = await admin.controllers.elections(controller_addr, broker_name, count)
         return Output([dump(each) for each in past], layouts_election.elections(past))
 
     return action
@@ -236,7 +236,7 @@ def export_controller_state(
     """The whole state of the controllers, as JSON, for a backup or for other controllers."""
 
     async def action(admin: AdminClient) -> Output:
-        state = await admin.export_state(controller_addr)
+        state = await admin.controllers.export_state(controller_addr)
         if output is None:
             return Output(state, json.dumps(state, ensure_ascii=False))
         try:
@@ -261,7 +261,7 @@ def import_controller_state(
         raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from error
 
     async def action(admin: AdminClient) -> Output:
-        groups = await admin.import_state(controller_addr, state)
+        groups = await admin.controllers.import_state(controller_addr, state)
         return Output({"groups": groups}, f"imported {groups} groups")
 
     return action

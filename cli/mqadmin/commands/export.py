@@ -91,7 +91,7 @@ async def user_topics(admin: AdminClient, address: str, *, special: bool) -> dic
     system = set(answer.body.topic_list) if isinstance(answer.body, TopicList) else set()
     return {
         name: config
-        for name, config in sorted((await admin.topics(address)).items())
+        for name, config in sorted((await admin.brokers.topics(address)).items())
         if name not in system
         and not name.endswith(OF_REPLIES)
         and (special or not name.startswith(OF_GROUPS))
@@ -102,7 +102,7 @@ async def user_groups(admin: AdminClient, address: str) -> dict[str, Subscriptio
     """Returns name -> configuration of the groups that applications made, sorted by name."""
     return {
         name: config
-        for name, config in sorted((await admin.groups(address)).items())
+        for name, config in sorted((await admin.groups.list_groups(address)).items())
         if name not in BUILT_IN_GROUPS and not name.startswith(BUILT_IN_PREFIX)
     }
 
@@ -154,7 +154,7 @@ def export_configs(
     async def action(admin: AdminClient) -> Output:
         brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
         masters, missing = _masters(brokers)
-        said = await admin.each(";".join(masters.values()), admin.broker_config) if masters else []
+        said = await admin.each(";".join(masters.values()), admin.brokers.broker_config) if masters else []
         names = {address: name for name, address in masters.items()}
         slaves = sum(len(each.broker_addrs) - (MASTER_ID in each.broker_addrs) for each in brokers)
         value = {
@@ -224,7 +224,7 @@ def export_metrics(
 
 async def _report(admin: AdminClient, address: str) -> dict[str, Any]:
     """Returns the report about one broker."""
-    runtime, settings = await admin.runtime_info(address), await admin.broker_config(address)
+    runtime, settings = await admin.brokers.runtime_info(address), await admin.brokers.broker_config(address)
     topics, groups = await user_topics(admin, address, special=False), await user_groups(admin, address)
     half = await counter_of(admin, address, "TOPIC_PUT_NUMS", HALF_TOPIC)
     scheduled = await counter_of(admin, address, "TOPIC_PUT_NUMS", SCHEDULE_TOPIC)
@@ -263,7 +263,7 @@ async def _clients(admin: AdminClient, address: str, groups: list[str]) -> list[
     found = set()
     for group in groups:
         try:
-            body = await admin.consumer_connections(address, group)
+            body = await admin.groups.consumer_connections(address, group)
         except AdminError as error:
             if error.code is None:
                 raise

@@ -24,8 +24,7 @@ from cli.mqadmin.targets import (
     on_each,
     shown,
 )
-from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.admin.changes import GROUP_TOPICS
+from keelmq.client.admin import AdminClient, AdminError, changes
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
 from keelmq.remoting.operations.broker_admin import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, GroupConfigs
@@ -98,7 +97,7 @@ def update_group(
 
     async def action(admin: AdminClient) -> Output:
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: admin.update_group(each, config))
+        said = await on_each(admin, target, lambda each: admin.groups.update_group(each, config))
         text = layouts_broker.group_config(config)
         return changed(
             said, target, lambda each: f"create subscription group to {each} success.", footer=text
@@ -175,7 +174,7 @@ def delete_group(
 
         async def ask(address: str) -> bool:
             await must_exist(address)
-            await admin.delete_group(address, group, clean_offset=clean)
+            await admin.groups.delete_group(address, group, clean_offset=clean)
             return True
 
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
@@ -191,7 +190,9 @@ def delete_group(
         failed = [each.error for each in said if each.error is not None]
         if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
-        deleted = await admin.delete_group_topics(target.addresses, str(namesrv_addr), cluster_name, group)
+        deleted = await changes.delete_group_topics(
+            admin, target.addresses, str(namesrv_addr), cluster_name, group
+        )
         problems = [str(each.error) for each in deleted if each.error is not None]
         code = 4 if problems else output.exit_code
         return Output(output.value, output.text, (*output.problems, *problems), output.notes, code)
@@ -212,11 +213,15 @@ async def _would_delete(
 
     async def ask(address: str) -> dict[str, Any]:
         await must_exist(address)
-        can_say = await admin.explain_delete_group(address, group, clean_offset=clean)
-        queues = (await admin.consume_stats(address, group)).queues.values()
-        topics = [prefix + group for prefix in GROUP_TOPICS if prefix + group in await admin.topics(address)]
+        can_say = await admin.groups.explain_delete_group(address, group, clean_offset=clean)
+        queues = (await admin.groups.consume_stats(address, group)).queues.values()
+        topics = [
+            prefix + group
+            for prefix in changes.GROUP_TOPICS
+            if prefix + group in await admin.brokers.topics(address)
+        ]
         return {
-            "known": group in await admin.groups(address),
+            "known": group in await admin.groups.list_groups(address),
             "behind": sum(each.behind for each in queues),
             "topics": topics,
             "canSay": can_say,
@@ -239,11 +244,13 @@ async def _would_delete(
 
 async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets: bool, topics: bool) -> bool:
     """Returns whether a broker has anything that a deletion removes: the group, its offsets, its topics."""
-    if group in await admin.groups(address):
+    if group in await admin.groups.list_groups(address):
         return True
-    if offsets and (await admin.consume_stats(address, group)).queues:
+    if offsets and (await admin.groups.consume_stats(address, group)).queues:
         return True
-    return topics and not {prefix + group for prefix in GROUP_TOPICS}.isdisjoint(await admin.topics(address))
+    return topics and not {prefix + group for prefix in changes.GROUP_TOPICS}.isdisjoint(
+        await admin.brokers.topics(address)
+    )
 
 
 @command("setConsumeMode")
@@ -290,10 +297,10 @@ def set_consume_mode(
 async def _check_pair(admin: AdminClient, address: str, topic: str, group: str) -> None:
     """Raises DoesNotExist if a broker does not have the topic, and AdminError if it has the topic, but not
     the group: the members of a group are known at every broker of its topics."""
-    if topic not in await admin.topics(address):
+    if topic not in await admin.brokers.topics(address):
         remark = f"topic {topic} does not exist: nothing was changed"
         raise DoesNotExist("setConsumeMode", address, remark, ResponseCode.TOPIC_NOT_EXIST)
-    if group not in await admin.groups(address):
+    if group not in await admin.groups.list_groups(address):
         remark = f"group {group} does not exist: nothing was changed"
         raise AdminError("setConsumeMode", address, remark, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
@@ -303,14 +310,14 @@ def get_consumer_config(namesrv_addr: NamesrvAddr, group: Group) -> Action:
     """The settings of a consumer group, at every broker that has it."""
 
     async def action(admin: AdminClient) -> Output:
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         value, texts = [], []
         errors: list[AdminError] = []
         for cluster in sorted(info.cluster_addr_table):
             for broker in await brokers_of_cluster(admin, cluster, namesrv_addr):
                 try:
                     address = broker.broker_addrs[min(broker.broker_addrs)]
-                    config = (await admin.groups(address)).get(group)
+                    config = (await admin.groups.list_groups(address)).get(group)
                 except AdminError as error:
                     errors.append(error)
                     continue

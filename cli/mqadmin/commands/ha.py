@@ -27,7 +27,7 @@ def ha_status(
             addresses = parse_addresses(broker_addr)
         else:
             addresses, problems = await _masters(admin, str(cluster_name), str(namesrv_addr))
-        said = await admin.each(";".join(addresses), admin.ha_status) if addresses else []
+        said = await admin.each(";".join(addresses), admin.brokers.ha_status) if addresses else []
         errors = [each.error for each in said if each.error is not None]
         told = [(each.address, each.answer) for each in said if each.answer is not None]
         value = [
@@ -46,7 +46,7 @@ def ha_status(
 
 async def _masters(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> tuple[list[str], list[str]]:
     """Returns the masters' addresses, and a line for each group without one. AdminError: no such cluster."""
-    info = await admin.cluster_info(namesrv_addr)
+    info = await admin.name_servers.cluster_info(namesrv_addr)
     brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
     addresses = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
     missing = [each.broker_name for each in brokers if MASTER_ID not in each.broker_addrs]

@@ -74,7 +74,9 @@ async def _would_remove(admin: AdminClient, controller_addr: str, controller_id:
     would: the leader makes the same checks."""
     request = ControllerIdRequest(controller_id=controller_id)
     try:
-        group, remark = await admin.change_controllers(controller_addr, EXPLAIN_REMOVE_CONTROLLER, request)
+        group, remark = await admin.controllers.change_controllers(
+            controller_addr, EXPLAIN_REMOVE_CONTROLLER, request
+        )
     except AdminError as error:
         raise unable_to_explain(error) from None
     members = peers_of(group)
@@ -101,7 +103,7 @@ def _change(
 ) -> Action:
     async def action(admin: AdminClient) -> Output:
         try:
-            group, remark = await admin.change_controllers(controller_addr, operation, request)
+            group, remark = await admin.controllers.change_controllers(controller_addr, operation, request)
         except AdminError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise

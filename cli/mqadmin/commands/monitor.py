@@ -42,7 +42,7 @@ def start_monitoring(namesrv_addr: NamesrvAddr) -> Action:
     """Monitor all groups: unconsumed messages, differing subscriptions, blocked consumers."""
 
     async def action(admin: AdminClient) -> Output:
-        topics = await admin.topic_list(namesrv_addr)
+        topics = await admin.name_servers.topic_list(namesrv_addr)
         groups = sorted(each.removeprefix(RETRY_PREFIX) for each in topics if each.startswith(RETRY_PREFIX))
         found = await gather_some([_look(admin, namesrv_addr, each) for each in groups], GROUPS_AT_ONCE)
         undone = [each for rows, _, _ in found for each in rows]
@@ -73,7 +73,7 @@ async def _look(
 ) -> tuple[list[Undone], list[str], list[str]]:
     """Returns what one group has not consumed, what is wrong with it, and the problems of the requests."""
     try:
-        route = await admin.topic_route(namesrv_addr, RETRY_PREFIX + group)
+        route = await admin.name_servers.topic_route(namesrv_addr, RETRY_PREFIX + group)
     except AdminError as error:
         return [], [], [explain(error)]
     progress, errors = await progress_of(admin, route, group, None)
@@ -96,7 +96,7 @@ async def _look(
 async def _info(admin: AdminClient, address: str, group: str, client_id: str) -> dict[str, Any] | None:
     """Returns a consumer's runtime information; None: no answer (an old client, or it has just left)."""
     try:
-        return await admin.running_info(address, group, client_id)
+        return await admin.groups.running_info(address, group, client_id)
     except AdminError:
         return None
 
@@ -107,7 +107,7 @@ async def _newest(
     """Returns when the newest message of each queue was stored (ms); without those of silent brokers."""
     times: dict[QueueKey, int] = {}
     for topic in sorted({queue.topic for queue in queues}):
-        told, _ = await ask_brokers(admin, route, partial(admin.topic_stats, topic=topic))
+        told, _ = await ask_brokers(admin, route, partial(admin.brokers.topic_stats, topic=topic))
         for _, stats in told:
             times |= {queue: row.last_update_timestamp for queue, row in stats.queues.items()}
     return times

@@ -27,7 +27,9 @@ def update_kv_config(namesrv_addr: NamesrvAddr, namespace: Namespace, key: Key, 
     """Create or change an entry of the KV configuration, at every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda each: admin.put_kv_config(each, namespace, key, value))
+        said = await admin.each(
+            namesrv_addr, lambda each: admin.name_servers.put_kv_config(each, namespace, key, value)
+        )
         text = layouts.if_any(said, "create or update kv config to namespace success.")
         return per_server(said, text, done="changed")
 
@@ -64,7 +66,7 @@ async def delete_existing(admin: AdminClient, address: str, namespace: str, key:
     """Deletes an entry of the KV configuration at one name server. Raises DoesNotExist if it has no such
     entry, because it would answer the deletion with success."""
     await existing(admin, address, namespace, key)
-    await admin.delete_kv_config(address, namespace, key)
+    await admin.name_servers.delete_kv_config(address, namespace, key)
 
 
 async def existing(admin: AdminClient, address: str, namespace: str, key: str) -> str:
@@ -94,7 +96,9 @@ def wipe_write_perm(
     async def action(admin: AdminClient) -> Output:
         if dry_run:
             return await _would_wipe(admin, namesrv_addr, broker_name)
-        said = await admin.each(namesrv_addr, lambda each: admin.wipe_write_perm(each, broker_name))
+        said = await admin.each(
+            namesrv_addr, lambda each: admin.name_servers.wipe_write_perm(each, broker_name)
+        )
         text = layouts.write_perm("wipe", broker_name, said)
         output = per_server(said, text, lambda each: {"wipeTopicCount": each.answer}, done="wiped")
         return _unless_nothing(output, broker_name, [each.answer for each in said])
@@ -108,13 +112,13 @@ async def _would_wipe(admin: AdminClient, namesrv_addr: str, broker_name: str) -
     async def topics_of(address: str) -> dict[str, list[QueueData]]:
         async def queues_of(topic: str) -> list[QueueData]:
             try:
-                return list((await admin.topic_route(address, topic)).queue_datas)
+                return list((await admin.name_servers.topic_route(address, topic)).queue_datas)
             except AdminError as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:  # deleted between the two requests
                     raise
                 return []
 
-        topics = await admin.topic_list(address)
+        topics = await admin.name_servers.topic_list(address)
         routes = dict(zip(topics, await gather_some([queues_of(each) for each in topics]), strict=True))
         return {
             topic: queues
@@ -146,7 +150,9 @@ def add_write_perm(namesrv_addr: NamesrvAddr, broker_name: Broker) -> Action:
     """Give all topics of a broker read and write permission."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda each: admin.add_write_perm(each, broker_name))
+        said = await admin.each(
+            namesrv_addr, lambda each: admin.name_servers.add_write_perm(each, broker_name)
+        )
         text = layouts.write_perm("add", broker_name, said)
         output = per_server(said, text, lambda each: {"addTopicCount": each.answer}, done="added")
         return _unless_nothing(output, broker_name, [each.answer for each in said])
@@ -167,7 +173,7 @@ def get_namesrv_config(namesrv_addr: NamesrvAddr) -> Action:
     """The settings of every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, admin.namesrv_config)
+        said = await admin.each(namesrv_addr, admin.name_servers.namesrv_config)
         return per_server(said, layouts.configs(said), lambda each: {"config": each.answer})
 
     return action
@@ -178,7 +184,9 @@ def update_namesrv_config(namesrv_addr: NamesrvAddr, key: Key, value: Value) -> 
     """Change a setting of every name server while it runs."""
 
     async def action(admin: AdminClient) -> Output:
-        said = await admin.each(namesrv_addr, lambda each: admin.update_namesrv_config(each, key, value))
+        said = await admin.each(
+            namesrv_addr, lambda each: admin.name_servers.update_namesrv_config(each, key, value)
+        )
         return per_server(said, layouts.updated("name server", said, key, value), done="changed")
 
     return action

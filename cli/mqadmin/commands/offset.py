@@ -14,7 +14,7 @@ from cli.mqadmin.shell import Action, Output, command, explain
 from cli.mqadmin.targets import shown
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.admin.places import ask_brokers, masters_of
-from keelmq.client.admin.resets import LATEST, ResetRow, Wanted
+from keelmq.client.admin.resets import LATEST, ResetRow, Wanted, would_reset
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.queue_map import QueueKey, queue_json
 from keelmq.runtime.clock import wall_ms
@@ -75,7 +75,7 @@ def reset_offset_by_time(
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> dict[QueueKey, int]:
-            return await admin.reset_offset(
+            return await admin.groups.reset_offset(
                 address,
                 group,
                 topic,
@@ -90,7 +90,7 @@ def reset_offset_by_time(
         if broker is not None:
             told, errors = [(broker, await ask(broker))], list[AdminError]()
         else:
-            route = masters_of(await admin.topic_route(namesrv_addr, cluster or topic))
+            route = masters_of(await admin.name_servers.topic_route(namesrv_addr, cluster or topic))
             told, errors = await ask_brokers(admin, route, ask)
         offsets = {key: value for _, table in told for key, value in table.items()}
         title = (
@@ -108,12 +108,12 @@ async def _would_reset(
     admin: AdminClient, namesrv_addr: str, wanted: Wanted, broker: str | None, place: str | None
 ) -> Output:
     async def ask(address: str) -> list[ResetRow]:
-        return await admin.would_reset(address, wanted)
+        return await would_reset(admin, address, wanted)
 
     if broker is not None:
         told, errors = [(broker, await ask(broker))], list[AdminError]()
     else:
-        route = masters_of(await admin.topic_route(namesrv_addr, place or wanted.topic))
+        route = masters_of(await admin.name_servers.topic_route(namesrv_addr, place or wanted.topic))
         told, errors = await ask_brokers(admin, route, ask)
     rows = [row for _, each in told for row in each]
     value = [
@@ -165,11 +165,11 @@ def clone_group_offset(
     is_offline = true_or_false(offline, "-o")
 
     async def action(admin: AdminClient) -> Output:
-        route = masters_of(await admin.topic_route(namesrv_addr, topic))
+        route = masters_of(await admin.name_servers.topic_route(namesrv_addr, topic))
 
         async def ask(address: str) -> bool:
             await _check_source(admin, address, source, topic)
-            await admin.clone_offset(address, source, target, topic, offline=is_offline)
+            await admin.groups.clone_offset(address, source, target, topic, offline=is_offline)
             return True
 
         told, errors = await ask_brokers(admin, route, ask)
@@ -183,10 +183,10 @@ def clone_group_offset(
 async def _check_source(admin: AdminClient, address: str, source: str, topic: str) -> None:
     """Raises AdminError if a group has no offset of the topic at a broker: the broker would clone nothing and
     answer with success. consume_stats() does not tell, it has offset 0 for a queue without an offset."""
-    for queue in (await admin.topic_stats(address, topic)).queues:
-        if await admin.committed_offset(address, source, queue) is not None:
+    for queue in (await admin.brokers.topic_stats(address, topic)).queues:
+        if await admin.messages.committed_offset(address, source, queue) is not None:
             return
-    if source in await admin.groups(address):
+    if source in await admin.groups.list_groups(address):
         remark = f"group {source} has consumed nothing of topic {topic}: nothing was cloned"
         raise AdminError("cloneGroupOffset", address, remark, ResponseCode.CONSUMER_NOT_ONLINE)
     remark = f"group {source} does not exist: nothing was cloned"

@@ -109,7 +109,7 @@ async def _consumed_directly(
 ) -> Output:
     """Has one consumer consume messages again. `asked`: (broker address, offset message id)."""
     results = [
-        {"msgId": each} | await admin.consume_directly(address, group, client_id, each)
+        {"msgId": each} | await admin.groups.consume_directly(address, group, client_id, each)
         for address, each in asked
     ]
     return Output(results, "\n".join(map(layouts_message.consumed_directly, results)))
@@ -209,7 +209,9 @@ def query_by_offset(
     codec = _codec(body_format)
 
     async def action(admin: AdminClient) -> Output:
-        await admin.topic_route(namesrv_addr, topic)  # a consumer would look for a route until its timeout
+        await admin.name_servers.topic_route(
+            namesrv_addr, topic
+        )  # a consumer would look for a route until its timeout
         async with (
             route_explained(admin, namesrv_addr, topic),
             PullConsumer(namesrv_addr, "TOOLS_CONSUMER", credentials=admin.credentials) as consumer,
@@ -234,7 +236,7 @@ async def found_messages(
 ) -> tuple[list[MessageExt], tuple[str, ...]]:
     """Returns the messages of each broker of the topic (or of `place`), from its master or else another
     replica, and a line for each that failed. AdminError 22: no broker has such a message."""
-    route = await admin.topic_route(namesrv_addr, place or header.topic)
+    route = await admin.name_servers.topic_route(namesrv_addr, place or header.topic)
     addresses = [
         broker.broker_addrs[min(broker.broker_addrs)] for broker in route.broker_datas if broker.broker_addrs
     ]
@@ -277,9 +279,9 @@ async def _shown(
 async def _groups(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[TopicRouteData, list[str]]:
     """Returns the route of a topic and its consumer groups; nothing if no broker answers."""
     try:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
         broker = route.broker_datas[0].broker_addrs
-        return route, await admin.topic_consumers(broker[min(broker)], topic)
+        return route, await admin.brokers.topic_consumers(broker[min(broker)], topic)
     except (AdminError, IndexError, ValueError):
         return TopicRouteData(), []
 

@@ -43,7 +43,7 @@ async def _check_name_servers(admin: AdminClient, namesrv_addr: str, topic: str)
     """Raises AdminError if no name server answers. A send waits for one until its time is up. An unknown
     topic is no error: a broker may create it."""
     try:
-        await admin.topic_route(namesrv_addr, topic)
+        await admin.name_servers.topic_route(namesrv_addr, topic)
     except AdminError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
@@ -102,7 +102,7 @@ def send_msg_status(
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
         lines, value = [], []
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         brokers_of(info, [broker_name], namesrv_addr)  # refuses an unknown broker: no topic is created
         async with (
             route_explained(admin, namesrv_addr, broker_name),
@@ -139,7 +139,7 @@ def cluster_rt(
 
     async def action(admin: AdminClient) -> Output:
         timeout_ms = admin.timeout_ms or SEND_TIMEOUT_MS
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         names = names_of_cluster(info, cluster, namesrv_addr) if cluster else []
         rows = []
         async with Producer(namesrv_addr, "mqadmin", credentials=admin.credentials) as producer:
@@ -174,7 +174,7 @@ def stats_all(
     """Messages sent to every topic and consumed by every group, as the masters counted them."""
 
     async def action(admin: AdminClient) -> Output:
-        names = [topic] if topic else await admin.topic_list(namesrv_addr)
+        names = [topic] if topic else await admin.name_servers.topic_list(namesrv_addr)
         shown = [name for name in names if not name.startswith(HIDDEN)]
         found = await gather_some([_rows(admin, namesrv_addr, name) for name in shown])
         rows = [row for each, _ in found for row in each if not active or row.in_24h or row.out_24h]
@@ -199,15 +199,17 @@ def stats_all(
 async def _rows(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[list[StatsRow], list[str]]:
     """Returns a row for each group of a topic, or one for a topic without groups; and the problems."""
     try:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
         masters = _masters(route)
         into = [await counter_of(admin, address, "TOPIC_PUT_NUMS", topic) for address in masters]
-        groups = sorted({group for each in masters for group in await admin.topic_consumers(each, topic)})
+        groups = sorted(
+            {group for each in masters for group in await admin.brokers.topic_consumers(each, topic)}
+        )
         in_tps, in_24h = _sum(into)
         rows = []
         for group in groups:
             out = [await counter_of(admin, each, "GROUP_GET_NUMS", f"{topic}@{group}") for each in masters]
-            stats = [await admin.consume_stats(each, group, topic) for each in masters]
+            stats = [await admin.groups.consume_stats(each, group, topic) for each in masters]
             behind = sum(row.behind for each in stats for row in each.queues.values())
             rows.append(StatsRow(topic, group, behind, in_tps, *_sum(out)[:1], in_24h, _sum(out)[1]))
     except AdminError as error:
@@ -222,7 +224,7 @@ def _masters(route: TopicRouteData) -> list[str]:
 async def counter_of(admin: AdminClient, address: str, name: str, key: str) -> BrokerStatsData:
     """Returns a counter of a broker; zeros for what it has never counted."""
     try:
-        return await admin.view_stats(address, name, key)
+        return await admin.brokers.view_stats(address, name, key)
     except AdminError as error:
         if error.code is None:
             raise

@@ -9,7 +9,7 @@ from cli.mqadmin.confirmation import asks_first, cannot_say
 from cli.mqadmin.layouts import cluster as layouts
 from cli.mqadmin.shell import IN_PART, Action, Output, command, dump, explain, per_server
 from cli.mqadmin.targets import brokers_of, names_of_cluster
-from keelmq.client.admin import AdminClient, AdminError, gather_some
+from keelmq.client.admin import AdminClient, AdminError, changes, gather_some
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
 from keelmq.remoting.operations.route import BrokerData, TopicRouteData
 
@@ -28,7 +28,7 @@ def topic_route(
     """The brokers and queues of a topic."""
 
     async def action(admin: AdminClient) -> Output:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
         text = layouts.topic_route_list(route) if as_list else layouts.topic_route(route)
         return Output(dump(route), text)
 
@@ -45,7 +45,7 @@ def topic_list(
     """All topics; with -c their clusters and groups, without retry and dead-letter topics."""
 
     async def action(admin: AdminClient) -> Output:
-        topics = await admin.topic_list(namesrv_addr)
+        topics = await admin.name_servers.topic_list(namesrv_addr)
         if not cluster_model:
             return Output([{"topic": topic} for topic in topics], "\n".join(topics))
         shown = [topic for topic in topics if not topic.startswith(HIDDEN)]
@@ -63,7 +63,7 @@ def topic_list(
 async def _topic_row(admin: AdminClient, namesrv_addr: str, topic: str) -> tuple[str, str, list[str], str]:
     """Returns cluster, topic, consumer groups and the problem, "" if there is none."""
     try:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
     except AdminError as error:
         return "", topic, [], explain(error)
     cluster = route.broker_datas[0].cluster if route.broker_datas else ""
@@ -78,7 +78,7 @@ async def _consumers(admin: AdminClient, route: TopicRouteData, topic: str) -> t
     for broker in route.broker_datas:
         for _, address in sorted(broker.broker_addrs.items()):
             try:
-                return await admin.topic_consumers(address, topic), ""
+                return await admin.brokers.topic_consumers(address, topic), ""
             except AdminError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     return [], ""
@@ -99,12 +99,12 @@ def delete_topic(
     """Delete a topic: first at every broker of the cluster, then at every name server."""
 
     async def action(admin: AdminClient) -> Output:
-        info = await admin.cluster_info(namesrv_addr)
+        info = await admin.name_servers.cluster_info(namesrv_addr)
         brokers = brokers_of(info, names_of_cluster(info, cluster_name, namesrv_addr), namesrv_addr)
         await _must_exist(admin, namesrv_addr, brokers, topic, cluster_name)
         if dry_run:
             return await _would_delete(admin, namesrv_addr, brokers, topic)
-        at_brokers, at_servers = await admin.delete_topic(namesrv_addr, topic, cluster_name, brokers)
+        at_brokers, at_servers = await changes.delete_topic(admin, namesrv_addr, topic, cluster_name, brokers)
         errors = [each.error for each in at_brokers if each.error is not None]
         if errors and not at_servers:
             raise errors[0]
@@ -126,7 +126,7 @@ async def _must_exist(
     """Raises AdminError if neither the name servers nor any master of the cluster knows the topic. Brokers
     and name servers answer a deletion of nothing with success, as RocketMQ's do."""
     try:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
     except AdminError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
@@ -134,7 +134,7 @@ async def _must_exist(
         if any(each.cluster == cluster_name for each in route.broker_datas):
             return
     masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
-    said = await admin.each(";".join(masters), admin.topics) if masters else []
+    said = await admin.each(";".join(masters), admin.brokers.topics) if masters else []
     if masters and all(each.answer is not None and topic not in each.answer for each in said):
         remark = f"topic {topic} is not in cluster {cluster_name}: nothing was deleted"
         raise AdminError("deleteTopic", namesrv_addr, remark, ResponseCode.TOPIC_NOT_EXIST)
@@ -147,10 +147,10 @@ async def _would_delete(
     deletion does; the brokers make the same checks."""
 
     async def ask(address: str) -> tuple[bool, int, int, list[str]]:
-        can_say = await admin.explain_delete_topic(address, topic)
+        can_say = await admin.brokers.explain_delete_topic(address, topic)
         try:
-            queues = (await admin.topic_stats(address, topic)).queues.values()
-            groups = await admin.topic_consumers(address, topic)
+            queues = (await admin.brokers.topic_stats(address, topic)).queues.values()
+            groups = await admin.brokers.topic_consumers(address, topic)
         except AdminError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise

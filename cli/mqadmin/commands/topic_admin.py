@@ -23,8 +23,7 @@ from cli.mqadmin.targets import (
     on_each,
     shown,
 )
-from keelmq.client.admin import AdminClient, AdminError
-from keelmq.client.admin.changes import ORDER_NAMESPACE
+from keelmq.client.admin import AdminClient, AdminError, changes
 from keelmq.client.admin.places import ask_brokers
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Empty
@@ -78,7 +77,7 @@ def update_topic(
 
     async def action(admin: AdminClient) -> Output:
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: admin.update_topic(each, config, attributes))
+        said = await on_each(admin, target, lambda each: admin.brokers.update_topic(each, config, attributes))
         footer = layouts_broker.topic_config(config, _named(attributes))
         notes: tuple[str, ...] = ()
         if config.order and cluster_name is not None and not any(each.error for each in said):
@@ -97,7 +96,9 @@ def _named(attributes: str | None) -> dict[str, str]:
 async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, config: TopicConfig) -> str:
     """Writes the queues of an ordered topic to the KV configuration of all name servers. Returns the note."""
     brokers = await brokers_of_cluster(admin, cluster_name, namesrv_addr)
-    conf, said = await admin.set_order_conf(namesrv_addr, config.topic_name, brokers, config.write_queue_nums)
+    conf, said = await changes.set_order_conf(
+        admin, namesrv_addr, config.topic_name, brokers, config.write_queue_nums
+    )
     failed = [each.address for each in said if each.error is not None]
     kept = f"; not at {', '.join(failed)}: repeat it with updateOrderConf" if failed else ""
     return f"set cluster orderConf. isOrder=true, orderConf=[{conf}]{kept}"
@@ -143,13 +144,13 @@ def update_topic_perm(
 
     async def action(admin: AdminClient) -> Output:
         async def ask(address: str) -> tuple[int, TopicConfig]:
-            now = (await admin.topics(address)).get(topic)
+            now = (await admin.brokers.topics(address)).get(topic)
             if now is None:
                 remark = f"topic {topic} is not at this broker"
                 raise AdminError("updateTopicPerm", address, remark, ResponseCode.TOPIC_NOT_EXIST)
             config = now.model_copy(update={"perm": perm})
             if now.perm != perm:
-                await admin.update_topic(address, config)
+                await admin.brokers.update_topic(address, config)
             return now.perm, config
 
         target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
@@ -177,8 +178,8 @@ def topic_status(
     """The offsets of a topic's queues."""
 
     async def action(admin: AdminClient) -> Output:
-        route = await admin.topic_route(namesrv_addr, cluster or topic)
-        told, errors = await ask_brokers(admin, route, lambda each: admin.topic_stats(each, topic))
+        route = await admin.name_servers.topic_route(namesrv_addr, cluster or topic)
+        told, errors = await ask_brokers(admin, route, lambda each: admin.brokers.topic_stats(each, topic))
         queues = {queue: row for _, stats in told for queue, row in stats.queues.items()}
         tps = sum((stats.put_tps for _, stats in told), 0.0)
         value = [
@@ -202,7 +203,7 @@ def topic_cluster_list(namesrv_addr: NamesrvAddr, topic: Topic) -> Action:
     """The clusters that have a topic."""
 
     async def action(admin: AdminClient) -> Output:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
         clusters = sorted({broker.cluster for broker in route.broker_datas})
         return Output(clusters, "\n".join(clusters))
 
@@ -218,7 +219,7 @@ def allocate_queues(
     """How the queues of a topic would be assigned to these consumers."""
 
     async def action(admin: AdminClient) -> Output:
-        route = await admin.topic_route(namesrv_addr, topic)
+        route = await admin.name_servers.topic_route(namesrv_addr, topic)
         members = [member.strip() for member in ip_list.split(",") if member.strip()]
         value = {"result": shares(route.queue_datas, topic, members)}
         return Output(value, json.dumps(value, separators=(",", ":")))
@@ -261,11 +262,11 @@ def update_order_conf(
 
     async def ask(admin: AdminClient, address: str) -> str:
         if method == "put":
-            await admin.put_kv_config(address, ORDER_NAMESPACE, topic, str(order_conf))
+            await admin.name_servers.put_kv_config(address, changes.ORDER_NAMESPACE, topic, str(order_conf))
         elif method == "delete":
-            await delete_existing(admin, address, ORDER_NAMESPACE, topic)
+            await delete_existing(admin, address, changes.ORDER_NAMESPACE, topic)
         else:
-            key = KVConfigKey(namespace=ORDER_NAMESPACE, key=topic)
+            key = KVConfigKey(namespace=changes.ORDER_NAMESPACE, key=topic)
             return (await admin.ask(address, GET_KV_CONFIG, key)).header.value or ""
         return ""
 

@@ -50,12 +50,12 @@ class AuthAdmin(AdminTransport):
         header = DeleteAclRequest(subject=subject, resource=resource)
         return await self.explained(broker_addr, EXPLAIN_DELETE_ACL, header)
 
-    async def user(self, broker_addr: str, username: str) -> UserInfo | None:
+    async def get_user(self, broker_addr: str, username: str) -> UserInfo | None:
         """Returns the user; None: there is none (AUTH_GET_USER, 3004)."""
         answer = await self.ask(broker_addr, AUTH_GET_USER, UserRequest(username=username))
         return answer.body if isinstance(answer.body, UserInfo) else None
 
-    async def users(self, broker_addr: str, part: str | None = None) -> list[UserInfo]:
+    async def list_users(self, broker_addr: str, part: str | None = None) -> list[UserInfo]:
         """Returns the users whose names contain `part` (AUTH_LIST_USER, 3005)."""
         answer = await self.ask(broker_addr, AUTH_LIST_USER, ListUsersRequest(filter=part))
         return list(answer.body or [])
@@ -72,12 +72,12 @@ class AuthAdmin(AdminTransport):
         """Deletes the entries of a resource; None: the whole ACL (AUTH_DELETE_ACL, 3008)."""
         await self.ask(broker_addr, AUTH_DELETE_ACL, DeleteAclRequest(subject=subject, resource=resource))
 
-    async def acl(self, broker_addr: str, subject: str) -> AclInfo | None:
+    async def get_acl(self, broker_addr: str, subject: str) -> AclInfo | None:
         """Returns the subject's ACL; None: it has none (AUTH_GET_ACL, 3009)."""
         answer = await self.ask(broker_addr, AUTH_GET_ACL, AclRequest(subject=subject))
         return answer.body if isinstance(answer.body, AclInfo) else None
 
-    async def acls(
+    async def list_acls(
         self, broker_addr: str, subject_part: str | None = None, resource_part: str | None = None
     ) -> list[AclInfo]:
         """Returns the ACLs whose subjects and resources contain these parts (AUTH_LIST_ACL, 3010)."""

@@ -168,7 +168,7 @@ class GroupAdmin(AdminTransport):
 
     # -- changes -----------------------------------------------------------------------------------------
 
-    async def groups(self, broker_addr: str) -> dict[str, SubscriptionGroupConfig]:
+    async def list_groups(self, broker_addr: str) -> dict[str, SubscriptionGroupConfig]:
         """Returns the configuration of every group of the broker, by name (GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         201)."""
         operation, table = GET_ALL_SUBSCRIPTIONGROUP_CONFIG, PagedTable[SubscriptionGroupConfig]()

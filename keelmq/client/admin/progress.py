@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from keelmq.client.admin.groups import GroupAdmin, GroupProgress
+from keelmq.client.admin.client import AdminClient
+from keelmq.client.admin.groups import GroupProgress
 from keelmq.client.admin.places import ask_brokers
 from keelmq.client.admin.transport import AdminError, gather_some
 from keelmq.remoting.codes import ResponseCode
@@ -19,26 +20,30 @@ OWNERS_MAX: Final = 256
 
 
 async def progress_of(
-    admin: GroupAdmin, route: TopicRouteData, group: str, topic: str | None
+    admin: AdminClient, route: TopicRouteData, group: str, topic: str | None
 ) -> tuple[GroupProgress, list[AdminError]]:
     """Returns the progress of a group at all brokers of a route together, and the errors of the others."""
-    told, errors = await ask_brokers(admin, route, lambda each: admin.consume_stats(each, group, topic))
+    told, errors = await ask_brokers(
+        admin, route, lambda each: admin.groups.consume_stats(each, group, topic)
+    )
     queues = {key: row for _, progress in told for key, row in progress.queues.items()}
     return GroupProgress(queues, sum((progress.tps for _, progress in told), 0.0)), errors
 
 
 async def members_of(
-    admin: GroupAdmin, route: TopicRouteData, group: str
+    admin: AdminClient, route: TopicRouteData, group: str
 ) -> tuple[str, ConsumerConnectionBody | None, list[AdminError]]:
     """Returns address, members and errors, from the first broker that has members of the group: members
     send heartbeats to every broker of their topics."""
-    told, errors = await ask_brokers(admin, route, lambda each: admin.consumer_connections(each, group))
+    told, errors = await ask_brokers(
+        admin, route, lambda each: admin.groups.consumer_connections(each, group)
+    )
     if told:
         return (*told[0], errors)
     return "", None, errors
 
 
-async def owners_of(admin: GroupAdmin, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
+async def owners_of(admin: AdminClient, route: TopicRouteData, group: str) -> dict[QueueKey, str]:
     """Returns queue -> the client that says it has it. Clients that do not answer are left out."""
     address, body, _ = await members_of(admin, route, group)
     if body is None:
@@ -46,7 +51,7 @@ async def owners_of(admin: GroupAdmin, route: TopicRouteData, group: str) -> dic
 
     async def ask(client_id: str) -> list[QueueKey]:
         try:
-            return list((await admin.running_info(address, group, client_id))["mqTable"])
+            return list((await admin.groups.running_info(address, group, client_id))["mqTable"])
         except AdminError:
             return []
 

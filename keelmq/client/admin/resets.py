@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from keelmq.client.admin.brokers import BrokerAdmin, QueueStats
-from keelmq.client.admin.groups import GroupAdmin
-from keelmq.client.admin.messages import MessageAdmin
+from keelmq.client.admin.brokers import QueueStats
+from keelmq.client.admin.client import AdminClient
 from keelmq.remoting.operations.clients import ResetOffsetRequest
 from keelmq.remoting.queue_map import QueueKey
 
@@ -44,33 +43,30 @@ class Wanted:
         return found if self.forced or committed is None else min(found, committed)
 
 
-class ResetAdmin(BrokerAdmin, GroupAdmin, MessageAdmin):
-    """Previews of resets. All methods raise AdminError."""
-
-    async def would_reset(self, address: str, wanted: Wanted) -> list[ResetRow]:
-        """Returns each queue of the topic at a broker with the offset that the group would get: as the broker
-        says, or if it cannot, by its rules as they are known here. AdminError: the reset would be refused."""
-        header = ResetOffsetRequest(
-            topic=wanted.topic,
-            group=wanted.group,
-            queue_id=LATEST if wanted.queue_id is None else wanted.queue_id,
-            offset=wanted.offset,
-            timestamp=wanted.at_ms,
-            is_force=wanted.forced,
-        )
-        said = await self.explain_reset_offset(address, header)
-        told = None if said is None else {key.queue_id: offset for key, offset in said.items()}
-        queues = (await self.topic_stats(address, wanted.topic)).queues
-        rows = []
-        for key, row in sorted(queues.items()):
-            if wanted.queue_id not in (None, key.queue_id):
-                continue
-            by_time = row.max_offset
-            if wanted.at_ms != LATEST:
-                by_time = await self.offset_at(address, key, wanted.at_ms)
-            committed = await self.committed_offset(address, wanted.group, key)
-            target = wanted.target(row, by_time, committed) if told is None else told.get(key.queue_id)
-            if target is None:
-                continue  # the topic has got this queue a moment ago
-            rows.append(ResetRow(key, row.max_offset, committed, by_time, target, told is not None))
-        return rows
+async def would_reset(admin: AdminClient, address: str, wanted: Wanted) -> list[ResetRow]:
+    """Returns each queue of the topic at a broker with the offset that the group would get: as the broker
+    says, or if it cannot, by its rules as they are known here. AdminError: the reset would be refused."""
+    header = ResetOffsetRequest(
+        topic=wanted.topic,
+        group=wanted.group,
+        queue_id=LATEST if wanted.queue_id is None else wanted.queue_id,
+        offset=wanted.offset,
+        timestamp=wanted.at_ms,
+        is_force=wanted.forced,
+    )
+    said = await admin.groups.explain_reset_offset(address, header)
+    told = None if said is None else {key.queue_id: offset for key, offset in said.items()}
+    queues = (await admin.brokers.topic_stats(address, wanted.topic)).queues
+    rows = []
+    for key, row in sorted(queues.items()):
+        if wanted.queue_id not in (None, key.queue_id):
+            continue
+        by_time = row.max_offset
+        if wanted.at_ms != LATEST:
+            by_time = await admin.messages.offset_at(address, key, wanted.at_ms)
+        committed = await admin.messages.committed_offset(address, wanted.group, key)
+        target = wanted.target(row, by_time, committed) if told is None else told.get(key.queue_id)
+        if target is None:
+            continue  # the topic has got this queue a moment ago
+        rows.append(ResetRow(key, row.max_offset, committed, by_time, target, told is not None))
+    return rows

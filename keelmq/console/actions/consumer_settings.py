@@ -58,7 +58,7 @@ def _differences(address: str, before: SubscriptionGroupConfig, asked: UpdateGro
 
 async def _preview(acting: Acting, asked: UpdateGroup) -> Preview:
     at = await masters(acting, asked.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups)
+    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
     before = {each.address: each.answer.get(asked.group) for each in said if each.answer is not None}
     new = [address for address, config in before.items() if config is None]
     warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
@@ -100,8 +100,8 @@ async def _run(acting: Acting, asked: UpdateGroup) -> list[ServerOutcome]:
     at = await masters(acting, asked.cluster)
 
     async def ask(address: str) -> None:
-        before = (await acting.admin.groups(address)).get(asked.group)
-        await acting.admin.update_group(address, _wanted(asked, before))
+        before = (await acting.admin.groups.list_groups(address)).get(asked.group)
+        await acting.admin.groups.update_group(address, _wanted(asked, before))
 
     return await at_each(at.addresses, ask)
 

@@ -4,10 +4,10 @@ from typing import Final
 
 from pydantic import Field
 
-from keelmq.client.admin import AdminError
+from keelmq.client.admin import AdminError, changes
 from keelmq.client.admin.places import ask_brokers, masters_of
 from keelmq.client.admin.progress import NOBODY, members_of
-from keelmq.client.admin.resets import LATEST, ResetRow, Wanted
+from keelmq.client.admin.resets import LATEST, ResetRow, Wanted, would_reset
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -47,7 +47,7 @@ class DeleteGroup(Parameters):
 async def _masters_route(acting: Acting, topic: str) -> tuple[TopicRouteData, list[str]]:
     """Returns the route to masters only, and the names of brokers without one. Raises NotFound."""
     try:
-        route = await acting.admin.topic_route(acting.name_server_list, topic)
+        route = await acting.admin.name_servers.topic_route(acting.name_server_list, topic)
     except AdminError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NotFound(f"no name server knows topic {topic}") from None
@@ -60,7 +60,7 @@ async def _preview_reset(acting: Acting, asked: ResetOffset) -> Preview:
     route, without = await _masters_route(acting, asked.topic)
     wanted = Wanted(asked.group, asked.topic, asked.at_ms, None, None, asked.force)
     told, errors = await ask_brokers(
-        acting.admin, route, lambda address: acting.admin.would_reset(address, wanted)
+        acting.admin, route, lambda address: would_reset(acting.admin, address, wanted)
     )
     rows = [row for _, found in told for row in found]
     _, members, _ = await members_of(acting.admin, route, asked.group)
@@ -117,7 +117,7 @@ async def _reset(acting: Acting, asked: ResetOffset) -> list[ServerOutcome]:
     route, _ = await _masters_route(acting, asked.topic)
 
     async def ask(address: str) -> str:
-        offsets = await acting.admin.reset_offset(
+        offsets = await acting.admin.groups.reset_offset(
             address, asked.group, asked.topic, timestamp=asked.at_ms, force=asked.force
         )
         return f"{len(offsets)} queues"
@@ -127,16 +127,16 @@ async def _reset(acting: Acting, asked: ResetOffset) -> list[ServerOutcome]:
 
 async def _preview_delete(acting: Acting, asked: DeleteGroup) -> Preview:
     at = await masters(acting, asked.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups)
+    said = await acting.admin.each(";".join(at.addresses), acting.admin.groups.list_groups)
     there = [each.address for each in said if each.answer is not None and asked.group in each.answer]
     warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
 
     async def progress(address: str) -> int:
-        found = await acting.admin.consume_stats(address, asked.group)
+        found = await acting.admin.groups.consume_stats(address, asked.group)
         return sum(row.behind for row in found.queues.values())
 
     async def members(address: str) -> int:
-        return len((await acting.admin.consumer_connections(address, asked.group)).connection_set)
+        return len((await acting.admin.groups.consumer_connections(address, asked.group)).connection_set)
 
     behind = await acting.admin.each(";".join(at.addresses), progress)
     online = await acting.admin.each(";".join(at.addresses), members)
@@ -166,12 +166,12 @@ async def _delete(acting: Acting, asked: DeleteGroup) -> list[ServerOutcome]:
     at = await masters(acting, asked.cluster)
     done = await at_each(
         at.addresses,
-        lambda each: acting.admin.delete_group(each, asked.group, clean_offset=asked.remove_offset),
+        lambda each: acting.admin.groups.delete_group(each, asked.group, clean_offset=asked.remove_offset),
     )
     if any(each.outcome != "ok" for each in done):
         return done  # its topics are still needed
-    topics = await acting.admin.delete_group_topics(
-        at.addresses, acting.name_server_list, asked.cluster, asked.group
+    topics = await changes.delete_group_topics(
+        acting.admin, at.addresses, acting.name_server_list, asked.cluster, asked.group
     )
     return done + [await outcomes(each) for each in topics]
 

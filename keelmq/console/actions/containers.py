@@ -56,7 +56,7 @@ async def _preview_add(acting: Acting, asked: AddBroker) -> Preview:
     server, warnings, details = _checked(acting, asked.container), [], {}
     is_possible = True
     try:
-        plan = await acting.admin.container_plan(server, [asked.config_path])
+        plan = await acting.admin.containers.container_plan(server, [asked.config_path])
     except AdminError as error:
         warnings.append(f"the container does not say whether it would take it: {error.remark}")
     else:
@@ -78,7 +78,7 @@ async def _add(acting: Acting, asked: AddBroker) -> list[ServerOutcome]:
     server = _checked(acting, asked.container)
 
     async def add() -> str:
-        broker = await acting.admin.add_broker(server, asked.config_path)
+        broker = await acting.admin.containers.add_broker(server, asked.config_path)
         return "" if broker is None else f"{broker.canonical_name} is {broker.state}"
 
     return [await outcome_of(server, add())]
@@ -108,7 +108,7 @@ async def _preview_remove(acting: Acting, asked: RemoveBroker) -> Preview:
 
 async def _remove(acting: Acting, asked: RemoveBroker) -> list[ServerOutcome]:
     server = _checked(acting, asked.container)
-    removed = acting.admin.remove_broker(server, asked.cluster, asked.broker_name, asked.broker_id)
+    removed = acting.admin.containers.remove_broker(server, asked.cluster, asked.broker_name, asked.broker_id)
     return [await outcome_of(server, removed)]
 
 

@@ -52,7 +52,7 @@ async def _preview_elect(acting: Acting, asked: Elect) -> Preview:
         command=_elect_command(acting, asked),
     )
     try:
-        explained = await acting.admin.explain_election(
+        explained = await acting.admin.controllers.explain_election(
             acting.controller_list,
             cluster_name=asked.cluster,
             broker_name=asked.broker_name,
@@ -95,7 +95,7 @@ def _loss_warnings(group: GroupStatus, broker_id: int) -> list[str]:
 
 async def _elect(acting: Acting, asked: Elect) -> list[ServerOutcome]:
     async def elect() -> str:
-        master, _ = await acting.admin.elect_master(
+        master, _ = await acting.admin.controllers.elect_master(
             acting.controller_list,
             cluster_name=asked.cluster,
             broker_name=asked.broker_name,
@@ -149,7 +149,7 @@ async def _preview_clean(acting: Acting, asked: Clean) -> Preview:
 async def _would_clean(acting: Acting, asked: Clean) -> tuple[bool, str]:
     """Returns whether the controllers would do it, as they say themselves, and a warning, or ""."""
     try:
-        await acting.admin.explain_clean_broker_data(
+        await acting.admin.controllers.explain_clean_broker_data(
             acting.controller_list,
             cluster_name=asked.cluster,
             broker_name=asked.broker_name,
@@ -166,7 +166,7 @@ async def _would_clean(acting: Acting, asked: Clean) -> tuple[bool, str]:
 
 
 async def _clean(acting: Acting, asked: Clean) -> list[ServerOutcome]:
-    cleaned = acting.admin.clean_broker_data(
+    cleaned = acting.admin.controllers.clean_broker_data(
         acting.controller_list,
         cluster_name=asked.cluster,
         broker_name=asked.broker_name,

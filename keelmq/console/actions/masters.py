@@ -32,7 +32,7 @@ class Masters(msgspec.Struct, frozen=True):
 
 async def masters(acting: Acting, cluster: str) -> Masters:
     """Returns the masters of a cluster. Raises NotFound: no such cluster, or none has a master."""
-    info = await acting.admin.cluster_info(acting.name_server_list)
+    info = await acting.admin.name_servers.cluster_info(acting.name_server_list)
     try:
         addresses, without = masters_in(info, cluster)
     except Missing as error:

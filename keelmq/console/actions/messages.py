@@ -73,14 +73,14 @@ async def _preview_send(acting: Acting, asked: SendMessage) -> Preview:
     message = _message(asked)
     warnings, servers, is_possible = [], list[str](), True
     try:
-        route = await acting.admin.topic_route(acting.name_server_list, asked.topic)
+        route = await acting.admin.name_servers.topic_route(acting.name_server_list, asked.topic)
         servers = [each.broker_addrs[0] for each in route.broker_datas if 0 in each.broker_addrs]
         if not servers:
             warnings, is_possible = ["no broker of the topic has a master now"], False
     except AdminError as error:
         warnings = [f"{error.remark}; a broker with autoCreateTopicEnable would create the topic"]
     try:
-        groups = await acting.admin.topic_consumers(servers[0], asked.topic) if servers else []
+        groups = await acting.admin.brokers.topic_consumers(servers[0], asked.topic) if servers else []
     except AdminError:
         groups = []
     if groups:

@@ -63,14 +63,16 @@ async def _only_writable_here(acting: Acting, broker_name: str) -> tuple[list[st
 
     async def writable_at(topic: str) -> set[str]:
         try:
-            route = await acting.admin.topic_route(server, topic)
+            route = await acting.admin.name_servers.topic_route(server, topic)
         except AdminError as error:
             if error.code is None:
                 raise
             return set()
         return {each.broker_name for each in route.queue_datas if each.perm & PERM_WRITE}
 
-    topics = [topic for topic in await acting.admin.topic_list(server) if not topic.startswith("%")]
+    topics = [
+        topic for topic in await acting.admin.name_servers.topic_list(server) if not topic.startswith("%")
+    ]
     asked = topics[:TOPICS_ASKED_MAX]
     writable = await gather_some(writable_at(topic) for topic in asked)
     alone = [topic for topic, brokers in zip(asked, writable, strict=True) if brokers == {broker_name}]
@@ -79,7 +81,7 @@ async def _only_writable_here(acting: Acting, broker_name: str) -> tuple[list[st
 
 async def _wipe(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:
     async def one(server: str) -> str:
-        return f"{await acting.admin.wipe_write_perm(server, asked.broker_name)} topics changed"
+        return f"{await acting.admin.name_servers.wipe_write_perm(server, asked.broker_name)} topics changed"
 
     return await at_each(acting.name_servers, one)
 
@@ -94,7 +96,7 @@ async def _preview_add(acting: Acting, asked: BrokerName) -> Preview:
 
 async def _add(acting: Acting, asked: BrokerName) -> list[ServerOutcome]:
     async def one(server: str) -> str:
-        return f"{await acting.admin.add_write_perm(server, asked.broker_name)} topics changed"
+        return f"{await acting.admin.name_servers.add_write_perm(server, asked.broker_name)} topics changed"
 
     return await at_each(acting.name_servers, one)
 

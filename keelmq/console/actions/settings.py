@@ -67,7 +67,7 @@ async def _preview_broker(acting: Acting, asked: BrokerSetting) -> Preview:
     known: set[str] = set()
     for server in servers:
         try:
-            settings = await acting.admin.broker_config(server)
+            settings = await acting.admin.brokers.broker_config(server)
         except AdminError as error:
             warnings.append(f"{server} does not tell its settings: {error.remark}")
             before[server] = None
@@ -95,7 +95,7 @@ async def _preview_broker(acting: Acting, asked: BrokerSetting) -> Preview:
 async def _update_broker(acting: Acting, asked: BrokerSetting) -> list[ServerOutcome]:
     return await at_each(
         _brokers(acting, asked),
-        lambda each: acting.admin.update_broker_config(each, asked.key, asked.value),
+        lambda each: acting.admin.brokers.update_broker_config(each, asked.key, asked.value),
     )
 
 
@@ -104,7 +104,7 @@ async def _preview_controller(acting: Acting, asked: Setting) -> Preview:
     warnings = []
     for server in acting.controllers:
         try:
-            before[server] = (await acting.admin.controller_config(server)).get(asked.key)
+            before[server] = (await acting.admin.controllers.controller_config(server)).get(asked.key)
         except AdminError as error:
             warnings.append(f"{server} does not tell its settings: {error.remark}")
             before[server] = None
@@ -132,7 +132,7 @@ async def _update_controller(acting: Acting, asked: Setting) -> list[ServerOutco
         raise NotFound("no controller is known")
     return await at_each(
         acting.controllers,
-        lambda each: acting.admin.update_controller_config(each, asked.key, asked.value),
+        lambda each: acting.admin.controllers.update_controller_config(each, asked.key, asked.value),
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from keelmq.client.admin import AdminError
+from keelmq.client.admin import AdminError, changes
 from keelmq.console.actions.action import (
     Acting,
     Action,
@@ -49,7 +49,7 @@ def _attributes(asked: UpdateTopic) -> str | None:
 
 async def _preview_update(acting: Acting, asked: UpdateTopic) -> Preview:
     at = await masters(acting, asked.cluster)
-    said = await acting.admin.each(";".join(at.addresses), acting.admin.topics)
+    said = await acting.admin.each(";".join(at.addresses), acting.admin.brokers.topics)
     before = {each.address: each.answer.get(asked.topic) for each in said if each.answer is not None}
     warnings = [*at.warnings, *(f"{each.address}: {each.error.remark}" for each in said if each.error)]
     new = [address for address, config in before.items() if config is None]
@@ -92,11 +92,11 @@ async def _update(acting: Acting, asked: UpdateTopic) -> list[ServerOutcome]:
         order=asked.order,
     )
     done = await at_each(
-        at.addresses, lambda each: acting.admin.update_topic(each, config, _attributes(asked))
+        at.addresses, lambda each: acting.admin.brokers.update_topic(each, config, _attributes(asked))
     )
     if asked.order and all(each.outcome == "ok" for each in done):
-        _, written = await acting.admin.set_order_conf(
-            acting.name_server_list, asked.topic, at.brokers, asked.write_queues
+        _, written = await changes.set_order_conf(
+            acting.admin, acting.name_server_list, asked.topic, at.brokers, asked.write_queues
         )
         done += [await outcomes(each) for each in written]
     return done
@@ -106,8 +106,8 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
     at = await masters(acting, asked.cluster)
 
     async def ask(address: str) -> tuple[int, int, list[str]]:
-        queues = (await acting.admin.topic_stats(address, asked.topic)).queues.values()
-        groups = await acting.admin.topic_consumers(address, asked.topic)
+        queues = (await acting.admin.brokers.topic_stats(address, asked.topic)).queues.values()
+        groups = await acting.admin.brokers.topic_consumers(address, asked.topic)
         return len(queues), sum(each.max_offset - each.min_offset for each in queues), groups
 
     said = await acting.admin.each(";".join(at.addresses), ask)
@@ -146,7 +146,7 @@ async def _preview_delete(acting: Acting, asked: DeleteTopic) -> Preview:
 
 async def _has_route(acting: Acting, topic: str) -> bool:
     try:
-        await acting.admin.topic_route(acting.name_server_list, topic)
+        await acting.admin.name_servers.topic_route(acting.name_server_list, topic)
     except AdminError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return False
@@ -156,8 +156,8 @@ async def _has_route(acting: Acting, topic: str) -> bool:
 
 async def _delete(acting: Acting, asked: DeleteTopic) -> list[ServerOutcome]:
     at: Masters = await masters(acting, asked.cluster)
-    at_brokers, at_servers = await acting.admin.delete_topic(
-        acting.name_server_list, asked.topic, asked.cluster, at.brokers
+    at_brokers, at_servers = await changes.delete_topic(
+        acting.admin, acting.name_server_list, asked.topic, asked.cluster, at.brokers
     )
     return [await outcomes(each) for each in (*at_brokers, *at_servers)]
 

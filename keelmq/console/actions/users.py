@@ -139,7 +139,7 @@ async def _preview_create(acting: Acting, asked: CreateUser) -> Preview:
         command,
         subject=f"user {asked.username}",
         must_exist=False,
-        find=lambda at: acting.admin.user(at, asked.username),
+        find=lambda at: acting.admin.auth.get_user(at, asked.username),
     )
 
 
@@ -147,7 +147,7 @@ async def _create(acting: Acting, asked: CreateUser) -> list[ServerOutcome]:
     user = UserInfo(
         username=asked.username, password=asked.password.get_secret_value(), user_type=asked.user_type
     )
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.create_user(at, user))
+    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.create_user(at, user))
 
 
 async def _preview_update(acting: Acting, asked: UpdateUser) -> Preview:
@@ -167,7 +167,7 @@ async def _preview_update(acting: Acting, asked: UpdateUser) -> Preview:
         command,
         subject=f"user {asked.username}",
         must_exist=True,
-        find=lambda at: acting.admin.user(at, asked.username),
+        find=lambda at: acting.admin.auth.get_user(at, asked.username),
     )
     warnings = list(preview.warnings)
     if acting.user == asked.username:
@@ -184,7 +184,7 @@ async def _update(acting: Acting, asked: UpdateUser) -> list[ServerOutcome]:
         user_type=asked.user_type,
         user_status=asked.user_status,
     )
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.update_user(at, user))
+    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.update_user(at, user))
 
 
 async def _preview_delete(acting: Acting, asked: DeleteUser) -> Preview:
@@ -195,7 +195,7 @@ async def _preview_delete(acting: Acting, asked: DeleteUser) -> Preview:
         _line(acting, "deleteUser", asked.cluster, "-u", asked.username),
         subject=f"user {asked.username}",
         must_exist=True,
-        find=lambda at: acting.admin.user(at, asked.username),
+        find=lambda at: acting.admin.auth.get_user(at, asked.username),
         confirm=asked.username,
     )
     if acting.user != asked.username:
@@ -205,7 +205,7 @@ async def _preview_delete(acting: Acting, asked: DeleteUser) -> Preview:
 
 
 async def _delete(acting: Acting, asked: DeleteUser) -> list[ServerOutcome]:
-    return await _at_all(acting, asked.cluster, lambda at: acting.admin.delete_user(at, asked.username))
+    return await _at_all(acting, asked.cluster, lambda at: acting.admin.auth.delete_user(at, asked.username))
 
 
 def _acl(asked: UpdateAcl) -> AclInfo:
@@ -237,7 +237,7 @@ async def _preview_acl(acting: Acting, asked: UpdateAcl) -> Preview:
         command,
         subject=f"user {name}",
         must_exist=True,
-        find=lambda at: acting.admin.user(at, name),
+        find=lambda at: acting.admin.auth.get_user(at, name),
     )
 
 
@@ -245,8 +245,8 @@ async def _update_acl(acting: Acting, asked: UpdateAcl) -> list[ServerOutcome]:
     acl = _acl(asked)
 
     async def ask(at: str) -> None:
-        has_one = await acting.admin.acl(at, asked.subject) is not None
-        await (acting.admin.update_acl if has_one else acting.admin.create_acl)(at, acl)
+        has_one = await acting.admin.auth.get_acl(at, asked.subject) is not None
+        await (acting.admin.auth.update_acl if has_one else acting.admin.auth.create_acl)(at, acl)
 
     return await _at_all(acting, asked.cluster, ask)
 
@@ -261,14 +261,14 @@ async def _preview_delete_acl(acting: Acting, asked: DeleteAcl) -> Preview:
         _line(acting, "deleteAcl", asked.cluster, "-s", asked.subject, "-r", asked.resource),
         subject=f"the ACL of {asked.subject}",
         must_exist=True,
-        find=lambda at: acting.admin.acl(at, asked.subject),
+        find=lambda at: acting.admin.auth.get_acl(at, asked.subject),
         confirm=asked.subject,
     )
 
 
 async def _delete_acl(acting: Acting, asked: DeleteAcl) -> list[ServerOutcome]:
     return await _at_all(
-        acting, asked.cluster, lambda at: acting.admin.delete_acl(at, asked.subject, asked.resource)
+        acting, asked.cluster, lambda at: acting.admin.auth.delete_acl(at, asked.subject, asked.resource)
     )
 
 

@@ -153,14 +153,14 @@ class AllGroups(Wire):
 async def all_groups(place: Place) -> AllGroups:
     """Returns every group that a broker knows. AdminError: no name server answers."""
     asked = Asked()
-    info = await place.admin.cluster_info(place.name_servers)
+    info = await place.admin.name_servers.cluster_info(place.name_servers)
     brokers = brokers_in(info)
-    tables = await ask_each(asked, brokers, place.admin.groups)
+    tables = await ask_each(asked, brokers, place.admin.groups.list_groups)
     progress = dict(
         await ask_each(
             asked,
             brokers,
-            lambda at: place.admin.broker_consume_stats(at, timeout_ms=STATS_TIMEOUT_MS),
+            lambda at: place.admin.groups.broker_consume_stats(at, timeout_ms=STATS_TIMEOUT_MS),
             at_once=4,
         )
     )
@@ -242,7 +242,7 @@ async def _with_members(place: Place, row: GroupRow, addresses: list[str], asked
     is_told = False
     for address in addresses:
         try:
-            body = await place.admin.consumer_connections(address, row.name)
+            body = await place.admin.groups.consumer_connections(address, row.name)
         except AdminError as error:
             is_told = is_told or error.code in NOBODY
             asked.add(error, unless=NOBODY)
@@ -259,7 +259,7 @@ async def _with_members(place: Place, row: GroupRow, addresses: list[str], asked
 async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
     """Returns one group. with_clients: members are asked which queues they have. Raises Missing."""
     asked = Asked()
-    info = await place.admin.cluster_info(place.name_servers)
+    info = await place.admin.name_servers.cluster_info(place.name_servers)
     configs = [
         (broker, config)
         for broker, config in await ask_each(asked, brokers_in(info), lambda at: _config(place, at, name))
@@ -272,7 +272,7 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
         route, brokers = None, [broker for broker, _ in configs]
     if not configs and route is None and not asked.problems:
         raise Missing(f"no broker has a consumer group {name}")
-    progress = await ask_each(asked, brokers, lambda at: place.admin.consume_stats(at, name))
+    progress = await ask_each(asked, brokers, lambda at: place.admin.groups.consume_stats(at, name))
     members, member_errors = await _members(place, brokers, name)
     for error in member_errors:
         asked.add(error, unless=NOBODY)
@@ -321,7 +321,7 @@ async def group(place: Place, name: str, *, with_clients: bool) -> GroupView:
 
 
 async def _config(place: Place, address: str, name: str) -> SubscriptionGroupConfig | None:
-    return (await place.admin.groups(address)).get(name)
+    return (await place.admin.groups.list_groups(address)).get(name)
 
 
 async def _members(
@@ -330,7 +330,7 @@ async def _members(
     errors: list[AdminError] = []
     for broker in brokers[:MEMBERS_ASKED_MAX]:
         try:
-            return await place.admin.consumer_connections(broker.address, name), errors
+            return await place.admin.groups.consumer_connections(broker.address, name), errors
         except AdminError as error:
             errors.append(error)
     return None, errors
@@ -360,7 +360,7 @@ async def running_info(place: Place, name: str, client_id: str, *, threads: bool
     problem: AdminError | None = None
     for broker in brokers[:MEMBERS_ASKED_MAX]:
         try:
-            info = await place.admin.running_info(broker.address, name, client_id, jstack=threads)
+            info = await place.admin.groups.running_info(broker.address, name, client_id, jstack=threads)
         except AdminError as error:
             problem = error
             continue

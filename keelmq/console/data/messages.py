@@ -232,7 +232,7 @@ async def by_key(
     names: dict[str, str] = {}
 
     async def ask(address: str) -> list[MessageRow]:
-        found = await place.admin.query_messages(address, header, inflated_max=INFLATED_IN_LISTS_MAX)
+        found = await place.admin.messages.query_messages(address, header, inflated_max=INFLATED_IN_LISTS_MAX)
         return [row_of(each, names[address]) for each in found]
 
     brokers = brokers_of(await route_of(place, topic))
@@ -260,11 +260,13 @@ async def by_id(place: Place, topic: str, msg_id: str) -> SearchView:
         return await by_key(
             place, topic, msg_id, is_unique=True, begin_ms=0, end_ms=2**63 - 1, limit=UNIQUE_KEY_NUMS
         )
-    known = addresses_in(await place.admin.cluster_info(place.name_servers))
+    known = addresses_in(await place.admin.name_servers.cluster_info(place.name_servers))
     asked = Asked()
     if address in known:
         try:
-            found = await place.admin.view_message(address, topic, offset, inflated_max=INFLATED_IN_LISTS_MAX)
+            found = await place.admin.messages.view_message(
+                address, topic, offset, inflated_max=INFLATED_IN_LISTS_MAX
+            )
             rows = [row_of(each, known[address]) for each in found]
             return SearchView(taken_ms=wall_ms(), messages=rows)
         except AdminError as error:
@@ -293,7 +295,9 @@ async def find(
         )
     address = brokers[broker_name].address
     queue = QueueKey(topic, broker_name, queue_id)
-    pulled = await place.admin.pull_messages(address, queue, queue_offset, 1, inflated_max=INFLATED_MAX)
+    pulled = await place.admin.messages.pull_messages(
+        address, queue, queue_offset, 1, inflated_max=INFLATED_MAX
+    )
     for each in pulled.messages:
         if each.queue_offset == queue_offset:
             return address, each
@@ -332,7 +336,7 @@ async def _tracks(
     place: Place, asked: Asked, address: str, found: MessageExt, broker_name: str
 ) -> tuple[list[TrackRow], int]:
     try:
-        groups = sorted(await place.admin.topic_consumers(address, found.topic))
+        groups = sorted(await place.admin.brokers.topic_consumers(address, found.topic))
     except AdminError as error:
         asked.add(error, unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
         return [], 0
@@ -345,12 +349,12 @@ async def _tracks(
 async def _track(place: Place, address: str, group: str, queue: QueueKey, offset: int) -> TrackRow:
     is_online, model = None, ""
     try:
-        body = await place.admin.consumer_connections(address, group)
+        body = await place.admin.groups.consumer_connections(address, group)
         is_online, model = bool(body.connection_set), body.message_model
     except AdminError as error:
         is_online = False if error.code in NOBODY else None
     try:
-        progress = (await place.admin.consume_stats(address, group, queue.topic)).queues.get(queue)
+        progress = (await place.admin.groups.consume_stats(address, group, queue.topic)).queues.get(queue)
     except AdminError as error:
         return TrackRow(group=group, state="unknown", is_online=is_online, remark=error.remark)
     if model == "BROADCASTING":

@@ -142,7 +142,7 @@ def brokers_of(route: TopicRouteData) -> list[BrokerPlace]:
 async def route_of(place: Place, topic: str) -> TopicRouteData:
     """Returns a topic's route. Raises Missing: no name server knows it."""
     try:
-        return await place.admin.topic_route(place.name_servers, topic)
+        return await place.admin.name_servers.topic_route(place.name_servers, topic)
     except AdminError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             raise Missing(f"no name server knows topic {topic}") from None

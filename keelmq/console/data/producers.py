@@ -34,9 +34,9 @@ class ProducersView(Wire):
 async def all_producers(place: Place) -> ProducersView:
     """Returns every producer. AdminError: no name server answers."""
     asked = Asked()
-    info = await place.admin.cluster_info(place.name_servers)
+    info = await place.admin.name_servers.cluster_info(place.name_servers)
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for broker, table in await ask_each(asked, brokers_in(info), place.admin.producers):
+    for broker, table in await ask_each(asked, brokers_in(info), place.admin.groups.producers):
         for group, clients in table.items():
             for client in clients:
                 key = (str(group), str(client.get("clientId") or ""))

@@ -139,11 +139,11 @@ async def _limit(
     done."""
     try:
         if positions is None:
-            queue.end = await place.admin.offset_at(queue.address, queue.key, end_ms + 1)
+            queue.end = await place.admin.messages.offset_at(queue.address, queue.key, end_ms + 1)
         else:
             queue.end = positions.get(f"{queue.key.broker_name}:{queue.key.queue_id}", 0)
         if queue.end > 0:
-            queue.begin = await place.admin.offset_at(queue.address, queue.key, begin_ms)
+            queue.begin = await place.admin.messages.offset_at(queue.address, queue.key, begin_ms)
     except AdminError as error:
         asked.add(error)
         queue.is_broken = True
@@ -157,7 +157,7 @@ async def _read(place: Place, asked: Asked, queue: _Queue, budget: Budget) -> No
     position, found = start, list[MessageRow]()
     while position < queue.end and not budget.why_over:
         try:
-            pulled = await place.admin.pull_messages(
+            pulled = await place.admin.messages.pull_messages(
                 queue.address,
                 queue.key,
                 position,

@@ -149,15 +149,15 @@ class AllTopics(Wire):
 async def all_topics(place: Place) -> AllTopics:
     """Returns every topic that a name server or a broker knows. AdminError: no name server answers."""
     asked = Asked()
-    info = await place.admin.cluster_info(place.name_servers)
-    said = await ask_each(asked, brokers_in(info), place.admin.topics)
+    info = await place.admin.name_servers.cluster_info(place.name_servers)
+    said = await ask_each(asked, brokers_in(info), place.admin.brokers.topics)
     tables: dict[str, list[tuple[BrokerPlace, TopicConfig]]] = {}
     for broker, table in said:
         for name, config in table.items():
             tables.setdefault(name, []).append((broker, config))
         await asyncio.sleep(0)  # a thousand brokers with thousands of topics must not block the loop
     try:
-        for name in await place.admin.topic_list(place.name_servers):
+        for name in await place.admin.name_servers.topic_list(place.name_servers):
             tables.setdefault(name, [])
     except AdminError as error:
         asked.add(error)
@@ -210,11 +210,11 @@ async def topic(place: Place, name: str) -> TopicView:
     if not brokers:
         raise Missing(f"topic {name} has no broker")
     configs = dict(await ask_each(asked, brokers, lambda at: _config(place, at, name)))
-    stats = dict(await ask_each(asked, brokers, lambda at: place.admin.topic_stats(at, name)))
+    stats = dict(await ask_each(asked, brokers, lambda at: place.admin.brokers.topic_stats(at, name)))
     groups = await ask_each(
         asked,
         brokers,
-        lambda at: place.admin.topic_consumers(at, name),
+        lambda at: place.admin.brokers.topic_consumers(at, name),
         unless=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,),
     )
     queue_datas = {each.broker_name: each for each in route.queue_datas}

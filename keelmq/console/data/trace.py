@@ -61,7 +61,7 @@ async def trace(place: Place, msg_id: str, *, topic: str = TRACE_TOPIC) -> Trace
         ) from None
 
     async def ask(address: str) -> int:
-        found = await place.admin.query_messages(address, header, inflated_max=INFLATED_MAX)
+        found = await place.admin.messages.query_messages(address, header, inflated_max=INFLATED_MAX)
         messages.extend(
             (each.body.decode(errors="replace"), each.born_host) for each in found if not each.body_error
         )

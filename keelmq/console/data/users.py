@@ -50,11 +50,11 @@ class AccessView(Wire):
 async def access(place: Place, words: str = "") -> AccessView:
     """Returns users and ACLs whose names contain a text. AdminError: no name server answers."""
     asked = Asked()
-    info = await place.admin.cluster_info(place.name_servers)
+    info = await place.admin.name_servers.cluster_info(place.name_servers)
     brokers = [each for each in brokers_in(info) if each.is_master]
     part = words or None
-    users_at = await ask_each(asked, brokers, lambda at: place.admin.users(at, part))
-    acls_at = await ask_each(asked, brokers, lambda at: place.admin.acls(at, part))
+    users_at = await ask_each(asked, brokers, lambda at: place.admin.auth.list_users(at, part))
+    acls_at = await ask_each(asked, brokers, lambda at: place.admin.auth.list_acls(at, part))
     users: dict[str, dict[str, tuple[str, str]]] = {}
     for broker, found in users_at:
         for user in found:

@@ -165,11 +165,11 @@ async def test_there_and_back(tmp_path: Path) -> None:
     async with Broker(config(tmp_path / "one")) as one, AdminClient() as admin:
         at = one.address
         await fill(one)
-        await admin.update_topic(at, TopicConfig(topic_name="U", perm=4), "+message.type=FIFO")
-        await admin.update_group(at, SubscriptionGroupConfig(group_name="g", retry_max_times=3))
+        await admin.brokers.update_topic(at, TopicConfig(topic_name="U", perm=4), "+message.type=FIFO")
+        await admin.groups.update_group(at, SubscriptionGroupConfig(group_name="g", retry_max_times=3))
         await commit(one, 2)
-        await admin.create_user(at, ALICE.model_copy(update={"password": "s3cret"}))
-        await admin.create_acl(at, acl)
+        await admin.auth.create_user(at, ALICE.model_copy(update={"password": "s3cret"}))
+        await admin.auth.create_acl(at, acl)
         assert "without a password: alice" in await keelmq("backup", "metadata", saved, "-b", at)
         again = await keelmq("backup", "metadata", saved, "-b", at, code=1)
         assert "choose another name" in again and saved.stat().st_mode & 0o777 == 0o600
@@ -177,8 +177,8 @@ async def test_there_and_back(tmp_path: Path) -> None:
         users = one.metadata.users.path
         await keelmq("backup", "metadata", tmp_path / "whole", "-b", at, "--users", users)
 
-        await admin.delete_topic_in_broker(at, "U")
-        await admin.delete_group(at, "g")
+        await admin.brokers.delete_topic_in_broker(at, "U")
+        await admin.groups.delete_group(at, "g")
         await commit(one, 4)
         shown = await keelmq("restore", "metadata", saved, "-b", at)
         assert (
@@ -187,9 +187,9 @@ async def test_there_and_back(tmp_path: Path) -> None:
             and "--yes makes them" in shown
         )
         assert "offset 2 is behind 4: --move-back repeats these messages" in shown
-        assert "U" not in await admin.topics(at), "only shown"
+        assert "U" not in await admin.brokers.topics(at), "only shown"
         assert "2 of 2 changes made" in await keelmq("restore", "metadata", saved, "-b", at, "--yes")
-        topic, group = (await admin.topics(at))["U"], (await admin.groups(at))["g"]
+        topic, group = (await admin.brokers.topics(at))["U"], (await admin.groups.list_groups(at))["g"]
         assert (topic.perm, topic.attributes) == (4, {"message.type": "FIFO"})
         assert group.retry_max_times == 3
         assert one.metadata.offsets.query("g", "T", 0) == 4

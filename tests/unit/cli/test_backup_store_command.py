@@ -11,6 +11,7 @@ from broker.backup import restore
 from cli.backup import store as commands
 from cli.keelmq import app
 from keelmq.client.admin import AdminClient
+from keelmq.client.admin.store_copies import StoreCopyAdmin
 from keelmq.remoting.operations.store_copies import StoreBackup
 from tests.support.store_parts import bodies, open_store
 from tests.unit.broker.backup.test_store_backup import COUNT, filled
@@ -98,8 +99,8 @@ def test_a_broker_that_was_restarted_during_its_backup(monkeypatch: pytest.Monke
     async def after_its_restart(self: AdminClient, address: str) -> StoreBackup:
         return StoreBackup()
 
-    monkeypatch.setattr(AdminClient, "start_store_backup", begun)
-    monkeypatch.setattr(AdminClient, "store_backup", after_its_restart)
+    monkeypatch.setattr(StoreCopyAdmin, "start_store_backup", begun)
+    monkeypatch.setattr(StoreCopyAdmin, "store_backup", after_its_restart)
     monkeypatch.setattr(commands, "POLL_S", 0)
     ended = keelmq("backup", "store", "monday", "-b", "127.0.0.1:1")
     assert ended.exit_code == 1 and "another" not in ended.stderr, ended.output

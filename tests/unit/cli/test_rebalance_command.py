@@ -9,7 +9,8 @@ from typer.testing import CliRunner, Result
 
 from cli.keelmq import app
 from cli.rebalance import moves
-from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin import AdminError
+from keelmq.client.admin.controllers import ControllerAdmin
 from keelmq.remoting.operations.controller import BrokerReplicasInfo
 from tests.support.admin_parts import DEAD, InThread
 from tests.support.fake_container import inner
@@ -130,16 +131,18 @@ def test_controllers_that_fall_silent_after_a_lost_answer(
     """The move was made: what the controllers did not answer is asked again."""
     for group in world.server.groups.values():
         group.on_election = "lose"
-    ask, calls_after = AdminClient.sync_state_sets, []
+    ask, calls_after = ControllerAdmin.sync_state_sets, []
 
-    async def sync_state_sets(admin: AdminClient, controllers: str, names: list[str]) -> BrokerReplicasInfo:
+    async def sync_state_sets(
+        admin: ControllerAdmin, controllers: str, names: list[str]
+    ) -> BrokerReplicasInfo:
         if world.server.elected:
             calls_after.append(names)
         if len(calls_after) == 2:
             raise AdminError("getSyncStateSet", controllers, "no answer")
         return await ask(admin, controllers, names)
 
-    monkeypatch.setattr(AdminClient, "sync_state_sets", sync_state_sets)
+    monkeypatch.setattr(ControllerAdmin, "sync_state_sets", sync_state_sets)
     result = world.run("--yes")
     assert result.exit_code == 0, result.output
     assert len(world.server.elected) == 2 and "done: 2 masters moved" in result.stdout

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin import AdminError
 from keelmq.client.admin.groups import GroupAdmin
 from keelmq.health.answers import Groups, Health, fault_of, groups_of
 from keelmq.health.findings import Level
@@ -185,10 +185,10 @@ class Consumers:
 @pytest.mark.parametrize("body", [7, [1], {"data": [1]}, {"data": {"g": 7}}, {"data": {"g": ["x"]}}])
 async def test_producers_of_another_form(body: Any) -> None:
     with pytest.raises(AdminError, match="unreadable: it is not"):
-        await GroupAdmin.producers(cast(AdminClient, Consumers(body)), "b")
+        await GroupAdmin.producers(cast(GroupAdmin, Consumers(body)), "b")
 
 
 @pytest.mark.parametrize("body", [b"[1]", b'"x"', b"7", b"[" * 100_000, b"{"])
 async def test_a_consumers_answer_of_another_form(body: bytes) -> None:
     with pytest.raises(AdminError, match=r"unreadable|not a JSON object"):
-        await GroupAdmin.consume_directly(cast(AdminClient, Consumers(body)), "b", "g", "c", "id")
+        await GroupAdmin.consume_directly(cast(GroupAdmin, Consumers(body)), "b", "g", "c", "id")

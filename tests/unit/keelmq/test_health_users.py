@@ -22,12 +22,12 @@ class FakeAdmin:
     """A server with one user, who has an ACL, and an ACL whose user is gone."""
 
     def __init__(self, *entries: PolicyEntryInfo, refuses: bool = False) -> None:
-        self.entries, self.refuses = list(entries), refuses
+        self.entries, self.refuses, self.auth = list(entries), refuses, self
 
-    async def users(self, address: str) -> list[UserInfo]:
+    async def list_users(self, address: str) -> list[UserInfo]:
         return [UserInfo(username="orders", user_type="Normal", user_status="enable")]
 
-    async def acls(self, address: str) -> list[AclInfo]:
+    async def list_acls(self, address: str) -> list[AclInfo]:
         if self.refuses:
             raise AdminError("listAcl", address, "no", ResponseCode.NO_PERMISSION)
         policy = PolicyInfo(policy_type="Custom", entries=self.entries)

@@ -236,7 +236,7 @@ def test_a_path_that_leads_out_of_the_backup_is_refused(tmp_path: Path, name: st
 
 async def finished(admin: AdminClient, broker: Broker) -> StoreBackup:
     await until(lambda: broker.backups.progress.state != "copying", "the end of the backup")
-    return await admin.store_backup(broker.address)
+    return await admin.store_copies.store_backup(broker.address)
 
 
 async def test_a_serving_broker_makes_a_consistent_backup(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_a_serving_broker_makes_a_consistent_backup(tmp_path: Path) -> Non
     ):
         for index in range(150):
             assert isinstance(await send(client, broker, b"%d" % index * 400), Ok)
-        begun = await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        begun = await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert begun.state == "copying" and begun.end_offset == broker.store.confirm_offset
         for _ in range(20):
             assert isinstance(await send(client, broker, b"later"), Ok)
@@ -256,7 +256,7 @@ async def test_a_serving_broker_makes_a_consistent_backup(tmp_path: Path) -> Non
         manifest = read_manifest(tmp_path / "backups" / "one")
         assert manifest.end_offset == begun.end_offset < broker.store.commit_log.max_offset
         with pytest.raises(AdminError, match="exists: choose another name"):
-            await admin.start_store_backup(broker.address, "one")
+            await admin.store_copies.start_store_backup(broker.address, "one")
         assert broker.backups.held_offset > broker.store.commit_log.max_offset
     shutil.rmtree(tmp_path / "store")
     restored(tmp_path / "backups" / "one", tmp_path / "store")
@@ -271,22 +271,22 @@ async def test_a_serving_broker_makes_a_consistent_backup(tmp_path: Path) -> Non
 async def test_names_that_are_none(tmp_path: Path, name: str) -> None:
     async with AdminClient() as admin, Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker:
         with pytest.raises(AdminError):
-            await admin.start_store_backup(broker.address, name)
+            await admin.store_copies.start_store_backup(broker.address, name)
         assert not (tmp_path / "backups").exists()
 
 
 async def test_what_is_refused(tmp_path: Path) -> None:
     async with AdminClient() as admin, Broker(config(tmp_path)) as broker:
         with pytest.raises(AdminError, match="backupPath is not set"):
-            await admin.start_store_backup(broker.address, "one")
-        assert (await admin.store_backup(broker.address)).state == "none"
+            await admin.store_copies.start_store_backup(broker.address, "one")
+        assert (await admin.store_copies.store_backup(broker.address)).state == "none"
 
 
 async def test_a_backup_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
     async with AdminClient() as admin, Broker(config(tmp_path, backup_path=path)) as broker:
         with pytest.raises(AdminError, match=f"backupPath {path}: File name too long"):
-            await admin.start_store_backup(broker.address, "one")
+            await admin.store_copies.start_store_backup(broker.address, "one")
 
 
 async def test_a_backup_path_that_does_not_answer(tmp_path: Path) -> None:
@@ -299,10 +299,10 @@ async def test_a_backup_path_that_does_not_answer(tmp_path: Path) -> None:
 
     async with AdminClient() as admin, Broker(config(tmp_path, backup_path=tmp_path / "backups")) as broker:
         broker.backups.room = room
-        begins = asyncio.create_task(admin.start_store_backup(broker.address, "one"))
+        begins = asyncio.create_task(admin.store_copies.start_store_backup(broker.address, "one"))
         await until(lambda: (tmp_path / "backups").exists(), "the look at backupPath")
         with pytest.raises(AdminError, match="backup that begins is in progress"):
-            await admin.start_store_backup(broker.address, "two")
+            await admin.store_copies.start_store_backup(broker.address, "two")
         answers.set()
         with pytest.raises(AdminError, match="do not fit"):
             await begins
@@ -318,9 +318,9 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None
     ):
         for _ in range(10):
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
-        await admin.start_store_backup(broker.address, "slow", bytes_per_second=1)
+        await admin.store_copies.start_store_backup(broker.address, "slow", bytes_per_second=1)
         with pytest.raises(AdminError, match="backup slow is in progress"):
-            await admin.start_store_backup(broker.address, "two")
+            await admin.store_copies.start_store_backup(broker.address, "two")
         assert broker.backups.held_offset == 0  # retention keeps what is still to be copied
         broker.backups.cancel()
         await broker.backups.stopped()
@@ -337,7 +337,7 @@ async def test_retention_waits_for_a_backup(tmp_path: Path) -> None:
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         log = broker.store.commit_log
         await until(lambda: log.flushed_offset > log.file_bytes, "the first file on the disk")
-        await admin.start_store_backup(broker.address, "slow", bytes_per_second=1)
+        await admin.store_copies.start_store_backup(broker.address, "slow", bytes_per_second=1)
         broker.retention.asked = True
         await broker.retention.clean()
         assert log.min_offset == 0
@@ -363,14 +363,14 @@ async def test_a_full_disk_fails_a_backup_and_nothing_else(
     ):
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         monkeypatch.setattr("broker.backup.writer.write_all", full)
-        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         failed = await finished(admin, broker)
         await broker.backups.stopped()
         assert failed.state == "failed" and "No space left" in failed.error
         assert list((tmp_path / "backups").iterdir()) == []
         assert isinstance(await send(client, broker, b"goes on"), Ok)
         monkeypatch.undo()
-        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert (await finished(admin, broker)).state == "done"
     await client.close()
 
@@ -393,12 +393,12 @@ async def test_an_error_that_nobody_expected_fails_a_backup(
             return open_file(offset)
 
         monkeypatch.setattr(broker.store.commit_log, "open_file", fails_once)
-        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         failed = await finished(admin, broker)
         await broker.backups.stopped()
         assert failed.state == "failed" and "can't start new thread" in failed.error
         assert list((tmp_path / "backups").iterdir()) == []
-        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         assert (await finished(admin, broker)).state == "done"
     await client.close()
 
@@ -411,7 +411,7 @@ async def test_a_truncation_voids_a_backup(tmp_path: Path) -> None:
     ):
         for _ in range(10):
             assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
-        await admin.start_store_backup(broker.address, "one", bytes_per_second=0)
+        await admin.store_copies.start_store_backup(broker.address, "one", bytes_per_second=0)
         broker.store.cutter.cut_count += 1
         failed = await finished(admin, broker)
         assert failed.state == "failed" and "was truncated meanwhile" in failed.error
@@ -429,6 +429,6 @@ async def test_a_disk_that_is_too_small_is_refused_at_once(tmp_path: Path) -> No
         assert isinstance(await send(client, broker, b"x" * 4_000), Ok)
         broker.backups.room = lambda directory: DiskRoom(total=300_000, used=80_000, available=20_000)
         with pytest.raises(AdminError, match=r"keeps 15 % free for the broker: 5000 are left"):
-            await admin.start_store_backup(broker.address, "one")
+            await admin.store_copies.start_store_backup(broker.address, "one")
         assert broker.backups.progress.state == "none"
     await client.close()

@@ -35,7 +35,7 @@ async def test_a_broker_names_the_groups(tmp_path: Path) -> None:
         topic = "T"  # of send()
 
         async def said() -> tuple[str, str]:
-            info = await admin.runtime_info(broker.address)
+            info = await admin.brokers.runtime_info(broker.address)
             return info["subscriptionsDiffer"], info["topicsNotConsumed"]
 
         await one.subscribe(**{topic: "*", "other": "*"})

@@ -147,8 +147,8 @@ async def test_our_admin_client_reads_pages(broker: Broker, monkeypatch: pytest.
     for module in ("keelmq.client.admin.brokers", "keelmq.client.admin.groups"):
         monkeypatch.setattr(f"{module}.PAGE_ROWS", 7)
     async with AdminClient() as admin:
-        assert await admin.topics(broker.address) == broker.topics.table.rows
-        groups = await admin.groups(broker.address)
+        assert await admin.brokers.topics(broker.address) == broker.topics.table.rows
+        groups = await admin.groups.list_groups(broker.address)
     assert groups == {name: row.config for name, row in broker.metadata.groups.table.rows.items()}
     for operation, page in (
         (GET_ALL_TOPIC_CONFIG, TopicPageRequest(topic_seq=0, max_topic_num=1_000)),

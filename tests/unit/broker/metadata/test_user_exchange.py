@@ -122,8 +122,8 @@ async def test_what_one_broker_was_told_reaches_every_server(cluster: Secured) -
     first = await cluster.name_server("n1")
     broker = await cluster.broker("broker-a")
     admin = cluster.admin()
-    await admin.create_user(broker.address, ALICE)
-    await admin.create_acl(broker.address, ACL)
+    await admin.auth.create_user(broker.address, ALICE)
+    await admin.auth.create_acl(broker.address, ACL)
     await until(lambda: has_alice(store_of(first)))
 
     second = await cluster.name_server("n2")
@@ -136,10 +136,10 @@ async def test_a_change_at_a_name_server_reaches_brokers(cluster: Secured) -> No
     server = await cluster.name_server("n1")
     broker = await cluster.broker("broker-a")
     admin = cluster.admin()
-    await admin.create_user(cluster.name_servers[0], ALICE)
-    await admin.create_acl(cluster.name_servers[0], ACL)
+    await admin.auth.create_user(cluster.name_servers[0], ALICE)
+    await admin.auth.create_acl(cluster.name_servers[0], ACL)
     await until(lambda: has_alice(broker.users))
-    await admin.delete_user(broker.address, "alice")
+    await admin.auth.delete_user(broker.address, "alice")
     await until(lambda: store_of(server).user("alice") is None and store_of(server).acl("User:alice") is None)
 
 
@@ -150,13 +150,13 @@ async def test_a_server_that_was_down_brings_no_deleted_user_and_no_old_password
         server = await cluster.name_server("n1", stack=first_run)
         await cluster.broker("broker-a", namesrvAddr=cluster.name_servers[0])
         admin = cluster.admin()
-        await admin.create_user(cluster.name_servers[0], ALICE)
-        await admin.create_user(cluster.name_servers[0], UserInfo(username="bob", password="old-secret"))
+        await admin.auth.create_user(cluster.name_servers[0], ALICE)
+        await admin.auth.create_user(cluster.name_servers[0], UserInfo(username="bob", password="old-secret"))
         port = server.address[1]
     broker = await cluster.broker("broker-b", namesrvAddr=cluster.name_servers[0])
-    await admin.create_user(broker.address, UserInfo(username="bob", password="new-secret"))
-    await admin.create_user(broker.address, ALICE)
-    await admin.delete_user(broker.address, "alice")
+    await admin.auth.create_user(broker.address, UserInfo(username="bob", password="new-secret"))
+    await admin.auth.create_user(broker.address, ALICE)
+    await admin.auth.delete_user(broker.address, "alice")
     server = await cluster.name_server("n1", port=port)
     assert store_of(server).user("alice") is not None, "it was down when the user was deleted"
     await until(lambda: store_of(server).user("alice") is None)
@@ -171,7 +171,7 @@ async def test_more_rows_than_one_request_takes(cluster: Secured, monkeypatch: p
     admin = cluster.admin()
     for number in range(20):
         at = broker.address if number % 2 else cluster.name_servers[0]
-        await admin.create_user(at, UserInfo(username=f"user-{number}", password="its-secret"))
+        await admin.auth.create_user(at, UserInfo(username=f"user-{number}", password="its-secret"))
     await until(lambda: len(store_of(server).users()) == len(broker.users.users()) == 21)
 
 
@@ -235,7 +235,7 @@ async def test_without_verified_certificates_nothing_is_sent(
     broker = await cluster.broker(
         "broker-a", **{"tls.client.trustCertPath": "", "tls.client.authServer": "false"}
     )
-    await cluster.admin().create_user(broker.address, ALICE)
+    await cluster.admin().auth.create_user(broker.address, ALICE)
     await asyncio.wait_for(broker.user_exchange.run(), 5)
     assert store_of(server).user("alice") is None
     assert "their certificates are not verified" in caplog.text

@@ -57,7 +57,7 @@ async def talking(answer: bytes) -> AsyncIterator[str]:
 
 
 async def metadata(reach: Reach, address: str) -> ControllerMetadata:
-    return await reach.ask(address, lambda admin, at: admin.controller_metadata(at))
+    return await reach.ask(address, lambda admin, at: admin.controllers.controller_metadata(at))
 
 
 async def test_an_answer() -> None:

@@ -213,7 +213,7 @@ class NameServers:
     """They list these clusters."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
+        self.names, self.name_servers = names, self
 
     async def cluster_info(self, address: str) -> ClusterInfo:
         return ClusterInfo(cluster_addr_table={name: ["broker-a"] for name in self.names})

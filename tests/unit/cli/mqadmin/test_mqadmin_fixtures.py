@@ -61,7 +61,7 @@ def test_ha_status_begins_with_the_columns_of_rocketmq() -> None:
 
 async def test_broker_status_has_the_keys_of_rocketmq(tmp_path: Path) -> None:
     async with Broker(config(tmp_path)) as broker, AdminClient() as admin:
-        ours = await admin.runtime_info(broker.address)
+        ours = await admin.brokers.runtime_info(broker.address)
     layout = layouts_broker.broker_status([("", ours)], with_address=False).splitlines()
     theirs = captured("brokerStatus").splitlines()
     for line in theirs:

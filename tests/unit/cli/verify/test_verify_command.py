@@ -25,6 +25,10 @@ from cli.verify.core.compare import Difference
 from cli.verify.group import GroupComparison, GroupReport
 from cli.verify.members import unlisted
 from keelmq.client.admin import AdminClient, AdminError
+from keelmq.client.admin.brokers import BrokerAdmin
+from keelmq.client.admin.controllers import ControllerAdmin
+from keelmq.client.admin.name_servers import NameServerAdmin
+from keelmq.client.admin.store_copies import StoreCopyAdmin
 from keelmq.remoting.client import RemotingClient
 from keelmq.remoting.codes import RequestCode, ResponseCode
 from keelmq.remoting.operation import Ok
@@ -88,7 +92,7 @@ async def test_a_replica_that_is_truncated_meanwhile(tmp_path: Path, monkeypatch
     await client.close()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     monkeypatch.setattr("broker.backup.checksums.UNITS_AT_ONCE", 1)
-    ask = AdminClient.queue_checksums
+    ask = StoreCopyAdmin.queue_checksums
     async with Broker(config(tmp_path / "one")) as one, Broker(config(tmp_path / "two")) as two:
 
         async def truncate() -> None:
@@ -97,7 +101,7 @@ async def test_a_replica_that_is_truncated_meanwhile(tmp_path: Path, monkeypatch
                 await asyncio.sleep(0)
 
         async def queue_checksums(
-            admin: AdminClient, address: str, request: QueueChecksumsRequest
+            admin: StoreCopyAdmin, address: str, request: QueueChecksumsRequest
         ) -> QueueChecksums:
             cuts = asyncio.create_task(truncate())
             try:
@@ -105,7 +109,7 @@ async def test_a_replica_that_is_truncated_meanwhile(tmp_path: Path, monkeypatch
             finally:
                 cuts.cancel()
 
-        monkeypatch.setattr(AdminClient, "queue_checksums", queue_checksums)
+        monkeypatch.setattr(StoreCopyAdmin, "queue_checksums", queue_checksums)
         report = await compared(one, two)
         assert report.differences == [] and report.silent == {}
 
@@ -239,7 +243,7 @@ async def test_a_record_that_is_longer_than_the_first_reach(
     monkeypatch.setattr("broker.backup.checksums.search_damage", search)
     monkeypatch.setattr("broker.backup.checksums.REACHES", (32, 17 << 20))
     async with AdminClient() as admin, Broker(config(tmp_path)) as broker:
-        found = await admin.check_log_records(broker.address, at + 100, at + 110)
+        found = await admin.store_copies.check_log_records(broker.address, at + 100, at + 110)
         (part,) = found.damaged
         assert (part.start_offset, part.end_offset > at + len(body)) == (start, True)
         assert asked == [74, broker.store.confirm_offset]
@@ -249,10 +253,10 @@ async def test_one_replica_left_is_not_well(tmp_path: Path, monkeypatch: pytest.
     async with Broker(config(tmp_path)) as broker:
         group = BrokerData(cluster="C", broker_name="b", broker_addrs={0: broker.address})
 
-        async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+        async def cluster_info(admin: NameServerAdmin, namesrv_addr: str) -> ClusterInfo:
             return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
 
-        monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
+        monkeypatch.setattr(NameServerAdmin, "cluster_info", cluster_info)
         found = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
         assert found.exit_code == 1 and "nothing to compare: 1 replica answered" in found.output
 
@@ -267,21 +271,23 @@ async def run_with_controllers(
         broker_addrs={number: each.address for number, each in enumerate(brokers)},
     )
 
-    async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+    async def cluster_info(admin: NameServerAdmin, namesrv_addr: str) -> ClusterInfo:
         return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
 
-    async def broker_config(admin: AdminClient, address: str) -> dict[str, str]:
+    async def broker_config(admin: BrokerAdmin, address: str) -> dict[str, str]:
         return {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:1"}
 
-    async def sync_state_sets(admin: AdminClient, controllers: str, names: list[str]) -> BrokerReplicasInfo:
+    async def sync_state_sets(
+        admin: ControllerAdmin, controllers: str, names: list[str]
+    ) -> BrokerReplicasInfo:
         assert (controllers, names) == ("127.0.0.1:1", ["b"])
         if isinstance(sets, AdminError):
             raise sets
         return BrokerReplicasInfo(replicas_info_table={"b": sets})
 
-    monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
-    monkeypatch.setattr(AdminClient, "broker_config", broker_config)
-    monkeypatch.setattr(AdminClient, "sync_state_sets", sync_state_sets)
+    monkeypatch.setattr(NameServerAdmin, "cluster_info", cluster_info)
+    monkeypatch.setattr(BrokerAdmin, "broker_config", broker_config)
+    monkeypatch.setattr(ControllerAdmin, "sync_state_sets", sync_state_sets)
     return await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
 
 
@@ -326,15 +332,15 @@ async def test_the_limits_of_a_check_of_records(tmp_path: Path) -> None:
     async with AdminClient(client) as admin, Broker(config(tmp_path)) as broker:
         assert isinstance(await send(client, broker, b"x" * 500), Ok)
         end = broker.store.confirm_offset
-        whole = await admin.check_log_records(broker.address, 300, 301)
+        whole = await admin.store_copies.check_log_records(broker.address, 300, 301)
         assert (whole.damaged, whole.records) == ([], 1)
         flip(tmp_path, 300)
-        (part,) = (await admin.check_log_records(broker.address, 300, 301)).damaged
+        (part,) = (await admin.store_copies.check_log_records(broker.address, 300, 301)).damaged
         (known,) = broker.store.damage.ranges
         assert (known.start, known.end) == (part.start_offset, part.end_offset), "so that it is healed"
         for start, stop in ((0, end + 1), (5, 5), (9, 5), (0, (1 << 20) + 1)):
             with pytest.raises(AdminError, match=r"\[\d+, \d+\)"):
-                await admin.check_log_records(broker.address, start, stop)
+                await admin.store_copies.check_log_records(broker.address, start, stop)
     await client.close()
 
 
@@ -356,9 +362,9 @@ async def test_the_limits_of_a_request(tmp_path: Path) -> None:
     async with AdminClient(client) as admin, Broker(config(tmp_path)) as broker:
         assert isinstance(await send(client, broker, b"x" * 500), Ok)
         end = broker.store.confirm_offset
-        whole = await admin.log_checksums(broker.address, 0, end, 1 << 20)
+        whole = await admin.store_copies.log_checksums(broker.address, 0, end, 1 << 20)
         assert len(whole) == 1
-        pieces = await admin.log_checksums(broker.address, 0, end, PIECE_BYTES_MIN)
+        pieces = await admin.store_copies.log_checksums(broker.address, 0, end, PIECE_BYTES_MIN)
         assert len(pieces) == -(-end // PIECE_BYTES_MIN)
         for start, stop, size in (
             (0, end + 1, 1 << 20),  # not confirmed
@@ -367,7 +373,7 @@ async def test_the_limits_of_a_request(tmp_path: Path) -> None:
             (end, 0, 1 << 20),
         ):
             with pytest.raises(Exception, match=r"\[\d+, \d+\)"):
-                await admin.log_checksums(broker.address, start, stop, size)
+                await admin.store_copies.log_checksums(broker.address, start, stop, size)
     await client.close()
 
 
@@ -388,13 +394,13 @@ async def test_a_replica_whose_disk_does_not_read(tmp_path: Path, monkeypatch: p
         addresses = {number: each.address for number, each in enumerate((one, two, three))}
         group = BrokerData(cluster="C", broker_name="b", broker_addrs=addresses)
 
-        async def cluster_info(admin: AdminClient, namesrv_addr: str) -> ClusterInfo:
+        async def cluster_info(admin: NameServerAdmin, namesrv_addr: str) -> ClusterInfo:
             return ClusterInfo(broker_addr_table={"b": group}, cluster_addr_table={"C": ["b"]})
 
         def unreadable(offset: int) -> int:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(AdminClient, "cluster_info", cluster_info)
+        monkeypatch.setattr(NameServerAdmin, "cluster_info", cluster_info)
         well = await asyncio.to_thread(verify, "-n", "127.0.0.1:1")
         assert well.exit_code == 0 and "3 replicas are equal" in well.output, well.output
         monkeypatch.setattr(three.store.commit_log, "open_file", unreadable)
@@ -409,7 +415,8 @@ async def test_one_request_for_checksums_at_a_time(tmp_path: Path) -> None:
         assert isinstance(await send(client, broker, b"x" * 500), Ok)
         end = broker.store.confirm_offset
         said = await asyncio.gather(
-            *(admin.log_checksums(broker.address, 0, end, 1 << 20) for _ in range(8)), return_exceptions=True
+            *(admin.store_copies.log_checksums(broker.address, 0, end, 1 << 20) for _ in range(8)),
+            return_exceptions=True,
         )
         served = [each for each in said if isinstance(each, list)]
         refused = [each for each in said if not isinstance(each, list)]

@@ -308,6 +308,6 @@ async def test_a_reset_reaches_a_pull_that_waits_and_is_told_as_one(
         await until(lambda: pulls_everywhere(consumer))
         with caplog.at_level(logging.WARNING):
             async with asyncio.timeout(10):  # below pull_suspend_ms
-                await admin.reset_offset(broker.broker_addr, "reset", "Reset", timestamp=0)
+                await admin.groups.reset_offset(broker.broker_addr, "reset", "Reset", timestamp=0)
                 await until(lambda: len(seen.bodies) == 12)
     assert caplog.text.count("an operator has reset the offset of") == 2

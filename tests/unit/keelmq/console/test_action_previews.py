@@ -25,8 +25,8 @@ async def test_skipping_from_offset_0_tells_how_much_is_skipped(tmp_path: Path) 
             for _ in range(5):
                 producer.send(Message("orders", b"x"))
         async with AdminClient() as admin:
-            await admin.update_group(broker.broker_addr, SubscriptionGroupConfig(group_name="billing"))
-            await admin.reset_offset(broker.broker_addr, "billing", "orders", timestamp=0, force=True)
+            await admin.groups.update_group(broker.broker_addr, SubscriptionGroupConfig(group_name="billing"))
+            await admin.groups.reset_offset(broker.broker_addr, "billing", "orders", timestamp=0, force=True)
             acting = Acting(admin, (broker.namesrv_addr,))
             asked = ResetOffset(group="billing", topic="orders", at_ms=LATEST)
             preview = await RESET_OFFSET.preview(acting, asked)
@@ -40,7 +40,7 @@ class ManyTopics:
     """An AdminClient of a name server with `count` topics; the last one is writable at two brokers."""
 
     def __init__(self, count: int) -> None:
-        self._topics = [f"topic-{number}" for number in range(count)]
+        self._topics, self.name_servers = [f"topic-{number}" for number in range(count)], self
 
     async def topic_list(self, _: str) -> list[str]:
         return self._topics

@@ -22,6 +22,9 @@ HOSTILE = "a b'; touch /tmp/x; '"
 class NoSettings:
     """An AdminClient of servers without settings."""
 
+    def __init__(self) -> None:
+        self.brokers = self.controllers = self
+
     async def broker_config(self, address: str) -> dict[str, str]:
         return {}
 

@@ -192,8 +192,10 @@ async def test_a_group_is_created_and_changed(http: httpx.AsyncClient, broker: T
     assert (await act(http, "updateSubGroup", **wanted, retryMaxTimes=3))["done"]
     async with AdminClient() as admin:
         policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1_000}}
-        made = (await admin.groups(broker.broker_addr))[name]
-        await admin.update_group(broker.broker_addr, made.model_copy(update={"group_retry_policy": policy}))
+        made = (await admin.groups.list_groups(broker.broker_addr))[name]
+        await admin.groups.update_group(
+            broker.broker_addr, made.model_copy(update={"group_retry_policy": policy})
+        )
         changed = {**wanted, "retryMaxTimes": 5, "consumeEnable": False}
         plan = await preview(http, "updateSubGroup", **changed)
         assert "gets no messages" in plan["warnings"][0]
@@ -202,7 +204,7 @@ async def test_a_group_is_created_and_changed(http: httpx.AsyncClient, broker: T
             "-s false" in plan["command"] and "-r 5" in plan["command"] and "EXPONENTIAL" in plan["command"]
         )
         assert (await act(http, "updateSubGroup", **changed))["done"]
-        after = (await admin.groups(broker.broker_addr))[name]
+        after = (await admin.groups.list_groups(broker.broker_addr))[name]
     assert (after.retry_max_times, after.consume_enable, after.group_retry_policy) == (5, False, policy)
 
 

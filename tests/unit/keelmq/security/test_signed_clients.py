@@ -158,7 +158,7 @@ async def test_blocking_clients_and_admin(guarded: tuple[TestBroker, Verifier], 
 
     await asyncio.to_thread(use)
     async with AdminClient(credentials=MINE) as admin:
-        assert (await admin.cluster_info(address)).broker_addr_table
+        assert (await admin.name_servers.cluster_info(address)).broker_addr_table
     assert verifier.refused == set()
 
 
@@ -169,7 +169,7 @@ async def test_without_the_right_secret(
     address = guarded[0].namesrv_addr
     async with AdminClient(credentials=credentials) as admin:
         with pytest.raises(AdminError, match="check signature failed") as caught:
-            await admin.cluster_info(address)
+            await admin.name_servers.cluster_info(address)
     assert caught.value.code == ResponseCode.NO_PERMISSION
     async with Producer(address, credentials=credentials) as producer:
         with pytest.raises(SendError) as failed:

@@ -81,7 +81,7 @@ async def test_each_bad_body_is_that_messages_error_and_nothing_else(
         assert result.messages == () and [each.queue_offset for each in result.damaged] == [1]
     async with AdminClient() as admin:
         queue = QueueKey("Packed", "test-broker", 0)
-        pulled = await admin.pull_messages(broker.broker_addr, queue, 0, 4, inflated_max=LIMIT)
+        pulled = await admin.messages.pull_messages(broker.broker_addr, queue, 0, 4, inflated_max=LIMIT)
     assert [bool(each.body_error) for each in pulled.messages] == [False, True, False, True]
     with pytest.raises(ValueError, match="was not inflated"):
         copy_of(pulled.messages[1])

@@ -63,7 +63,7 @@ async def test_the_state_of_a_consumer(broker: TestBroker, admin: AdminClient) -
         "Told", "*"
     ) as consumer:
         await until(lambda: seen.running == 3, "three listeners")
-        info = await admin.running_info(broker.broker_addr, "told", consumer.client_id)
+        info = await admin.groups.running_info(broker.broker_addr, "told", consumer.client_id)
         (state,) = table_of(info, "Told").values()
         assert (state["cachedMsgCount"], state["cachedMsgMinOffset"], state["cachedMsgMaxOffset"]) == (
             3,
@@ -81,14 +81,14 @@ async def test_the_state_of_a_consumer(broker: TestBroker, admin: AdminClient) -
         assert "jstack" not in info
         seen.gate.set()
         await finished(consumer, "Told", 3)
-        info = await admin.running_info(broker.broker_addr, "told", consumer.client_id, jstack=True)
+        info = await admin.groups.running_info(broker.broker_addr, "told", consumer.client_id, jstack=True)
         (state,) = table_of(info, "Told").values()
         assert (state["cachedMsgCount"], state["commitOffset"]) == (0, 3) and state[
             "lastConsumeTimestamp"
         ] > 0
         assert "MainThread" in info["jstack"] and "task pulls of " in info["jstack"]
         consumer.pause()
-        info = await admin.running_info(broker.broker_addr, "told", consumer.client_id)
+        info = await admin.groups.running_info(broker.broker_addr, "told", consumer.client_id)
         assert info["properties"]["pause"] == "true"
 
 
@@ -121,7 +121,7 @@ async def test_a_message_is_handled_once_more(broker: TestBroker, admin: AdminCl
         await finished(consumer, "Once", 1)
 
         async def handled() -> dict[str, Any]:
-            return await admin.consume_directly(
+            return await admin.groups.consume_directly(
                 broker.broker_addr, "once", consumer.client_id, sent.offset_msg_id
             )
 
@@ -134,10 +134,10 @@ async def test_a_message_is_handled_once_more(broker: TestBroker, admin: AdminCl
         fail[0] = ValueError("broken")
         told = await handled()
         assert (told["consumeResult"], told["remark"]) == ("CR_THROW_EXCEPTION", "ValueError('broken')")
-        info = await admin.running_info(broker.broker_addr, "once", consumer.client_id)
+        info = await admin.groups.running_info(broker.broker_addr, "once", consumer.client_id)
         assert [state["commitOffset"] for state in table_of(info, "Once").values()] == [1]
         with pytest.raises(AdminError, match="there is no message"):
-            await admin.consume_directly(broker.broker_addr, "once", consumer.client_id, "F" * 32)
+            await admin.groups.consume_directly(broker.broker_addr, "once", consumer.client_id, "F" * 32)
     assert len(seen.bodies) == 4
 
 
@@ -150,7 +150,7 @@ async def test_an_orderly_consumer(broker: TestBroker, admin: AdminClient) -> No
     ) as consumer:
         await send(broker, "Lined", 1)
         await seen.has(1)
-        info = await admin.running_info(broker.broker_addr, "lined", consumer.client_id)
+        info = await admin.groups.running_info(broker.broker_addr, "lined", consumer.client_id)
         assert info["properties"]["PROP_CONSUMEORDERLY"] == "true"
         (state,) = table_of(info, "Lined").values()
         assert state["locked"] and state["lastLockTimestamp"] > 0
@@ -163,10 +163,10 @@ async def test_one_that_polls_has_no_listener(broker: TestBroker, admin: AdminCl
         "Polled"
     ) as consumer:
         (message,) = await consumer.poll(timeout_ms=10_000)
-        info = await admin.running_info(broker.broker_addr, "polled", consumer.client_id)
+        info = await admin.groups.running_info(broker.broker_addr, "polled", consumer.client_id)
         assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
         with pytest.raises(AdminError, match="lite pull consumer") as caught:
-            await admin.consume_directly(
+            await admin.groups.consume_directly(
                 broker.broker_addr, "polled", consumer.client_id, message.offset_msg_id
             )
         assert caught.value.code == ResponseCode.SYSTEM_ERROR

@@ -93,7 +93,7 @@ async def test_a_topic_that_nobody_may_read_is_told(
         broker.create_topic("T", queues=1)
         config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=2)
         async with AdminClient() as admin:
-            await admin.update_topic(broker.broker_addr, config)
+            await admin.brokers.update_topic(broker.broker_addr, config)
         async with Consumer(broker.namesrv_addr, "g").subscribe("T") as consumer:
             member_of(consumer).rebalance_soon()
             await until(lambda: "no queue of it may be read" in caplog.text, "the warning")

@@ -242,7 +242,9 @@ async def change(
     admin: AdminClient, configs: dict[str, ControllerConfig], operation: Any, **header: Any
 ) -> str:
     addresses = ";".join(map(address_of, configs.values()))
-    group, _remark = await admin.change_controllers(addresses, operation, operation.request(**header))
+    group, _remark = await admin.controllers.change_controllers(
+        addresses, operation, operation.request(**header)
+    )
     return str(group.peers)
 
 
