@@ -1,13 +1,14 @@
 """The brokers that a command addresses: those given (-b), or a cluster's, from the name servers (-c)."""
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from cli.command_line import checked_addresses
+from cli.command_line import OptionalNamesrvAddr, checked_addresses
 from cli.mqadmin.confirmation import cannot_say
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, exit_code_of, explain, per_server
 from keelmq.client import PullError, PullErrorKind, SendError, SendErrorKind
@@ -35,55 +36,95 @@ class Target:
     missing: tuple[str, ...] = ()
 
 
-def check_target(broker_addr: str | None, cluster_name: str | None, namesrv_addr: str | None) -> None:
-    """Raises BadParameter unless one of -b and -c is given, and -c with name servers."""
-    if (broker_addr is None) == (cluster_name is None):
-        raise typer.BadParameter("give -b BROKERADDR or -c CLUSTERNAME")
-    if cluster_name is not None and namesrv_addr is None:
-        raise typer.BadParameter("-c CLUSTERNAME needs -n NAMESRVADDR (or NAMESRV_ADDR)")
+@dataclass(frozen=True)
+class Where:
+    """The flags -b, -c and -n of a command: which brokers it addresses."""
+
+    broker_addr: str | None = None
+    cluster_name: str | None = None
+    namesrv_addr: str | None = None
+
+    def check(self) -> None:
+        """Raises BadParameter unless one of -b and -c is given, and -c with name servers."""
+        if (self.broker_addr is None) == (self.cluster_name is None):
+            raise typer.BadParameter("give -b BROKERADDR or -c CLUSTERNAME")
+        if self.cluster_name is not None and self.namesrv_addr is None:
+            raise typer.BadParameter("-c CLUSTERNAME needs -n NAMESRVADDR (or NAMESRV_ADDR)")
+
+    async def find(self, admin: AdminClient, *, slaves: bool = False) -> Target:
+        """Returns the brokers of -b or -c. AdminError: no such cluster, or no broker in it."""
+        if self.broker_addr is not None:
+            return Target(tuple(parse_addresses(self.broker_addr)))
+        brokers = await brokers_of_cluster(admin, str(self.cluster_name), str(self.namesrv_addr))
+        if slaves:
+            addresses = [
+                each.broker_addrs[number] for each in brokers for number in sorted(each.broker_addrs)
+            ]
+            return Target(tuple(addresses))
+        masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
+        missing = [
+            f"the name servers list no master of {each.broker_name}: nothing was done there"
+            for each in brokers
+            if MASTER_ID not in each.broker_addrs
+        ]
+        if not masters:
+            remark = f"no broker of cluster {self.cluster_name} has a master"
+            address = str(self.namesrv_addr)
+            raise AdminError("getBrokerClusterInfo", address, remark, ResponseCode.BROKER_NOT_EXIST)
+        return Target(tuple(masters), tuple(missing))
 
 
-def check_users_target(broker_addr: str | None, cluster_name: str | None, namesrv_addr: str | None) -> None:
-    """As check_target(), but -n alone means its only cluster."""
-    if broker_addr is not None or cluster_name is not None or namesrv_addr is None:
-        check_target(broker_addr, cluster_name, namesrv_addr)
+@dataclass(frozen=True)
+class UserServers(Where):
+    """The servers that keep users: -n alone means its only cluster."""
+
+    def check(self) -> None:
+        """Raises BadParameter if neither -b, nor -c with -n, nor -n is given."""
+        if self.broker_addr is not None or self.cluster_name is not None or self.namesrv_addr is None:
+            super().check()
+
+    async def named(self, admin: AdminClient) -> "UserServers":
+        """Returns them with the name of the cluster. AdminError: the name servers list none, or several."""
+        if self.broker_addr is not None or self.cluster_name is not None:
+            return self
+        address = str(self.namesrv_addr)
+        info = await admin.name_servers.cluster_info(address)
+        if len(info.cluster_addr_table) != 1:
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            listed = f"the name servers list not one cluster but: {known}"
+            remark = f"{listed}; give -c CLUSTERNAME or -b BROKERADDR"
+            raise AdminError("getBrokerClusterInfo", address, remark, ResponseCode.INVALID_PARAMETER)
+        return replace(self, cluster_name=next(iter(info.cluster_addr_table)))
 
 
-async def only_cluster(admin: AdminClient, namesrv_addr: str) -> str:
-    """Returns the name of the cluster that the name servers list. AdminError: none, or several."""
-    info = await admin.name_servers.cluster_info(namesrv_addr)
-    if len(info.cluster_addr_table) != 1:
-        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        remark = f"the name servers list not one cluster but: {known}; give -c CLUSTERNAME or -b BROKERADDR"
-        raise AdminError("getBrokerClusterInfo", namesrv_addr, remark, ResponseCode.INVALID_PARAMETER)
-    return next(iter(info.cluster_addr_table))
+def at_brokers(function: Callable[..., Action]) -> Callable[..., Action]:
+    """Decorates a command with a parameter `where`: replaces it by -b and -c, adds -n as the last flag, and
+    checks them."""
+    signature = inspect.signature(function)
+    kind = signature.parameters["where"].annotation
 
+    def with_flags(
+        *,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+        namesrv_addr: str | None = None,
+        **flags: Any,
+    ) -> Action:
+        where = kind(broker_addr, cluster_name, namesrv_addr)
+        where.check()
+        return function(where=where, **flags)
 
-async def find_target(
-    admin: AdminClient,
-    broker_addr: str | None,
-    cluster_name: str | None,
-    namesrv_addr: str | None,
-    *,
-    slaves: bool = False,
-) -> Target:
-    """Returns the brokers of -b or -c. AdminError: no such cluster, or no broker in it."""
-    if broker_addr is not None:
-        return Target(tuple(parse_addresses(broker_addr)))
-    brokers = await brokers_of_cluster(admin, str(cluster_name), str(namesrv_addr))
-    if slaves:
-        addresses = [each.broker_addrs[number] for each in brokers for number in sorted(each.broker_addrs)]
-        return Target(tuple(addresses))
-    masters = [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
-    missing = [
-        f"the name servers list no master of {each.broker_name}: nothing was done there"
-        for each in brokers
-        if MASTER_ID not in each.broker_addrs
-    ]
-    if not masters:
-        remark = f"no broker of cluster {cluster_name} has a master"
-        raise AdminError("getBrokerClusterInfo", str(namesrv_addr), remark, ResponseCode.BROKER_NOT_EXIST)
-    return Target(tuple(masters), tuple(missing))
+    def flag(name: str, annotation: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    flags: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        of_where = [flag("broker_addr", BrokerAddr), flag("cluster_name", Cluster)]
+        flags += of_where if each.name == "where" else [each]
+    flags.append(flag("namesrv_addr", OptionalNamesrvAddr))
+    with_flags.__signature__ = signature.replace(parameters=flags)  # type: ignore[attr-defined]
+    with_flags.__name__, with_flags.__doc__ = function.__name__, function.__doc__
+    return with_flags
 
 
 async def brokers_of_cluster(admin: AdminClient, cluster_name: str, namesrv_addr: str) -> list[BrokerData]:
@@ -130,37 +171,45 @@ def changed(
     return Output(output.value, output.text, problems, output.notes, code)
 
 
-def changing(
-    broker_addr: str | None,
-    cluster_name: str | None,
-    namesrv_addr: str | None,
+def change_at(
+    where: Where,
     ask: Callable[[AdminClient, str], Awaitable[Any]],
-    done: str,
+    text: Callable[[str], str],
+    *,
+    slaves: bool = False,
+    footer: str = "",
 ) -> Action:
-    """Returns the action of a change at a broker (-b), or at every master of a cluster and every name server
-    that keeps users (-c; -n alone: of its only cluster): clients sign what they ask of name servers, too."""
-    check_users_target(broker_addr, cluster_name, namesrv_addr)
+    """Returns the action of a change at each broker, with a line for each that made it."""
 
     async def action(admin: AdminClient) -> Output:
-        target, said = await _of_users(admin, broker_addr, cluster_name, namesrv_addr, ask)
+        target = await where.find(admin, slaves=slaves)
+        said = await on_each(admin, target, lambda each: ask(admin, each))
+        return changed(said, target, text, footer=footer)
+
+    return action
+
+
+def changing(where: UserServers, ask: Callable[[AdminClient, str], Awaitable[Any]], done: str) -> Action:
+    """Returns the action of a change at a broker (-b), or at every master of a cluster and every name server
+    that keeps users (-c; -n alone: of its only cluster): clients sign what they ask of name servers, too."""
+
+    async def action(admin: AdminClient) -> Output:
+        target, said = await _of_users(admin, where, ask)
         return changed(said, target, lambda each: f"{done} at {each} success.")
 
     return action
 
 
 def previewing(
-    broker_addr: str | None,
-    cluster_name: str | None,
-    namesrv_addr: str | None,
+    where: UserServers,
     ask: Callable[[AdminClient, str], Awaitable[tuple[bool, Any]]],
     layout: Callable[[Sequence[Any]], str],
 ) -> Action:
     """Returns the action of the preview of a change, at the servers that changing() asks. ask: returns
     whether the server can say that it would do it, and what is there now."""
-    check_users_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        target, said = await _of_users(admin, broker_addr, cluster_name, namesrv_addr, ask)
+        target, said = await _of_users(admin, where, ask)
         told = [(each.address, *each.answer) for each in said if each.answer is not None]
         text = "\n".join(f"{address}\n{layout([found])}" for address, _, found in told)
         output = per_server(
@@ -175,18 +224,14 @@ def previewing(
 
 async def _of_users(
     admin: AdminClient,
-    broker_addr: str | None,
-    cluster_name: str | None,
-    namesrv_addr: str | None,
+    where: UserServers,
     ask: Callable[[AdminClient, str], Awaitable[T]],
 ) -> tuple[Target, list[ServerResult[T]]]:
-    name = cluster_name
-    if broker_addr is None and name is None:
-        name = await only_cluster(admin, str(namesrv_addr))
-    target = await find_target(admin, broker_addr, name, namesrv_addr)
+    where = await where.named(admin)
+    target = await where.find(admin)
     said = await on_each(admin, target, lambda each: ask(admin, each))
-    if name is not None:
-        name_servers = Target(tuple(parse_addresses(str(namesrv_addr))))
+    if where.cluster_name is not None:
+        name_servers = Target(tuple(parse_addresses(str(where.namesrv_addr))))
         also = await on_each(admin, name_servers, lambda each: ask(admin, each))
         said += [each for each in also if each.error is None or not _keeps_none(each.error)]
     return target, said
@@ -200,21 +245,15 @@ def _keeps_none(error: Exception) -> bool:
 
 
 def showing(
-    broker_addr: str | None,
-    cluster_name: str | None,
-    namesrv_addr: str | None,
+    where: UserServers,
     ask: Callable[[AdminClient, str], Awaitable[Sequence[Any]]],
     layout: Callable[[Sequence[Any]], str],
 ) -> Action:
     """Returns the action of a query; one table for each broker. The target is that of changing(), without
     name servers."""
-    check_users_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        name = cluster_name
-        if broker_addr is None and name is None:
-            name = await only_cluster(admin, str(namesrv_addr))
-        target = await find_target(admin, broker_addr, name, namesrv_addr)
+        target = await (await where.named(admin)).find(admin)
         said = await on_each(admin, target, lambda each: ask(admin, each))
         good = [each for each in said if each.error is None]
         titled = len(target.addresses) > 1

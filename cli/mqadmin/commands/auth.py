@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import OptionalNamesrvAddr
 from cli.mqadmin.confirmation import asks_first
 from cli.mqadmin.layouts import auth as layouts
 from cli.mqadmin.shell import Action, DoesNotExist, Output, command
-from cli.mqadmin.targets import BrokerAddr, Cluster, changing, check_users_target, previewing, showing
+from cli.mqadmin.targets import UserServers, at_brokers, changing, previewing, showing
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operations.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -59,43 +58,39 @@ def password_from(password: str | None, file: Path | None) -> str | None:
 
 
 @command("createUser")
+@at_brokers
 def create_user(
+    *,
     username: Username,
     password: Password = None,
     password_file: PasswordFile = None,
     user_type: UserType = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Create a user. Without -p and --passwordFile it asks for the password."""
-    check_users_target(broker_addr, cluster_name, namesrv_addr)
     secret = password_from(password, password_file)
     if secret is None:
         secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
     user = UserInfo(username=username, password=secret, user_type=user_type)
     return changing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.create_user(each, user),
         f"create user {username}",
     )
 
 
 @command("updateUser")
+@at_brokers
 def update_user(
+    *,
     username: Username,
     password: Password = None,
     password_file: PasswordFile = None,
     user_type: UserType = None,
     status: Annotated[str | None, typer.Option("-s", "--userStatus", help="enable or disable")] = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Change a user's password, type or status. --passwordFile - asks for the new password."""
-    check_users_target(broker_addr, cluster_name, namesrv_addr)
     if str(password_file) == "-" and password is None:
         secret = typer.prompt(f"Password of {username}", hide_input=True, confirmation_prompt=True, err=True)
     else:
@@ -104,9 +99,7 @@ def update_user(
         raise typer.BadParameter("give -p, --passwordFile, -t or -s")
     user = UserInfo(username=username, password=secret, user_type=user_type, user_status=status)
     return changing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.update_user(each, user),
         f"update user {username}",
     )
@@ -114,12 +107,12 @@ def update_user(
 
 @command("deleteUser")
 @asks_first
+@at_brokers
 def delete_user(
+    *,
     username: Username,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: UserServers,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the user")] = False,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user and its ACL."""
 
@@ -138,16 +131,16 @@ def delete_user(
         return await admin.auth.explain_delete_user(address, username), found
 
     if dry_run:
-        return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.users)
-    return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete user {username}")
+        return previewing(where, preview, layouts.users)
+    return changing(where, ask, f"delete user {username}")
 
 
 @command("getUser")
+@at_brokers
 def get_user(
+    *,
     username: Username,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Show one user, without the password."""
 
@@ -157,21 +150,19 @@ def get_user(
             raise absent("getUser", address, f"user {username} does not exist")
         return [found]
 
-    return showing(broker_addr, cluster_name, namesrv_addr, ask, layouts.users)
+    return showing(where, ask, layouts.users)
 
 
 @command("listUser")
+@at_brokers
 def list_users(
+    *,
     part: Annotated[str | None, typer.Option("-f", "--filter", help="Part of the names")] = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """List the users, without their passwords."""
     return showing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.list_users(each, part),
         layouts.users,
     )
@@ -222,44 +213,40 @@ def policy_of(resources: str, actions: str, decision: str, source_ip: str | None
 
 
 @command("createAcl")
+@at_brokers
 def create_acl(
+    *,
     subject: Subject,
     resources: Resources,
     actions: Actions,
     decision: Decision,
     source_ip: SourceIp = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Grant or deny a user actions on resources; adds to the ACL that it has."""
     acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
     return changing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.create_acl(each, acl),
         f"create acl of {subject}",
     )
 
 
 @command("updateAcl")
+@at_brokers
 def update_acl(
+    *,
     subject: Subject,
     resources: Resources,
     actions: Actions,
     decision: Decision,
     source_ip: SourceIp = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Replace the entries of these resources in a user's ACL."""
     acl = AclInfo(subject=subject, policies=policy_of(resources, actions, decision, source_ip))
     return changing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.update_acl(each, acl),
         f"update acl of {subject}",
     )
@@ -267,15 +254,15 @@ def update_acl(
 
 @command("deleteAcl")
 @asks_first
+@at_brokers
 def delete_acl(
+    *,
     subject: Subject,
     resource: Annotated[
         str | None, typer.Option("-r", "--resource", help="Only this resource (default: the whole ACL)")
     ] = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: UserServers,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the ACL")] = False,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a user's ACL, or its entries of one resource."""
 
@@ -294,16 +281,16 @@ def delete_acl(
         return await admin.auth.explain_delete_acl(address, subject, resource), found
 
     if dry_run:
-        return previewing(broker_addr, cluster_name, namesrv_addr, preview, layouts.acls)
-    return changing(broker_addr, cluster_name, namesrv_addr, ask, f"delete acl of {subject}")
+        return previewing(where, preview, layouts.acls)
+    return changing(where, ask, f"delete acl of {subject}")
 
 
 @command("getAcl")
+@at_brokers
 def get_acl(
+    *,
     subject: Subject,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """Show a user's ACL."""
 
@@ -313,22 +300,20 @@ def get_acl(
             raise absent("getAcl", address, f"{subject} has no ACL")
         return [found]
 
-    return showing(broker_addr, cluster_name, namesrv_addr, ask, layouts.acls)
+    return showing(where, ask, layouts.acls)
 
 
 @command("listAcl")
+@at_brokers
 def list_acls(
+    *,
     subject: Annotated[str | None, typer.Option("-s", "--subject", help="Part of the subjects")] = None,
     resource: Annotated[str | None, typer.Option("-r", "--resource", help="Part of the resources")] = None,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: UserServers,
 ) -> Action:
     """List the ACLs."""
     return showing(
-        broker_addr,
-        cluster_name,
-        namesrv_addr,
+        where,
         lambda admin, each: admin.auth.list_acls(each, subject, resource),
         layouts.acls,
     )

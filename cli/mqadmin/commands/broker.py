@@ -21,10 +21,11 @@ from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
     Target,
+    Where,
+    at_brokers,
     brokers_of_cluster,
+    change_at,
     changed,
-    check_target,
-    find_target,
     on_each,
     shown,
 )
@@ -52,17 +53,15 @@ Group = Annotated[
 
 
 @command("brokerStatus")
-def broker_status(
-    broker_addr: BrokerAddr = None, cluster_name: Cluster = None, namesrv_addr: OptionalNamesrvAddr = None
-) -> Action:
+@at_brokers
+def broker_status(where: Where) -> Action:
     """Runtime information of a broker (-b), or of every broker of a cluster, including slaves (-c)."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
 
     async def action(admin: AdminClient) -> Output:
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=True)
+        target = await where.find(admin, slaves=True)
         said = await on_each(admin, target, admin.brokers.runtime_info)
         tables = [(each.address, each.answer) for each in said if each.answer is not None]
-        text = layouts_broker.broker_status(tables, with_address=cluster_name is not None)
+        text = layouts_broker.broker_status(tables, with_address=where.cluster_name is not None)
         return _answers(said, "runtimeInfo", text)
 
     return action
@@ -98,7 +97,7 @@ def get_broker_config(
     if group is not None or diff:
         check_group(broker_addr, group or cluster_name, namesrv_addr)
         return _of_replicas(str(namesrv_addr), group, cluster_name, diff=diff)
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    Where(broker_addr, cluster_name, namesrv_addr).check()
 
     async def action(admin: AdminClient) -> Output:
         if broker_addr is not None:
@@ -159,17 +158,18 @@ def update_broker_config(
     namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Change a setting of running brokers. KeelMQ writes it to the -c file, or says why it cannot change."""
+    where = Where(broker_addr, cluster_name, namesrv_addr)
     if group is not None:
         check_group(broker_addr, group, namesrv_addr)
     else:
-        check_target(broker_addr, cluster_name, namesrv_addr)
+        where.check()
 
     async def action(admin: AdminClient) -> Output:
         missing: tuple[str, ...] = ()
         if group is not None or (cluster_name is not None and all_brokers is not None):
             replicas = await find_replicas(admin, str(namesrv_addr), group=group, cluster_name=cluster_name)
         else:
-            target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+            target = await where.find(admin)
             replicas, missing = Replicas((), target.addresses), target.missing
         known = await admin.each(";".join(replicas.all), admin.brokers.broker_config)
         before = {each.address: (each.answer or {}).get(key) for each in known}
@@ -243,18 +243,13 @@ def _clean(name: str, operation: Operation[Any, Any], doc: str) -> None:
         ] = None,
         namesrv_addr: OptionalNamesrvAddr = None,
     ) -> Action:
-        check_target(broker_addr, cluster_name, namesrv_addr)
-
-        async def action(admin: AdminClient) -> Output:
-            async def ask(address: str) -> bool:
-                await admin.ask(address, operation, Empty())
-                return True
-
-            target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-            said = await on_each(admin, target, ask)
-            return changed(said, target, lambda address: f"success {address}")
-
-        return action
+        where = Where(broker_addr, cluster_name, namesrv_addr)
+        where.check()
+        return change_at(
+            where,
+            lambda admin, each: admin.ask(each, operation, Empty()),
+            lambda address: f"success {address}",
+        )
 
     clean.__doc__ = doc
     command(name)(clean)
@@ -272,32 +267,26 @@ _clean("cleanUnusedTopic", CLEAN_UNUSED_TOPIC, "Delete the remains of deleted to
 
 
 @command("setCommitLogReadAheadMode")
+@at_brokers
 def set_read_ahead(
+    *,
     mode: Annotated[
         int,
         typer.Option(
             "-m", "--commitLogReadAheadMode", min=0, max=1, help="0: the system reads ahead; 1: random access"
         ),
     ],
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: Where,
 ) -> Action:
     """Set how the log is read from disk: 1 helps brokers with many consumers that are far behind at different
     offsets."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
-
-    async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
-            await admin.ask(address, SET_COMMITLOG_READ_MODE, ReadAheadRequest(READ_AHEAD_MODE=mode))
-            return True
-
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr, slaves=True)
-        said = await on_each(admin, target, ask)
-        done = f"set commitlog readahead mode success, mode: {mode}"
-        return changed(said, target, lambda address: f"{address} {done}")
-
-    return action
+    header = ReadAheadRequest(READ_AHEAD_MODE=mode)
+    return change_at(
+        where,
+        lambda admin, each: admin.ask(each, SET_COMMITLOG_READ_MODE, header),
+        lambda address: f"{address} set commitlog readahead mode success, mode: {mode}",
+        slaves=True,
+    )
 
 
 @command("resetMasterFlushOffset")
@@ -308,21 +297,12 @@ def reset_master_flush_offset(
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Offset in the master's log")],
 ) -> Action:
     """Set the master's flushed offset as a slave of RocketMQ knows it. KeelMQ's replicas have none."""
-
-    async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
-            await admin.ask(
-                address, RESET_MASTER_FLUSH_OFFSET, FlushOffsetRequest(master_flush_offset=offset)
-            )
-            return True
-
-        said = await admin.each(broker_addr, ask)
-        target = Target(tuple(parse_addresses(broker_addr)))
-        return changed(
-            said, target, lambda address: f"reset master flush offset to {offset} success, {address}"
-        )
-
-    return action
+    header = FlushOffsetRequest(master_flush_offset=offset)
+    return change_at(
+        Where(broker_addr),
+        lambda admin, each: admin.ask(each, RESET_MASTER_FLUSH_OFFSET, header),
+        lambda address: f"reset master flush offset to {offset} success, {address}",
+    )
 
 
 @command("queryCq")

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.speed import counter_of, day_sum
 from cli.mqadmin.layouts.group import version_text
 from cli.mqadmin.shell import Action, Output, command, dump, explain
-from cli.mqadmin.targets import BrokerAddr, Cluster, brokers_of_cluster, check_target, find_target, on_each
+from cli.mqadmin.targets import Where, at_brokers, brokers_of_cluster, on_each
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.remoting.codes import MASTER_ID, ResponseCode
@@ -44,9 +44,10 @@ ClusterNeeded = Annotated[str, typer.Option("-c", "--clusterName", help="The mas
 
 
 @command("exportMetadata")
+@at_brokers
 def export_metadata(
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    *,
+    where: Where,
     file_path: FilePath = DIRECTORY,
     only_topics: Annotated[bool, typer.Option("-t", "--topic", help="Only topics: topic.json")] = False,
     only_groups: Annotated[
@@ -55,10 +56,8 @@ def export_metadata(
     special: Annotated[
         bool, typer.Option("-s", "--specialTopic", help="Also retry and dead-letter topics")
     ] = False,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Topics and groups of a broker (-b), or of a cluster (-c: the queues of its masters added up)."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     if only_topics and only_groups:
         raise typer.BadParameter("give -t or -g, or none of them for both")
 
@@ -67,7 +66,7 @@ def export_metadata(
             topics = {} if only_groups else await user_topics(admin, address, special=special)
             return topics, {} if only_topics else await user_groups(admin, address)
 
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        target = await where.find(admin)
         said = await on_each(admin, target, ask)
         told = [each.answer for each in said if each.answer is not None]
         value: dict[str, Any] = {}

@@ -7,20 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.topic_admin import true_or_false
 from cli.mqadmin.confirmation import asks_first, cannot_say
 from cli.mqadmin.json_rows import read_rows
 from cli.mqadmin.layouts import broker as layouts_broker
 from cli.mqadmin.shell import IN_PART, Action, DoesNotExist, Output, command, dump, per_server
 from cli.mqadmin.targets import (
-    BrokerAddr,
-    Cluster,
     Target,
+    Where,
+    at_brokers,
     brokers_of_cluster,
+    change_at,
     changed,
-    check_target,
-    find_target,
     on_each,
     shown,
 )
@@ -35,10 +34,11 @@ Group = Annotated[str, typer.Option("-g", "--groupName", help="Consumer group")]
 
 
 @command("updateSubGroup")
+@at_brokers
 def update_group(
+    *,
     group: Group,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: Where,
     consume: Annotated[
         str, typer.Option("-s", "--consumeEnable", help="false: the group gets no messages")
     ] = "true",
@@ -76,10 +76,8 @@ def update_group(
     attributes: Annotated[
         str | None, typer.Option("--attributes", help="Attribute changes, +key=value,-key")
     ] = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Create or change a consumer group at a master (-b), or at every master of a cluster (-c)."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     config = SubscriptionGroupConfig(
         group_name=group,
         consume_enable=true_or_false(consume, "-s"),
@@ -94,16 +92,12 @@ def update_group(
         notify_consumer_ids_changed_enable=true_or_false(notify, "-a"),
         attributes=_changes(attributes),
     )
-
-    async def action(admin: AdminClient) -> Output:
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, lambda each: admin.groups.update_group(each, config))
-        text = layouts_broker.group_config(config)
-        return changed(
-            said, target, lambda each: f"create subscription group to {each} success.", footer=text
-        )
-
-    return action
+    return change_at(
+        where,
+        lambda admin, each: admin.groups.update_group(each, config),
+        lambda each: f"create subscription group to {each} success.",
+        footer=layouts_broker.group_config(config),
+    )
 
 
 def _policy(text: str | None) -> dict[str, Any]:
@@ -122,46 +116,38 @@ def _changes(text: str | None) -> dict[str, str]:
 
 
 @command("updateSubGroupList")
+@at_brokers
 def update_group_list(
+    *,
     filename: Annotated[Path, typer.Option("-f", "--filename", help="JSON array of group configurations")],
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: Where,
 ) -> Action:
     """Create or change many consumer groups in one go, from a file."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     configs = read_rows(filename, SubscriptionGroupConfig, "group configurations")
-
-    async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
-            body = GroupConfigs(group_config_list=configs)
-            await admin.ask(address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Empty(), body)
-            return True
-
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, ask)
-        done = f"success, {len(configs)} groups."
-        return changed(said, target, lambda each: f"submit batch of group config to {each} {done}")
-
-    return action
+    body = GroupConfigs(group_config_list=configs)
+    return change_at(
+        where,
+        lambda admin, each: admin.ask(each, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Empty(), body),
+        lambda each: f"submit batch of group config to {each} success, {len(configs)} groups.",
+    )
 
 
 @command("deleteSubGroup")
 @asks_first
+@at_brokers
 def delete_group(
+    *,
     group: Group,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: Where,
     remove_offset: Annotated[
         str, typer.Option("-r", "--removeOffset", help="true: delete its offsets, too")
     ] = "false",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: show what brokers have of the group")
     ] = False,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Delete a consumer group; in a cluster (-c) with its retry and dead-letter topics."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    cluster_name = where.cluster_name
     clean = true_or_false(remove_offset, "-r")
 
     async def action(admin: AdminClient) -> Output:
@@ -177,21 +163,21 @@ def delete_group(
             await admin.groups.delete_group(address, group, clean_offset=clean)
             return True
 
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        target = await where.find(admin)
         if dry_run:
             return await _would_delete(admin, target, group, must_exist, clean=clean)
         said = await on_each(admin, target, ask)
-        where = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
+        place = f" in cluster [{cluster_name}]" if cluster_name is not None else ""
 
         def line(address: str) -> str:
-            return f"delete subscription group [{group}] from broker [{address}]{where} success."
+            return f"delete subscription group [{group}] from broker [{address}]{place} success."
 
         output = changed(said, target, line)
         failed = [each.error for each in said if each.error is not None]
         if cluster_name is None or not all(isinstance(error, DoesNotExist) for error in failed):
             return output
         deleted = await changes.delete_group_topics(
-            admin, target.addresses, str(namesrv_addr), cluster_name, group
+            admin, target.addresses, str(where.namesrv_addr), cluster_name, group
         )
         problems = [str(each.error) for each in deleted if each.error is not None]
         code = 4 if problems else output.exit_code
@@ -254,23 +240,22 @@ async def _has_anything(admin: AdminClient, address: str, group: str, *, offsets
 
 
 @command("setConsumeMode")
+@at_brokers
 def set_consume_mode(
+    *,
     topic: Annotated[str, typer.Option("-t", "--topicName", help="Topic name")],
     group: Group,
     mode: Annotated[
         str,
         typer.Option("-m", "--mode", help="PULL (queues are assigned) or POP (any member reads any queue)"),
     ],
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: Where,
     share: Annotated[
         int,
         typer.Option("-q", "--popShareQueueNum", min=-1, help="POP: queues per member; 0 or -1: all"),
     ] = 0,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Set how the members of a group consume a topic."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     if mode.upper() not in ("PULL", "POP"):
         raise typer.BadParameter(f"-m/--mode is PULL or POP, not {mode!r}")
     body = RequestModeBody(
@@ -280,18 +265,12 @@ def set_consume_mode(
         pop_share_queue_num=share,
     )
 
-    async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
-            await _check_pair(admin, address, topic, group)
-            await admin.ask(address, SET_MESSAGE_REQUEST_MODE, RequestModeRequest(), body)
-            return True
+    async def ask(admin: AdminClient, address: str) -> None:
+        await _check_pair(admin, address, topic, group)
+        await admin.ask(address, SET_MESSAGE_REQUEST_MODE, RequestModeRequest(), body)
 
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, ask)
-        footer = f"topic[{topic}] group[{group}] consume mode[{body.mode}] popShareQueueNum[{share}]"
-        return changed(said, target, lambda each: f"set consume mode to {each} success.", footer=footer)
-
-    return action
+    footer = f"topic[{topic}] group[{group}] consume mode[{body.mode}] popShareQueueNum[{share}]"
+    return change_at(where, ask, lambda each: f"set consume mode to {each} success.", footer=footer)
 
 
 async def _check_pair(admin: AdminClient, address: str, topic: str, group: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import NamesrvAddr, OptionalNamesrvAddr
+from cli.command_line import NamesrvAddr
 from cli.mqadmin.commands.namesrv import delete_existing
 from cli.mqadmin.commands.topic import Topic
 from cli.mqadmin.json_rows import read_rows
@@ -16,10 +16,11 @@ from cli.mqadmin.shell import Action, Output, command, per_server
 from cli.mqadmin.targets import (
     BrokerAddr,
     Cluster,
+    Where,
+    at_brokers,
     brokers_of_cluster,
+    change_at,
     changed,
-    check_target,
-    find_target,
     on_each,
     shown,
 )
@@ -44,10 +45,11 @@ def true_or_false(text: str, name: str) -> bool:
 
 
 @command("updateTopic")
+@at_brokers
 def update_topic(
+    *,
     topic: Topic,
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
+    where: Where,
     read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", min=0, help="Read queues")] = 8,
     write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", min=0, help="Write queues")] = 8,
     perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both")] = 6,
@@ -59,10 +61,8 @@ def update_topic(
     attributes: Annotated[
         str | None, typer.Option("-a", "--attributes", help="Attribute changes, +key=value,-key")
     ] = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
 ) -> Action:
     """Create or change a topic at a master (-b), or at every master of a cluster (-c)."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     if not 0 <= perm <= PERM_MAX:
         raise typer.BadParameter(f"-p/--perm is 2 (write), 4 (read) or 6 (both), not {perm}")
     flags = UNIT * true_or_false(unit, "-u/--unit") + UNIT_SUB * true_or_false(unit_sub, "-s/--hasUnitSub")
@@ -76,12 +76,12 @@ def update_topic(
     )
 
     async def action(admin: AdminClient) -> Output:
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        target = await where.find(admin)
         said = await on_each(admin, target, lambda each: admin.brokers.update_topic(each, config, attributes))
         footer = layouts_broker.topic_config(config, _named(attributes))
         notes: tuple[str, ...] = ()
-        if config.order and cluster_name is not None and not any(each.error for each in said):
-            notes = (await _set_order(admin, str(namesrv_addr), cluster_name, config),)
+        if config.order and where.cluster_name is not None and not any(each.error for each in said):
+            notes = (await _set_order(admin, str(where.namesrv_addr), where.cluster_name, config),)
         output = changed(said, target, lambda each: f"create topic to {each} success.", footer=footer)
         return Output(output.value, output.text, output.problems, (*output.notes, *notes), output.exit_code)
 
@@ -105,28 +105,20 @@ async def _set_order(admin: AdminClient, namesrv_addr: str, cluster_name: str, c
 
 
 @command("updateTopicList")
+@at_brokers
 def update_topic_list(
+    *,
     filename: Annotated[Path, typer.Option("-f", "--filename", help="JSON array of topic configurations")],
-    broker_addr: BrokerAddr = None,
-    cluster_name: Cluster = None,
-    namesrv_addr: OptionalNamesrvAddr = None,
+    where: Where,
 ) -> Action:
     """Create or change many topics at once, from a file."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
     configs = read_rows(filename, TopicConfig, "topic configurations")
-
-    async def action(admin: AdminClient) -> Output:
-        async def ask(address: str) -> bool:
-            body = TopicConfigs(topic_config_list=configs)
-            await admin.ask(address, UPDATE_AND_CREATE_TOPIC_LIST, Empty(), body)
-            return True
-
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
-        said = await on_each(admin, target, ask)
-        done = f"success, {len(configs)} topics."
-        return changed(said, target, lambda each: f"submit batch of topic config to {each} {done}")
-
-    return action
+    body = TopicConfigs(topic_config_list=configs)
+    return change_at(
+        where,
+        lambda admin, each: admin.ask(each, UPDATE_AND_CREATE_TOPIC_LIST, Empty(), body),
+        lambda each: f"submit batch of topic config to {each} success, {len(configs)} topics.",
+    )
 
 
 @command("updateTopicPerm")
@@ -138,7 +130,8 @@ def update_topic_perm(
     cluster_name: Cluster = None,
 ) -> Action:
     """Change the permission of a topic, at a master (-b) or in a cluster (-c)."""
-    check_target(broker_addr, cluster_name, namesrv_addr)
+    where = Where(broker_addr, cluster_name, namesrv_addr)
+    where.check()
     if perm not in (2, 4, 6):
         raise typer.BadParameter("-p/--perm is 2 (write), 4 (read) or 6 (both)")
 
@@ -153,7 +146,7 @@ def update_topic_perm(
                 await admin.brokers.update_topic(address, config)
             return now.perm, config
 
-        target = await find_target(admin, broker_addr, cluster_name, namesrv_addr)
+        target = await where.find(admin)
         said = await on_each(admin, target, ask)
         before = {each.address: each.answer for each in said if each.answer is not None}
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cli.mqadmin.main import app
 from cli.mqadmin.shell import is_read
-from cli.mqadmin.targets import check_users_target, only_cluster
+from cli.mqadmin.targets import UserServers
 from keelmq.client.admin import AdminClient, AdminError
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import Call, CommandError, Operation, Reply
@@ -220,14 +220,15 @@ class NameServers:
 
 
 async def test_name_servers_alone_mean_their_only_cluster() -> None:
-    assert await only_cluster(cast(AdminClient, NameServers("c1")), "n") == "c1"
+    alone = UserServers(namesrv_addr="n")
+    assert (await alone.named(cast(AdminClient, NameServers("c1")))).cluster_name == "c1"
     for names, listed in (((), "none"), (("c2", "c1"), "c1, c2")):
         with pytest.raises(AdminError, match=f"not one cluster but: {listed}; give -c CLUSTERNAME"):
-            await only_cluster(cast(AdminClient, NameServers(*names)), "n")
+            await alone.named(cast(AdminClient, NameServers(*names)))
 
 
 @pytest.mark.parametrize("given", [("b", "c", "n"), (None, "c", None), (None, None, None)])
 def test_targets_of_users_that_mean_nothing(given: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(typer.BadParameter):
-        check_users_target(*given)
-    check_users_target(None, None, "n")
+        UserServers(*given).check()
+    UserServers(namesrv_addr="n").check()
