@@ -23,7 +23,7 @@ from cli.rebalance.command import rebalance_masters
 from cli.repair import repair
 from cli.status.command import status
 from cli.status.top import top
-from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
+from cli.tls_options import add_program_options
 from cli.verify.command import verify
 from keelmq.runtime.compiled import built_report
 from keelmq.runtime.program import version_line
@@ -57,26 +57,7 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
-    """Prints the version and ends the program if --version is given."""
-    if wanted:
-        print(version_line("keelmq"))
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
-    ] = False,
-    tls: TlsOption = False,
-    tls_ca: CaOption = None,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
-) -> None:
-    """KeelMQ: demonstrate fail-over, check, repair and measure it."""
-    use_tls("keelmq", tls, tls_ca, tls_cert, tls_key)
+add_program_options(app, "keelmq")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The TLS options of mqadmin and keelmq: for all connections that the command opens."""
+"""What mqadmin and keelmq take before the name of a command: --version, and TLS for all connections."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import typer
 from cli.command_line import print
 from keelmq.remoting.client import connect_with
 from keelmq.runtime.config import ConfigError
+from keelmq.runtime.program import version_line
 from keelmq.runtime.tls.contexts import ClientTls, TlsSettings
 from keelmq.runtime.tls.files import Names
 
@@ -33,6 +34,29 @@ KeyOption = Annotated[
 PASSWORD_VARIABLE = "MQADMIN_TLS_KEY_PASSWORD"
 """There is no option for it: arguments are in the list of processes."""
 IN_SHELL = Names("--tls-cert", "--tls-key", PASSWORD_VARIABLE, "--tls-ca")
+
+
+def add_program_options(app: typer.Typer, program: str) -> None:
+    """Adds --version and the TLS options."""
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(version_line(program))
+            raise typer.Exit
+
+    version = typer.Option(
+        "--version", callback=show_version, is_eager=True, help="Print the version and exit"
+    )
+
+    @app.callback(help=app.info.help)
+    def options(
+        version: Annotated[bool, version] = False,
+        tls: TlsOption = False,
+        tls_ca: CaOption = None,
+        tls_cert: CertificateOption = None,
+        tls_key: KeyOption = None,
+    ) -> None:
+        use_tls(program, tls, tls_ca, tls_cert, tls_key)
 
 
 def use_tls(program: str, tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> None:

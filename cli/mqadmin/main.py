@@ -4,12 +4,7 @@ The commands are in cli/mqadmin/commands, what they share in cli/mqadmin/shell.p
 each of them.
 """
 
-from typing import Annotated
-
-import typer
-
 from cli.answer import run_answering
-from cli.command_line import print
 from cli.mqadmin import coverage
 from cli.mqadmin.commands import (
     auth,
@@ -34,8 +29,7 @@ from cli.mqadmin.commands import (
     trace,
 )
 from cli.mqadmin.shell import app
-from cli.tls_options import CaOption, CertificateOption, KeyOption, TlsOption, use_tls
-from keelmq.runtime.program import version_line
+from cli.tls_options import add_program_options
 
 MODULES = (
     controller,
@@ -63,26 +57,7 @@ MODULES = (
 """Imported for their commands, in the order of --help."""
 
 
-def show_version(wanted: bool) -> None:
-    """Prints the version and ends the program if --version is given."""
-    if wanted:
-        print(version_line("mqadmin"))
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit"),
-    ] = False,
-    tls: TlsOption = False,
-    tls_ca: CaOption = None,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
-) -> None:
-    """RocketMQ's admin commands against KeelMQ."""
-    use_tls("mqadmin", tls, tls_ca, tls_cert, tls_key)
+add_program_options(app, "mqadmin")
 
 
 def main() -> None:
