@@ -54,6 +54,16 @@ _NAMESRV: Any = typer.Option(
 NamesrvAddr = Annotated[str, _NAMESRV]
 OptionalNamesrvAddr = Annotated[str | None, _NAMESRV]
 
+ControllersOption = Annotated[
+    str | None,
+    typer.Option(
+        "-a",
+        "--controllerAddress",
+        callback=checked_addresses,
+        help="Controllers (default: controllerAddr of the brokers)",
+    ),
+]
+
 EpochFileOption = Annotated[
     Path | None,
     typer.Option(

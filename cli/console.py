@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import NamesrvAddr, checked_addresses, quiet_connection_log, refused
+from cli.command_line import ControllersOption, NamesrvAddr, quiet_connection_log, refused
 from cli.credentials import CredentialsOption, checked_credentials
 from keelmq.client.cluster.routes import parse_addresses
 from keelmq.console.sources import POLL_MS
@@ -18,15 +18,7 @@ from keelmq.runtime.program import log_to_stderr, runner, say_ready, stop_event
 
 def console(
     namesrv_addr: NamesrvAddr,
-    controller_addr: Annotated[
-        str | None,
-        typer.Option(
-            "-a",
-            "--controllerAddress",
-            callback=checked_addresses,
-            help="Controllers (default: controllerAddr of the brokers)",
-        ),
-    ] = None,
+    controller_addr: ControllersOption = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="HTTP port; 0: any free one")] = PORT,
     bind: Annotated[
         str, typer.Option("--bind", metavar="ADDRESS", help="Address that the port binds; 0.0.0.0: all")

@@ -4,7 +4,6 @@ Exit codes: 0 done; 1 refused, not found, or a plan with problems; 2 usage; 3 no
 containers did not answer.
 """
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -19,7 +18,17 @@ from cli.command_line import checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.commands.container import ProgressLines, one_address
 from cli.mqadmin.layouts import container as layouts
-from cli.mqadmin.shell import DONE, REFUSED, Output, check_texts, dump, exit_code_of, explain, per_server
+from cli.mqadmin.shell import (
+    DONE,
+    REFUSED,
+    Output,
+    check_texts,
+    dump,
+    exit_code_of,
+    explain,
+    per_server,
+    print_output,
+)
 from cli.watch import INTERRUPTED, WatchOption, fresh_screen, repeated, run_repeated
 from keelmq.client.admin import AdminClient, AdminError, ServerResult
 from keelmq.client.admin.containers import brokers_named
@@ -268,12 +277,7 @@ def _run(
             fresh_screen(None if as_json else watch_s)
             _complain(_explain(error))
             return exit_code_of(error)
-        fresh_screen(None if as_json else watch_s)
-        text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
-        if text:
-            print(text, flush=True)
-        for line in (*output.notes, *output.problems):
-            _complain(line)
+        print_output(output, _complain, as_json=as_json, watch_s=watch_s)
         return output.exit_code if output.exit_code is not None else DONE
 
     async def main() -> int:

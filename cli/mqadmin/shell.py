@@ -256,12 +256,7 @@ def run(
             fresh_screen(None if as_json else watch_s)
             complain(explain(error))
             return exit_code_of(error)
-        fresh_screen(None if as_json else watch_s)
-        text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
-        if text:
-            print(text, flush=True)
-        for line in (*output.notes, *output.problems):
-            complain(line)
+        print_output(output, complain, as_json=as_json, watch_s=watch_s)
         if output.exit_code is not None:
             return output.exit_code
         return IN_PART if output.problems else DONE
@@ -271,6 +266,18 @@ def run(
             return await repeated(watch_s or interval_s, lambda: once(admin))
 
     raise run_repeated(main)
+
+
+def print_output(
+    output: Output, complain: Callable[[str], None], *, as_json: bool, watch_s: int | None
+) -> None:
+    """Prints the answer, and on standard error the notes and problems."""
+    fresh_screen(None if as_json else watch_s)
+    text = json.dumps(output.value, ensure_ascii=False) if as_json else output.text
+    if text:
+        print(text, flush=True)
+    for line in (*output.notes, *output.problems):
+        complain(line)
 
 
 def exit_code_of(*errors: Exception) -> int:

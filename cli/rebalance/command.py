@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.command_line import NamesrvAddr, checked_addresses, print, quiet_connection_log
+from cli.command_line import ControllersOption, NamesrvAddr, checked_addresses, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.mqadmin.shell import DONE, IN_PART, REFUSED, exit_code_of, explain
 from cli.rebalance.core.plan import Move, Plan, plan_moves
@@ -42,15 +42,7 @@ def rebalance_masters(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster (default: all)")
     ] = None,
-    controllers: Annotated[
-        str | None,
-        typer.Option(
-            "-a",
-            "--controllerAddress",
-            callback=checked_addresses,
-            help="Controllers (default: controllerAddr of the brokers)",
-        ),
-    ] = None,
+    controllers: ControllersOption = None,
     containers: Annotated[
         str | None,
         typer.Option(

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from cli.command_line import OptionalNamesrvAddr, checked_addresses, print, quiet_connection_log
+from cli.command_line import (
+    ControllersOption,
+    OptionalNamesrvAddr,
+    checked_addresses,
+    print,
+    quiet_connection_log,
+)
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.view import screen
 from cli.terminal import TerminalConsole
@@ -20,15 +26,6 @@ from keelmq.health.summary import of_one_group, take_status
 TIMEOUT_DEFAULT_MS = 1_200
 OK, NOT_OK, NO_ANSWER = 0, 1, 3
 
-ControllersOption = Annotated[
-    str | None,
-    typer.Option(
-        "-a",
-        "--controllerAddress",
-        callback=checked_addresses,
-        help="Controllers (default: controllerAddr of the brokers)",
-    ),
-]
 ContainersOption = Annotated[
     str | None,
     typer.Option(

@@ -13,12 +13,11 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from cli.command_line import OptionalNamesrvAddr, print, quiet_connection_log
+from cli.command_line import ControllersOption, OptionalNamesrvAddr, print, quiet_connection_log
 from cli.credentials import CredentialsOption, checked_credentials
 from cli.status.command import (
     NO_ANSWER,
     TIMEOUT_DEFAULT_MS,
-    ControllersOption,
     TimeoutOption,
     check_given,
     is_reached,

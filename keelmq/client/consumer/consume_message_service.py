@@ -41,14 +41,20 @@ class ReconsumeLater(Exception):
         self.delay_level, self.done = operator.index(delay_level), operator.index(done)
 
 
-class _Calls:
-    """Calls the listener, with its timeout, hooks and error handling."""
+class ConsumeMessageService:
+    """Calls the listener, with its timeout, hooks and error handling. `send_back` None: broadcasting, where a
+    message that failed is not sent back."""
 
     def __init__(self, listener: Listener, group: str, settings: ConsumerSettings, hooks: Hooks) -> None:
-        self._listener, self._group, self._hooks = listener, group, hooks
+        self._listener, self._group, self._settings, self._hooks = listener, group, settings, hooks
         self._timeout_s = settings.consume_timeout_ms / 1_000
+        self.send_back: SendBack | None = None
 
-    async def call(self, messages: tuple[MessageExt, ...]) -> ReconsumeLater | None:
+    async def handle(self, message: MessageExt) -> ReconsumeLater | None:
+        """Consumes a message that an operator sent, in addition to those of the queues; no offset changes."""
+        return await self._call((message,))
+
+    async def _call(self, messages: tuple[MessageExt, ...]) -> ReconsumeLater | None:
         """Returns None if the messages are consumed. A ReconsumeLater with a cause: the listener failed."""
         started_ms, started_wall_ms = now_ms(), wall_ms()
         problem: BaseException | None = None
@@ -87,21 +93,11 @@ class _Calls:
         return again
 
 
-class ConsumeMessageConcurrentlyService:
-    """A Sink that calls the listener concurrently. `send_back` None: broadcasting, where a failed message is
-    dropped."""
+class ConsumeMessageConcurrentlyService(ConsumeMessageService):
+    """A Sink that calls the listener concurrently. Broadcasting: a message that failed is dropped."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        group: str,
-        settings: ConsumerSettings,
-        hooks: Hooks,
-        send_back: SendBack | None,
-    ) -> None:
-        self._calls = _Calls(listener, group, settings, hooks)
-        self._settings, self._group = settings, group
-        self.send_back = send_back
+    def __init__(self, listener: Listener, group: str, settings: ConsumerSettings, hooks: Hooks) -> None:
+        super().__init__(listener, group, settings, hooks)
         self._jobs: asyncio.Queue[tuple[ProcessQueue, Window, tuple[MessageExt, ...]]] = asyncio.Queue()
         self._busy: Counter[ProcessQueue] = Counter()
         self._ended = asyncio.Event()
@@ -110,10 +106,6 @@ class ConsumeMessageConcurrentlyService:
         """Starts consume_concurrency tasks that call the listener."""
         for index in range(self._settings.consume_concurrency):
             tasks.start(f"listener {index} of {self._group}", self._serve)
-
-    async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """Consumes a message that an operator sent, in addition to those of the queues; no offset changes."""
-        return await self._calls.call((message,))
 
     def adopted(self, process_queue: ProcessQueue) -> None:
         """Needs nothing: calls begin when messages arrive."""
@@ -161,7 +153,7 @@ class ConsumeMessageConcurrentlyService:
     async def _consume(
         self, process_queue: ProcessQueue, window: Window, messages: tuple[MessageExt, ...]
     ) -> None:
-        later = await self._calls.call(messages)
+        later = await self._call(messages)
         done = len(messages) if later is None else max(0, min(later.done, len(messages)))
         kept: list[MessageExt] = []
         for message in messages[done:]:
@@ -187,29 +179,16 @@ class ConsumeMessageConcurrentlyService:
             self.arrived(process_queue)
 
 
-class ConsumeMessageOrderlyService:
+class ConsumeMessageOrderlyService(ConsumeMessageService):
     """A Sink that makes one listener call at a time for each queue, in the order of its offsets. A message
-    that fails is retried in place, and blocks its queue. `send_back` None: broadcasting."""
+    that fails is retried in place, and blocks its queue."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        group: str,
-        settings: ConsumerSettings,
-        hooks: Hooks,
-        send_back: SendBack | None,
-    ) -> None:
-        self._calls = _Calls(listener, group, settings, hooks)
-        self._settings, self._group = settings, group
-        self.send_back = send_back
+    def __init__(self, listener: Listener, group: str, settings: ConsumerSettings, hooks: Hooks) -> None:
+        super().__init__(listener, group, settings, hooks)
         self._slots = asyncio.Semaphore(settings.consume_concurrency)
 
     def start(self, tasks: TaskSet) -> None:
         """Needs nothing: each queue gets a task when it is assigned."""
-
-    async def handle(self, message: MessageExt) -> ReconsumeLater | None:
-        """Consumes a message that an operator sent, in addition to those of the queues; no offset changes."""
-        return await self._calls.call((message,))
 
     def adopted(self, process_queue: ProcessQueue) -> None:
         """Starts the task that calls the listener for this queue."""
@@ -259,7 +238,7 @@ class ConsumeMessageOrderlyService:
             replace(each, reconsume_times=each.reconsume_times + tries[each.queue_offset])
             for each in messages
         )
-        later = await self._calls.call(shown)
+        later = await self._call(shown)
         done = len(messages) if later is None else max(0, min(later.done, len(messages)))
         kept = []
         for message, seen in list(zip(messages, shown, strict=True))[done:]:

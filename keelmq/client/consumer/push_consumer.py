@@ -59,7 +59,7 @@ class PushConsumer(GroupConsumer):
         consume_service = ConsumeMessageOrderlyService if orderly else ConsumeMessageConcurrentlyService
         tls = ClientTls.of(tls)
         self._hooks = Hooks(hooks, namesrv_addr, tls, credentials)
-        self._sink = consume_service(listener, group, settings, self._hooks, None)
+        self._sink = consume_service(listener, group, settings, self._hooks)
         self._member = GroupMember(
             namesrv_addr,
             group,
