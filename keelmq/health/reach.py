@@ -10,12 +10,11 @@ import json
 import os
 import re
 import socket
-import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +25,9 @@ from keelmq.runtime.clock import wall_ms
 from keelmq.runtime.daemon_threads import in_daemon_thread
 from keelmq.runtime.tls.contexts import Tls
 from keelmq.security.signer import Credentials, optional_signer
+
+if TYPE_CHECKING:
+    import httpcore
 
 ROUNDS = 4
 """Requests that depend on each other's answers; each may take the whole time limit."""
@@ -127,48 +129,51 @@ class Reach:
     async def get(self, address: str, path: str, *, as_user: bool = False) -> HttpAnswer:
         """Returns the answer to an HTTP GET. as_user: with the password, if the server is verified with TLS.
         Raises Silent."""
+        import httpcore  # programs that serve a console need it once somebody looks
+
         hosts, port = await self._hosts(address)
+        # The HTTP port may still be plain (httpTlsMode) where the command has TLS.
+        schemes = (b"http",) if self._client.tls is None else (b"https", b"http")
+        urls = [
+            httpcore.URL(scheme=scheme, host=host.encode(), port=port, target=path.encode())
+            for scheme in schemes
+            for host in hosts
+        ]
         try:
             async with asyncio.timeout(self._left_s()):
-                reader, writer = await self._dialled(hosts, port)
-                try:
-                    asked_ms = wall_ms()
-                    user = self._authorization(writer) if as_user else ""
-                    head = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{user}\r\n"
-                    writer.write(head.encode())
-                    raw = await reader.read(HTTP_BYTES_MAX)
-                    while len(raw) < HTTP_BYTES_MAX and (more := await reader.read(HTTP_BYTES_MAX)):
-                        raw += more
-                finally:
-                    writer.close()
-                    with suppress(OSError):
-                        await writer.wait_closed()
+                for url in urls[:-1]:
+                    with suppress(httpcore.ConnectError):
+                        return await self._got(url, address, as_user)
+                return await self._got(urls[-1], address, as_user)
         except TimeoutError:
             raise Silent(f"no answer in {self.timeout_ms} ms") from None
-        except OSError as error:
-            raise Silent(_reason(str(error))) from None
-        return _parsed(raw, (asked_ms + wall_ms()) // 2)
+        except httpcore.ProtocolError:
+            raise Silent("the server there does not speak HTTP") from None
+        except httpcore.NetworkError as error:
+            raise Silent(_reason(str(_root(error)))) from None
 
-    async def _dialled(
-        self, hosts: list[str], port: int
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """With TLS, where the command has it. The HTTP port may still be plain (httpTlsMode)."""
-        tls = self._client.tls
-        if tls is not None:
-            with suppress(ssl.SSLError, ConnectionError):
-                return await _connected(hosts, port, tls.context)
-        return await _connected(hosts, port)
+    async def _got(self, url: "httpcore.URL", address: str, as_user: bool) -> HttpAnswer:
+        """Raises httpcore's errors: ConnectError if nothing listens there, or the TLS handshake fails."""
+        import httpcore
 
-    def _authorization(self, writer: asyncio.StreamWriter) -> str:
-        """Returns the header with the password: only over TLS to a server that was verified. Unlike a
-        signature it is lost once somebody else has read it, and on this machine, too, anybody may listen on
-        the port of a program that is down."""
-        tls, given = self._client.tls, self._credentials
-        is_verified = tls is not None and tls.verifies and writer.get_extra_info("ssl_object") is not None
-        if given is None or not is_verified:
-            return ""
-        text = base64.b64encode(f"{given.access_key}:{given.secret_key}".encode()).decode()
-        return f"Authorization: Basic {text}\r\n"
+        tls, is_tls = self._client.tls, url.scheme == b"https"
+        headers: dict[str | bytes, str | bytes] = {b"Host": address.encode(), b"Connection": b"close"}
+        # Only over TLS to a verified server. Unlike a signature a password is lost once another process
+        # has read it, and on this machine, too, any process may listen on the port of a program that is down.
+        if as_user and self._credentials is not None and tls is not None and tls.verifies and is_tls:
+            user = f"{self._credentials.access_key}:{self._credentials.secret_key}"
+            headers[b"Authorization"] = b"Basic " + base64.b64encode(user.encode())
+        async with (
+            httpcore.AsyncHTTPConnection(url.origin, None if tls is None else tls.http_context) as connection,
+            connection.stream("GET", url, headers=headers) as answer,
+        ):
+            answered_ms = wall_ms()
+            body = bytearray()
+            async for part in answer.aiter_stream():
+                body += part
+                if len(body) >= HTTP_BYTES_MAX:
+                    break
+        return HttpAnswer(answer.status, bytes(body), _clock_ms(answer.headers, answered_ms))
 
     async def _hosts(self, address: str) -> tuple[list[str], int]:
         try:
@@ -198,13 +203,11 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _connected(
-    hosts: list[str], port: int, context: ssl.SSLContext | None = None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    for host in hosts[:-1]:
-        with suppress(OSError):
-            return await asyncio.open_connection(host, port, ssl=context)
-    return await asyncio.open_connection(hosts[-1], port, ssl=context)
+def _root(error: BaseException) -> BaseException:
+    """Returns the error that the others were made from: that of the system, which has a number."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _reason(remark: str) -> str:
@@ -227,21 +230,10 @@ async def _resolved(host: str) -> list[str]:
     return await in_daemon_thread(look, name=f"resolve {host}")
 
 
-def _parsed(raw: bytes, middle_ms: int) -> HttpAnswer:
-    head, _, body = raw.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    words = lines[0].split()
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not re.fullmatch(r"[0-9]{3}", words[1]):
-        raise Silent("the server there does not speak HTTP")
-    headers = {
-        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
-    }
-    return HttpAnswer(int(words[1]), body, _clock_ms(headers, middle_ms))
-
-
-def _clock_ms(headers: Mapping[str, str], middle_ms: int) -> int | None:
+def _clock_ms(headers: Sequence[tuple[bytes, bytes]], answered_ms: int) -> int | None:
+    found = {name.lower(): value for name, value in headers}
     try:
-        date = parsedate_to_datetime(headers["date"])
+        date = parsedate_to_datetime(found[b"date"].decode("latin-1"))
     except (KeyError, ValueError, TypeError):
         return None
-    return round(date.timestamp() * 1000) + 500 - middle_ms
+    return round(date.timestamp() * 1000) + 500 - answered_ms

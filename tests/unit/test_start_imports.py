@@ -40,7 +40,18 @@ OF_HTTP = {
 OF_OTHER_FEATURES = {"yaml", "cryptography"}
 """Files of ACL 1.0, and certificates and secrets."""
 OF_NO_SERVER = {
-    *("cli", "analytics", "keelmq.client", "pytest_keelmq", "tests", "typer", "rich", "click", "httpx"),
+    *(
+        "cli",
+        "analytics",
+        "keelmq.client",
+        "pytest_keelmq",
+        "tests",
+        "typer",
+        "rich",
+        "click",
+        "httpcore",
+        "httpx",
+    ),
     *("multiprocessing", "unittest", "xml", "sqlite3", "urllib.request"),
 }
 OF_CONTAINERS = {"broker.container"}

@@ -55,7 +55,8 @@ class PortTls(Protocol):
 
 
 class _Contexts(NamedTuple):
-    """`http`: never requires a certificate, as orchestrators that probe a port have none."""
+    """`http`: of a port it never requires a certificate, as orchestrators that probe it have none; of our
+    requests it is another one because the HTTP client announces HTTP in it (ALPN)."""
 
     context: ssl.SSLContext
     http: ssl.SSLContext
@@ -219,7 +220,9 @@ class ClientTls:
                 "a host name can be verified only if the certificate is verified: set "
                 f"{self.files.names.trust}, or tls.client.authServer=true for the CAs of this system"
             )
-        self._followed = FollowedFiles(self.files, self._new_context, "TLS of our connections")
+        self._followed = FollowedFiles(
+            self.files, lambda: _Contexts(self._new_context(), self._new_context()), "TLS of our connections"
+        )
 
     @classmethod
     def of(cls, given: "Tls") -> Self | None:
@@ -237,7 +240,12 @@ class ClientTls:
     @property
     def context(self) -> ssl.SSLContext:
         """For new connections."""
-        return self._followed.made
+        return self._followed.made.context
+
+    @property
+    def http_context(self) -> ssl.SSLContext:
+        """For HTTP requests."""
+        return self._followed.made.http
 
     @property
     def expires(self) -> datetime | None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cli.doctor.command import TIMEOUT_DEFAULT_MS
 from cli.keelmq import app
-from keelmq.health.reach import ROUNDS, Reach, Silent
+from keelmq.health.reach import HTTP_BYTES_MAX, ROUNDS, Reach, Silent
 from keelmq.health.snapshot import http_address_of, take_snapshot
 from keelmq.remoting.codes import ResponseCode
 from keelmq.remoting.operation import ANYBODY, Access, Caller, CommandError, Empty, Peer, Request
@@ -252,6 +252,19 @@ async def test_http() -> None:
         answer = await reach.get(address, "/readyz")
     assert (answer.status, answer.json()) == (503, {"a": 1})
     assert answer.clock_ms is not None and answer.clock_ms < -1_000_000_000_000
+
+
+async def test_http_in_chunks() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with talking(head + b'4\r\n{"a"\r\n4\r\n: 1}\r\n0\r\n\r\n') as address, Reach(1_000) as reach:
+        assert (await reach.get(address, "/readyz")).json() == {"a": 1}
+
+
+async def test_of_a_long_answer_only_a_part_is_read() -> None:
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    async with talking(head + bytes(2 * HTTP_BYTES_MAX)) as address, Reach(10_000) as reach:
+        answer = await reach.get(address, "/readyz")
+    assert HTTP_BYTES_MAX <= len(answer.body) < 1.1 * HTTP_BYTES_MAX
 
 
 @pytest.mark.parametrize("refusal", [401, 403, 404])
