@@ -1,7 +1,7 @@
 """Compiles the leaf modules (keelmq/runtime/compiled.py) with Cython, if Cython and a C compiler are here.
-Builds the console's pages (keelmq/console/frontend), if npm is here.
+Builds the pages (keelmq/web/frontend), if npm is here.
 
-Run by hatchling for a wheel, and by tools/env.sh for a checkout: python hatch_build.py [console]. Whatever is
+Run by hatchling for a wheel, and by tools/env.sh for a checkout: python hatch_build.py [pages]. Whatever is
 missing costs one line and nothing else: the package is complete without.
 """
 
@@ -25,7 +25,7 @@ FLAGS = ["-O3", "-g0"]
 DIRECTIVES = {"language_level": 3, "annotation_typing": False}  # the types of the twin are in its .pxd
 BUILD_SECONDS_MAX = 600
 ERROR_CHARACTERS_MAX = 300
-FRONTEND, PAGES = ROOT / "keelmq" / "console" / "frontend", ROOT / "keelmq" / "console" / "static"
+FRONTEND, PAGES = ROOT / "keelmq" / "web" / "frontend", ROOT / "keelmq" / "web" / "static"
 BUILT_FROM = FRONTEND / "node_modules" / ".built-from"
 NPM_STEPS = (("ci", "--no-audit", "--no-fund", "--loglevel=error"), ("run", "build"))
 
@@ -34,7 +34,7 @@ class CannotCompile(Exception):
     """One line for the user."""
 
 
-class CannotBuildConsole(Exception):
+class CannotBuildPages(Exception):
     """One line for the user."""
 
 
@@ -45,10 +45,10 @@ class LeafHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return  # tools/env.sh looks after a checkout
         try:
-            build_console()
+            build_pages()
             build_data["artifacts"].append(f"/{PAGES.relative_to(ROOT)}/**")
-        except CannotBuildConsole as error:
-            self.app.display_warning(f"{error}; this wheel has no console")
+        except CannotBuildPages as error:
+            self.app.display_warning(f"{error}; this wheel has neither the console nor the analytics page")
         try:
             twins = compile_leaves()
         except CannotCompile as error:
@@ -83,16 +83,16 @@ def _twin_path(source: Path) -> Path:
     return path
 
 
-def build_console() -> None:
-    """The pages of the console, in keelmq/console/static, if they are not those of the sources already.
-    CannotBuildConsole."""
-    npm, is_there = shutil.which("npm"), (PAGES / "index.html").exists()
+def build_pages() -> None:
+    """The pages of the console and the analytics, in keelmq/web/static, if they are not those of the sources
+    already. CannotBuildPages."""
+    npm, is_there = shutil.which("npm"), (PAGES / "analytics" / "analytics.js").exists()
     if npm is None:
         if is_there:  # an image is built from a checkout that has built them
             return
-        raise CannotBuildConsole("no pages of the console: they need npm and Node 20")
+        raise CannotBuildPages("no pages: they need npm and Node 20")
     # `npm ci` empties node_modules first, under the hands of whoever uses it.
-    sources = _sources_of_console()
+    sources = _sources_of_pages()
     if is_there and BUILT_FROM.exists() and BUILT_FROM.read_text() == sources:
         return
     for step in NPM_STEPS:
@@ -106,16 +106,14 @@ def build_console() -> None:
                 timeout=BUILD_SECONDS_MAX,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise CannotBuildConsole(f"no pages of the console: npm {step[0]} did not run: {error}") from None
+            raise CannotBuildPages(f"no pages: npm {step[0]} did not run: {error}") from None
         if done.returncode:
             lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-            raise CannotBuildConsole(
-                f"no pages of the console: npm {step[0]}: {lines[0][:ERROR_CHARACTERS_MAX]}"
-            )
+            raise CannotBuildPages(f"no pages: npm {step[0]}: {lines[0][:ERROR_CHARACTERS_MAX]}")
     BUILT_FROM.write_text(sources)
 
 
-def _sources_of_console() -> str:
+def _sources_of_pages() -> str:
     """A digest of what the pages are built from."""
     digest = hashlib.sha256()
     for folder in (FRONTEND, FRONTEND / "public", FRONTEND / "src"):
@@ -181,10 +179,10 @@ def _build(directory: Path, sources: list[Path]) -> None:
 
 
 def main() -> int:
-    if sys.argv[1:] == ["console"]:
+    if sys.argv[1:] == ["pages"]:
         try:
-            build_console()
-        except CannotBuildConsole as error:
+            build_pages()
+        except CannotBuildPages as error:
             print(f"keelmq set-up: {error}", file=sys.stderr)
             return 1
         return 0

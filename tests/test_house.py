@@ -107,7 +107,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "cli.mqadmin": ("layouts", "commands"),
     "cli.rebalance": ("core",),
     "cli.verify": ("core",),
-    "keelmq": ("upstream", "runtime", "remoting web", "security", "client", "health", "console"),
+    "keelmq": ("upstream", "runtime", "remoting", "web", "security", "client", "health", "console"),
     "keelmq.console": ("core", "data", "actions"),
     "keelmq.client": ("core", "cluster", "admin producer", "consumer"),
     "keelmq.remoting": ("messages operations", "servers"),

@@ -93,25 +93,25 @@ make_all() {
     rm -f "$ROOT/.venv/.leaves."*
     touch "$stamp"
   fi
-  prepare_console
+  prepare_pages
 }
 
-# Builds the console's pages, if npm and Node 20 are here. Without them everything but the console works; said once.
-prepare_console() {
-  front="$ROOT/keelmq/console/frontend"
-  stamp="$ROOT/.venv/.console.$({
+# Builds the pages (console, analytics), if npm and Node 20 are here. Without them everything else works; said once.
+prepare_pages() {
+  front="$ROOT/keelmq/web/frontend"
+  stamp="$ROOT/.venv/.pages.$({
     command -v npm || :
     find "$front" -name node_modules -prune -o -type f -print | sort | while read -r file; do cat "$file"; done
   } | cksum | tr ' ' -)"
   [ -e "$stamp" ] && return 0
   if command -v npm > /dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then
-    say "building the console"
+    say "building the pages of the console and the analytics"
     # Tried once: a machine without a registry would wait for npm again at every start.
-    "$ROOT/.venv/bin/python" "$ROOT/hatch_build.py" console ||
-      say "no console; to try again: (cd keelmq/console/frontend && npm ci && npm run build)"
+    "$ROOT/.venv/bin/python" "$ROOT/hatch_build.py" pages ||
+      say "no pages; to try again: (cd keelmq/web/frontend && npm ci && npm run build)"
   else
-    say "no console here: it needs Node 20 with npm, or KeelMQ's wheel; everything else works"
+    say "no pages here (console, analytics): they need Node 20 with npm, or KeelMQ's wheel; everything else works"
   fi
-  rm -f "$ROOT/.venv/.console."*
+  rm -f "$ROOT/.venv/.pages."*
   touch "$stamp"
 }

@@ -93,13 +93,13 @@ def package(locked: Locked, *, is_for_build: bool) -> Component:
 
 
 def vendored_scripts() -> Iterator[Component]:
-    """Yields the scripts and styles of keelmq/web/static/vendor, and the packages that they are from."""
+    """Yields the scripts and styles of keelmq/web/vendor, and the packages that they are from."""
     for name, sha256 in sorted(SHA256.items()):
         if name.endswith((".js", ".css")):
             yield Component(
                 name=name,
                 type=ComponentType.FILE,
-                bom_ref=f"file:keelmq/web/static/vendor/{name}",
+                bom_ref=f"file:keelmq/web/vendor/{name}",
                 scope=ComponentScope.REQUIRED,
                 hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
             )

@@ -1,4 +1,4 @@
-"""Scripts of others in keelmq/web/static/vendor: fetches them from npm, or with --check
+"""Scripts of others in keelmq/web/vendor: fetches them from npm, or with --check
 only compares the checksums.
 
 Run it after a change of PACKAGES: python tools/vendor.py. It needs npm; --check needs nothing.
@@ -12,16 +12,12 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-VENDOR = Path(__file__).parent.parent / "keelmq" / "web" / "static" / "vendor"
+VENDOR = Path(__file__).parent.parent / "keelmq" / "web" / "vendor"
 
-ECHARTS = "echarts-6.1.0.min.js"
-LICENSES = "echarts-6.1.0.LICENSE.txt"
 SWAGGER = "swagger-ui-5.35.0.js"
 SWAGGER_STYLE = "swagger-ui-5.35.0.css"
 SWAGGER_LICENSES = "swagger-ui-5.35.0.LICENSE.txt"
 PACKAGES = {
-    "echarts@6.1.0": ["dist/echarts.common.min.js", "LICENSE", "licenses/LICENSE-d3"],
-    "zrender@6.1.0": ["LICENSE"],
     "swagger-ui-dist@5.35.0": [
         "swagger-ui-bundle.js",
         "swagger-ui.css",
@@ -30,15 +26,12 @@ PACKAGES = {
         "swagger-ui-bundle.js.LICENSE.txt",
     ],
 }
-"""The "common" build has every chart that we draw, in 0.7 MB instead of the 1.1 MB of the whole. Swagger UI
-is for /docs of the programs: the bundle without the presets of its stand-alone page."""
+"""Swagger UI is for /docs of the programs: the bundle without the presets of its stand-alone page."""
 
 SHA256 = {
-    ECHARTS: "61f13280aba3161f77fc801bf5f9c786f55f10432153a0683fc5cc0700b013d5",
     SWAGGER: "e6a898692f2d768e807c3ba4626068a69a2c5dd960dd6c76f3e4d3a3de180af2",
     SWAGGER_STYLE: "5ed08757e53da3e026d6cbecc61fe5d43585c9560b302d534ad56692519a273d",
     SWAGGER_LICENSES: "2d15bc2957a4c8c0ac69260875eac48c3805315602c9d1485b0e5ffd1c2d3942",
-    LICENSES: "e5baf75c2cfcbc209ac831dc681c07a34554e53edf6f0eabf8e3d8d0cc439a41",
 }
 
 
@@ -54,14 +47,9 @@ def fetch(package: str, names: list[str], folder: Path) -> list[bytes]:
 def vendored() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         found = {package: fetch(package, names, Path(folder)) for package, names in PACKAGES.items()}
-    script, apache, d3 = found["echarts@6.1.0"]
-    (zrender,) = found["zrender@6.1.0"]
-    titled = [("Apache ECharts", apache), ("D3, in ECharts", d3), ("ZRender, in ECharts", zrender)]
     bundle, style, swagger_license, swagger_notice, bundled = found["swagger-ui-dist@5.35.0"]
     swagger = [("Swagger UI", swagger_license), ("NOTICE", swagger_notice), ("In its bundle", bundled)]
     return {
-        ECHARTS: script,
-        LICENSES: _joined(titled),
         SWAGGER: bundle,
         SWAGGER_STYLE: style,
         SWAGGER_LICENSES: _joined(swagger),

@@ -5,12 +5,14 @@ forbid it. Imports FastAPI, so programs import it late.
 """
 
 import html
+from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from keelmq.web.report import PAGE_POLICY, STATIC
+from keelmq.web.report import PAGE_POLICY
+from keelmq.web.static_files import PageDirectory
 
 SCRIPT: Final = "swagger-ui-5.35.0.js"
 STYLE: Final = "swagger-ui-5.35.0.css"
@@ -19,8 +21,7 @@ HEADERS: Final = {
     "Content-Security-Policy": PAGE_POLICY,
     "X-Content-Type-Options": "nosniff",
 }
-FOREVER: Final = {"Cache-Control": "public, max-age=31536000, immutable", **HEADERS}
-"""The names of vendored files include their version."""
+VENDOR: Final = Path(__file__).parent / "vendor"
 
 PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -49,6 +50,7 @@ START_SCRIPT: Final = """SwaggerUIBundle({
 def add_docs(app: FastAPI, *, openapi_extra: dict[str, Any] | None = None) -> None:
     """Adds GET /docs and the files of its page. The app must be made with docs_url=None and
     redoc_url=None. openapi_extra: of these routes, says what role they need."""
+    files = PageDirectory(VENDOR, HEADERS, forever="")  # their names include their version
     page = PAGE.format(title=html.escape(app.title), style=STYLE, script=SCRIPT, start=START)
 
     @app.get("/docs", include_in_schema=False, openapi_extra=openapi_extra)
@@ -59,15 +61,6 @@ def add_docs(app: FastAPI, *, openapi_extra: dict[str, Any] | None = None) -> No
     def start() -> Response:
         return Response(START_SCRIPT, media_type="text/javascript", headers=HEADERS)
 
-    @app.get(f"/docs/{SCRIPT}", include_in_schema=False, openapi_extra=openapi_extra)
-    def script() -> Response:
-        return _vendored(SCRIPT, "text/javascript")
-
-    @app.get(f"/docs/{STYLE}", include_in_schema=False, openapi_extra=openapi_extra)
-    def style() -> Response:
-        return _vendored(STYLE, "text/css")
-
-
-def _vendored(name: str, media_type: str) -> Response:
-    content = (STATIC / "vendor" / name).read_bytes()
-    return Response(content, media_type=media_type, headers=FOREVER)
+    @app.get("/docs/{name}", include_in_schema=False, openapi_extra=openapi_extra)
+    async def file(name: str, request: Request) -> Response:
+        return await files.response(name, request)

@@ -1,8 +1,7 @@
-"""The report, a single self-contained file, and the live dashboard: two pages from one set of scripts.
+"""The report, a single self-contained file, and the live dashboard: two pages from one script.
 
-Data is a JSON block that no string in it can close, and the scripts insert strings as text, never as HTML.
-Both pages forbid requests to other hosts; the report lists the hashes of its scripts, so no other script can
-run.
+Data is a JSON block that no string in it can close, and the script inserts strings as text, never as HTML.
+Both pages forbid requests to other hosts; the report has the hash of its script, so no other can run.
 """
 
 import base64
@@ -17,14 +16,11 @@ from keelmq.web.page_files import PAGES_VERSION, STEP_MS
 from keelmq.web.page_reader import PageFiles
 
 STATIC = Path(__file__).parent / "static"
+"""What `npm run build` makes of keelmq/web/frontend."""
+ANALYTICS = STATIC / "analytics"
 PAGE = string.Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
 
-STYLES = ("dashboard.css",)
-SCRIPTS = (
-    "vendor/echarts-6.1.0.min.js", "tables.js", "model.js", "states.js", "charts.js", "sections.js",
-    "group.js", "live.js", "fleet.js", "dashboard.js",
-)  # fmt: skip
-"""In the order in which they must run."""
+STYLE, SCRIPT = "analytics.css", "analytics.js"
 
 GROUPS_MAX = 20
 """Groups of a fleet that a report has in full: the worst."""
@@ -39,17 +35,28 @@ LIVE_POLICY = (
 PAGE_POLICY = f"{LIVE_POLICY}; frame-ancestors 'none'"
 """As a header of a page and its files; a page itself cannot say who may frame it."""
 REPORT_POLICY = (
-    "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "default-src 'none'; script-src {hash}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
 )
+
+
+class NotBuiltError(Exception):
+    """There are no files of the pages."""
+
+
+def is_built() -> bool:
+    """Returns whether there are the files of the analytics page."""
+    return (ANALYTICS / SCRIPT).is_file()
 
 
 def report_html(files: PageFiles, *, title: str) -> str:
     """Returns one self-contained page of the newest generation: the fleet, and the GROUPS_MAX worst groups.
 
-    Each group has the finest series that leaves the page below DATA_BYTES_MAX. Raises NoPagesError,
-    PageFileError or RangeError.
+    Each group has the finest series that leaves the page below DATA_BYTES_MAX. Raises NotBuiltError,
+    NoPagesError, PageFileError or RangeError.
     """
+    if not is_built():
+        raise NotBuiltError("the pages are not built: cd keelmq/web/frontend && npm ci && npm run build")
     generation = files.generation()
     index = generation.index
     worst = index.groups[:GROUPS_MAX]
@@ -66,30 +73,31 @@ def report_html(files: PageFiles, *, title: str) -> str:
         data = msgspec.json.encode({"v": PAGES_VERSION, "index": left, "groups": groups})
         if len(data) <= DATA_BYTES_MAX:
             break
-    scripts = [_text(name) for name in SCRIPTS]
+    script = _text(SCRIPT)
     text = data.decode().replace("<", "\\u003c")
-    blocks = [f'<script id="data" type="application/json">{text}</script>']
-    blocks += [f"<script>{script}</script>" for script in scripts]
     return PAGE.substitute(
         title=html.escape(title),
-        policy=REPORT_POLICY.format(hashes=" ".join(_source_hash(script) for script in scripts)),
-        style="".join(f"<style>{_text(name)}</style>" for name in STYLES),
-        scripts="\n".join(blocks),
+        policy=REPORT_POLICY.format(hash=_source_hash(script)),
+        style=f"<style>{_text(STYLE)}</style>",
+        console="",
+        scripts=f'<script id="data" type="application/json">{text}</script>\n<script>{script}</script>',
     )
 
 
-def live_html() -> str:
-    """Returns the page that fetches ./v1/analytics/fleet itself, with scripts from ./static/."""
+def live_html(console: str = "") -> str:
+    """Returns the page that fetches ./v1/analytics/fleet itself, with its script from ./static/. `console`:
+    where a console is, for a link; "": there is none."""
     return PAGE.substitute(
         title=LIVE_TITLE,
         policy=LIVE_POLICY,
-        style="".join(f'<link rel="stylesheet" href="./static/{name}">' for name in STYLES),
-        scripts="\n".join(f'<script src="./static/{name}" defer></script>' for name in SCRIPTS),
+        style=f'<link rel="stylesheet" href="./static/{STYLE}">',
+        console=html.escape(console),
+        scripts=f'<script src="./static/{SCRIPT}" defer></script>',
     )
 
 
 def _text(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")
+    return (ANALYTICS / name).read_text(encoding="utf-8")
 
 
 def _source_hash(script: str) -> str:

@@ -26,7 +26,8 @@ from keelmq.web.page_reader import (
     RangeError,
     UnknownGroupError,
 )
-from namesrv.http.answers import NOT_STORED, accepts_gzip, is_known, refusal, secured
+from keelmq.web.static_files import accepts_gzip
+from namesrv.http.answers import SECURITY_HEADERS, known, refusal
 
 JSON = "application/json"
 TIME_CHARACTERS_MAX = 40
@@ -158,13 +159,11 @@ def _names(request: Request) -> tuple[str, str] | None:
 
 
 def _sent(request: Request, tag: str, packed_content: Callable[[], bytes]) -> Response:
-    etag = f'"{tag}"'
-    headers = {**NOT_STORED, "ETag": etag, "Vary": "Accept-Encoding"}
-    if is_known(request, etag):
-        return Response(status_code=304, headers=secured(headers))
+    """The page keeps the ETag itself, so nothing is stored."""
+    headers = {**SECURITY_HEADERS, "Cache-Control": "no-store", "ETag": f'"{tag}"', "Vary": "Accept-Encoding"}
+    if answer := known(request, headers):
+        return answer
     content = packed_content()
     if accepts_gzip(request):
-        headers["Content-Encoding"] = "gzip"
-    else:
-        content = unpacked(content)
-    return Response(content, headers=secured(headers), media_type=JSON)
+        return Response(content, headers={**headers, "Content-Encoding": "gzip"}, media_type=JSON)
+    return Response(unpacked(content), headers=headers, media_type=JSON)

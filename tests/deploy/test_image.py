@@ -67,7 +67,7 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
         if path.is_file() and not {"__pycache__", "frontend"} & set(path.parts)
     }
     assert there <= packed
-    assert not any(name.startswith(("tests/", "deploy/", "keelmq/console/frontend/")) for name in packed)
+    assert not any(name.startswith(("tests/", "deploy/", "keelmq/web/frontend/")) for name in packed)
     (entry_points,) = [name for name in packed if name.endswith("/entry_points.txt")]
     text = zipfile.ZipFile(wheel).read(entry_points).decode()
     assert all(f"{name} = {target}" in text for name, target in PROJECT["scripts"].items())

@@ -127,10 +127,10 @@ def test_the_bill_has_the_sources_of_compiled_modules_and_the_scripts_of_pages(b
         for types in (ROOT / package).rglob("*.pxd")
         for path in (types, types.with_suffix(".py"))
     }
-    vendored = {path.name for path in (ROOT / "keelmq/web/static/vendor").iterdir() if path.suffix != ".txt"}
+    vendored = {path.name for path in (ROOT / "keelmq/web/vendor").iterdir() if path.suffix != ".txt"}
     assert leaves and files.keys() == leaves | vendored
     for name, component in files.items():
-        path = ROOT / name if name in leaves else ROOT / "keelmq/web/static/vendor" / name
+        path = ROOT / name if name in leaves else ROOT / "keelmq/web/vendor" / name
         assert component["hashes"][0]["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -32,7 +32,7 @@ from keelmq.remoting.servers.http_late import LateHttp
 from keelmq.remoting.servers.http_settings import HttpPolicy
 from keelmq.runtime.clock import wall_ms
 
-FRONTEND = Path(__file__).parents[2] / "keelmq" / "console" / "frontend"
+FRONTEND = Path(__file__).parents[2] / "keelmq" / "web" / "frontend"
 DRIVER = FRONTEND / "test" / "browser" / "drive.mjs"
 CHROMIUM = shutil.which(os.environ.get("CHROMIUM", "chromium"))
 DEADLINE_S = 240.0
@@ -47,8 +47,8 @@ def why_not() -> str:
             "no chromium here; on Debian: apt-get install --no-install-recommends chromium fonts-dejavu-core"
         )
     if shutil.which("node") is None or not (FRONTEND / "node_modules" / "playwright-core").is_dir():
-        return "no browser driver here: cd keelmq/console/frontend && npm ci"
-    return "" if is_built() else "the console is not built: cd keelmq/console/frontend && npm run build"
+        return "no browser driver here: cd keelmq/web/frontend && npm ci"
+    return "" if is_built() else "the console is not built: cd keelmq/web/frontend && npm run build"
 
 
 async def drive(command: str, address: str, *args: str) -> list[Any]:

@@ -39,7 +39,7 @@ def checkout(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
     (root / "requirements/downloads").write_text("# MB\nrun 28\nanalytics 158\nspark 584\n")
-    (root / "keelmq/console/frontend").mkdir(parents=True)
+    (root / "keelmq/web/frontend").mkdir(parents=True)
     uv = root / ".tools" / "bin" / "uv"
     uv.parent.mkdir(parents=True)
     uv.write_text(UV)

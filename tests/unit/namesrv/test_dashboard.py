@@ -15,7 +15,6 @@ from keelmq import web
 from keelmq.web import live_files
 from keelmq.web.live_files import LiveFleet
 from keelmq.web.page_files import CURRENT, INDEX, PAGES, Index, IndexGroup, Series, packed, series_file
-from namesrv.http import dashboard
 from namesrv.http.answers import SECURITY_HEADERS
 from namesrv.http.dashboard import dashboard_router
 from namesrv.http.pages_view import pages_router
@@ -39,6 +38,12 @@ def is_guarded(answer: httpx.Response) -> bool:
     return all(answer.headers.get(name) == content for name, content in SECURITY_HEADERS.items())
 
 
+needs_build = pytest.mark.skipif(
+    not web.is_built(), reason="the pages are not built: cd keelmq/web/frontend && npm run build"
+)
+
+
+@needs_build
 @pytest.mark.parametrize("path", ["/", "/dashboard"])
 async def test_the_page(path: str) -> None:
     async with client(None) as http:
@@ -51,19 +56,29 @@ async def test_the_page(path: str) -> None:
         assert is_guarded(again)
 
 
+@needs_build
+async def test_a_console_is_linked() -> None:
+    app = fastapi.FastAPI()
+    app.include_router(dashboard_router(has_console=True))
+    async with app_client(app) as http:
+        assert 'data-console="./console/"' in (await http.get("/dashboard")).text
+        assert (await http.get("/")).headers["location"] == "console/"
+
+
+@needs_build
 async def test_everything_that_the_page_names_is_served() -> None:
-    root = Path(str(web.STATIC))
-    found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-    names = [path.as_posix() for path in found if not any(part.startswith("_") for part in path.parts)]
+    names = [path.relative_to(web.ANALYTICS).as_posix() for path in web.ANALYTICS.rglob("*")]
     assert any(name.endswith(".js") for name in names) and any(name.endswith(".css") for name in names)
     page = web.live_html()
     async with client(None) as http:
         for name in names:
             answer = await http.get(f"/static/{name}")
             assert answer.status_code == 200 and is_guarded(answer), name
-            kind = dashboard.CONTENT_TYPES[Path(name).suffix]
-            assert answer.headers["content-type"] == kind, name
-            assert answer.headers["cache-control"] == "no-cache" and answer.headers["etag"]
+            kind = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain"}[Path(name).suffix]
+            assert answer.headers["content-type"] == f"{kind}; charset=utf-8", name
+            assert answer.headers["cache-control"] == "no-cache"
+            again = await http.get(f"/static/{name}", headers={"if-none-match": answer.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"") and is_guarded(again), name
         for part in page.split("./static/")[1:]:
             assert part.partition('"')[0] in names
 
@@ -77,7 +92,9 @@ async def test_everything_that_the_page_names_is_served() -> None:
         "/static//etc/passwd",
         "/static/%2fetc%2fpasswd",
         "/static/",
-        "/static/vendor",
+        "/static/../console/index.html",
+        "/static/%00",
+        "/static/" + "x" * 300,
         "/static/nothing.js",
     ],
 )
@@ -88,11 +105,12 @@ async def test_no_other_file_is_served(path: str) -> None:
     assert "belongs to the pages" in answer.text or answer.json()["detail"] == "Not Found"
 
 
+@needs_build
 async def test_scripts_are_compressed_for_those_who_take_it() -> None:
     async with client(None) as http:
-        plain = await http.get("/static/fleet.js", headers={"accept-encoding": "identity"})
-        small = await http.get("/static/fleet.js", headers={"accept-encoding": "br, gzip"})
-        refused = await http.get("/static/fleet.js", headers={"accept-encoding": "gzip;q=0"})
+        plain = await http.get("/static/analytics.js", headers={"accept-encoding": "identity"})
+        small = await http.get("/static/analytics.js", headers={"accept-encoding": "br, gzip"})
+        refused = await http.get("/static/analytics.js", headers={"accept-encoding": "gzip;q=0"})
     assert "content-encoding" not in plain.headers and "content-encoding" not in refused.headers
     assert small.headers["content-encoding"] == "gzip" and small.headers["vary"] == "Accept-Encoding"
     assert small.content == plain.content == refused.content

@@ -5,6 +5,7 @@ import { live } from "./api/live";
 import { session } from "./api/client";
 import { logOut } from "./api/session";
 import { Age, Badge, Page, VerdictBadge } from "./components/basic";
+import { Top } from "./components/top";
 import { duration } from "./lib/format";
 import { useNow, useStore } from "./lib/store";
 import { clusterPages } from "./pages/cluster";
@@ -12,7 +13,6 @@ import { dataPages } from "./pages/data";
 import { Login } from "./pages/login";
 import type { PageDefinition } from "./pages/types";
 import { matched, place } from "./router";
-import { setTheme, theme, THEMES } from "./theme";
 
 const PAGES: readonly PageDefinition[] = [...clusterPages, ...dataPages];
 const SECTIONS = ["Cluster", "Data", "Access"] as const;
@@ -63,19 +63,24 @@ function NotFound({ path }: { path: string }) {
 function Header() {
   const { status, takenAt } = useStore(live);
   const { user, loginRequired, readOnly } = useStore(session);
-  const chosen = useStore(theme);
   const clusters = [...new Set(status?.groups.map((group) => group.cluster) ?? [])];
   return (
-    <header class="top">
-      <a class="brand" href="#/" aria-label="KeelMQ: overview">
-        <svg viewBox="0 0 32 32" aria-hidden="true">
-          <rect width="32" height="32" rx="8" fill="#005a9c" />
-          <path d="M15 5v8M15 5l7 7h-7" fill="none" stroke="#9ad4f5" stroke-width="2" stroke-linejoin="round" />
-          <path d="M5 15h22l-4 6H9z" fill="#fff" />
-          <path d="M14 21h4v6h-4z" fill="#fff" />
-        </svg>
-        <span>KeelMQ</span>
-      </a>
+    <Top
+      home="#/"
+      name="KeelMQ"
+      aside={
+        <>
+          {readOnly && <Badge tone="info" title="This console carries out no action">read-only</Badge>}
+          {!user && !loginRequired && <a href="#/login">Log in</a>}
+          {user && (
+            <>
+              <span>{user}</span>
+              <button type="button" onClick={() => void logOut()}>Log out</button>
+            </>
+          )}
+        </>
+      }
+    >
       {status && (
         <span class="cluster">
           <span>{clusters.length > 2 ? `${clusters.length} clusters` : clusters.join(", ")}</span>
@@ -83,22 +88,7 @@ function Header() {
           <Age at={takenAt} />
         </span>
       )}
-      <span class="who">
-        {readOnly && <Badge tone="info" title="This console carries out no action">read-only</Badge>}
-        {!user && !loginRequired && <a href="#/login">Log in</a>}
-        {user && (
-          <>
-            <span>{user}</span>
-            <button type="button" onClick={() => void logOut()}>Log out</button>
-          </>
-        )}
-        <select aria-label="Colours" value={chosen} onChange={(event) => setTheme(event.currentTarget.value as (typeof THEMES)[number])}>
-          <option value="system">Auto</option>
-          <option value="light">Light</option>
-          <option value="dark">Dark</option>
-        </select>
-      </span>
-    </header>
+    </Top>
   );
 }
 

@@ -5,6 +5,7 @@ import { readSession } from "./api/session";
 import { App } from "./app";
 import { startRouter } from "./router";
 import { startTheme } from "./theme";
+import "./style/base.css";
 import "./style/console.css";
 
 startTheme();

@@ -35,3 +35,15 @@ export function startTheme(): void {
   setTheme(kept());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => look.update((times) => times + 1));
 }
+
+/** Returns a function that computes a CSS variable of an element: canvases and SVG attributes know no variables. */
+export function colours(element: HTMLElement): (name: string) => string {
+  const probe = document.createElement("span");
+  return (name) => {
+    element.append(probe);
+    probe.style.color = `var(--${name})`;
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  };
+}

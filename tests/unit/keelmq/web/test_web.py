@@ -12,16 +12,21 @@ import msgspec
 import pytest
 
 from keelmq import web
+from keelmq.web.api_docs import VENDOR
 from keelmq.web.live_files import LiveFleet, LiveFleetGroup
 from keelmq.web.page_files import ConsumerSeries, Series, series_file
 from keelmq.web.page_reader import PageFiles
-from keelmq.web.report import GROUPS_MAX, LIVE_POLICY, SCRIPTS, STYLES
+from keelmq.web.report import GROUPS_MAX, LIVE_POLICY, SCRIPT, STYLE
 from tests.support.page_parts import GENERATION, example, with_groups, write_example, write_group, write_index
 
 ROOT = Path(__file__).parents[4]
 HOSTILE = '</script><b onload="x()">&amp;\u2028<!--<script>'
 REPORT_BYTES_MAX = 2_000_000
-OWN_SCRIPTS = [web.STATIC / name for name in SCRIPTS if "vendor/" not in name]
+OWN_SCRIPTS = sorted((ROOT / "keelmq/web/frontend/src/analytics").glob("*.js"))
+
+needs_build = pytest.mark.skipif(
+    not web.is_built(), reason="the pages are not built: cd keelmq/web/frontend && npm run build"
+)
 
 
 class Page(html.parser.HTMLParser):
@@ -52,6 +57,7 @@ def report(directory: Path, data: Any = None, *, title: str = "t", **index: Any)
     return web.report_html(PageFiles(write_example(directory, data, **index)), title=title)
 
 
+@needs_build
 def test_the_report_carries_its_data(tmp_path: Path) -> None:
     data = Page(report(tmp_path)).data()
     assert data["v"] == 1 and list(data["groups"]) == ["KeelCluster/broker-a"]
@@ -62,6 +68,7 @@ def test_the_report_carries_its_data(tmp_path: Path) -> None:
     assert data["index"]["groups"][0]["broker_name"] == "broker-a"
 
 
+@needs_build
 def test_a_report_of_a_fleet_has_the_worst_groups_and_says_so(tmp_path: Path) -> None:
     names = [("c", f"b{i:02}") for i in range(GROUPS_MAX + 5)]
     page = report(tmp_path, with_groups(names))
@@ -76,6 +83,7 @@ def test_a_report_of_a_fleet_has_the_worst_groups_and_says_so(tmp_path: Path) ->
     assert len(page.encode()) < REPORT_BYTES_MAX
 
 
+@needs_build
 def test_a_long_history_is_shown_in_wider_windows(tmp_path: Path) -> None:
     """Minutes of a day for 20 groups would be larger than a report may be."""
     names = [("c", f"b{i:02}") for i in range(GROUPS_MAX)]
@@ -99,6 +107,7 @@ def test_a_long_history_is_shown_in_wider_windows(tmp_path: Path) -> None:
     assert len(page.encode()) < REPORT_BYTES_MAX
 
 
+@needs_build
 def test_strings_cannot_leave_their_block(tmp_path: Path) -> None:
     data = example()
     group = data["groups"][0]
@@ -118,17 +127,21 @@ def test_no_script_of_ours_makes_html_of_strings() -> None:
     sinks = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
     for path in OWN_SCRIPTS:
         assert not sinks.search(path.read_text()), path
-    for name in SCRIPTS:
-        text = (web.STATIC / name).read_text()
-        assert "</script" not in text.lower() and "<!--" not in text, f"{name} would end its own block"
-    for name in STYLES:
-        assert "</style" not in (web.STATIC / name).read_text().lower()
+    assert OWN_SCRIPTS
 
 
+@needs_build
+def test_no_file_ends_its_own_block() -> None:
+    script, style = ((web.ANALYTICS / name).read_text().lower() for name in (SCRIPT, STYLE))
+    assert "</script" not in script and "<!--" not in script and "</style" not in style
+
+
+@needs_build
 def test_the_report_is_small(tmp_path: Path) -> None:
     assert len(report(tmp_path).encode()) < REPORT_BYTES_MAX
 
 
+@needs_build
 @pytest.mark.parametrize("which", ["live", "report"])
 def test_nothing_comes_from_elsewhere(which: str, tmp_path: Path) -> None:
     page = web.live_html() if which == "live" else report(tmp_path)
@@ -140,15 +153,12 @@ def test_nothing_comes_from_elsewhere(which: str, tmp_path: Path) -> None:
     known = ("http://www.w3.org/", "http://www.apache.org/licenses/", "https://github.com/ecomfe/zrender")
     for address in re.findall(r"https?://[^\s\"')]+", page):
         assert address.startswith(known), address
-    for name in STYLES:
-        assert not re.search(r"@import|url\(", (web.STATIC / name).read_text())
+    assert not re.search(r"@import|url\(", (web.ANALYTICS / STYLE).read_text())
 
 
 def test_the_live_page_has_no_script_of_its_own() -> None:
     page = Page(web.live_html())
-    assert [attributes["src"] for tag, attributes in page.tags if tag == "script"] == [
-        f"./static/{name}" for name in SCRIPTS
-    ]
+    assert [attributes["src"] for tag, attributes in page.tags if tag == "script"] == [f"./static/{SCRIPT}"]
     assert all(not text.strip() for _, text in page.scripts)
     assert not any(tag == "style" for tag, _ in page.tags)
     policies = [attributes["content"] for tag, attributes in page.tags if "http-equiv" in attributes]
@@ -156,9 +166,12 @@ def test_the_live_page_has_no_script_of_its_own() -> None:
     assert "unsafe" not in LIVE_POLICY.partition("script-src")[2].partition(";")[0]
 
 
-def test_every_named_file_is_there() -> None:
-    for name in (*SCRIPTS, *STYLES):
-        assert (web.STATIC / name).stat().st_size > 1_000
+def test_a_report_without_built_pages_says_how_to_build_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keelmq.web.report.ANALYTICS", tmp_path)
+    with pytest.raises(web.NotBuiltError, match="npm run build"):
+        report(tmp_path)
 
 
 def keys_of(value: Any) -> set[str]:
@@ -167,6 +180,7 @@ def keys_of(value: Any) -> set[str]:
     return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
 
 
+@needs_build
 def test_the_scripts_read_keys_that_exist(tmp_path: Path) -> None:
     """In our scripts snake_case means a key of the page files, or one of its values."""
     data = Page(report(tmp_path)).data()
@@ -192,5 +206,5 @@ def test_vendored_files_are_what_was_published() -> None:
     done = subprocess.run(check, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     notice = (ROOT / "NOTICE").read_text()
-    for path in (web.STATIC / "vendor").iterdir():
-        assert f"keelmq/web/static/vendor/{path.name}" in notice
+    for path in VENDOR.iterdir():
+        assert f"keelmq/web/vendor/{path.name}" in notice

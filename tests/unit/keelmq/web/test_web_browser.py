@@ -36,8 +36,9 @@ VERDICT = (
 READY = re.compile(r"<body[^>]* data-ready=\"1\"")
 
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="no chromium here; on Debian: apt-get install --no-install-recommends chromium fonts-dejavu-core",
+    CHROMIUM is None or not web.is_built(),
+    reason="no chromium here, or no built pages: apt-get install --no-install-recommends chromium "
+    "fonts-dejavu-core (Debian); cd keelmq/web/frontend && npm ci && npm run build",
 )
 
 
@@ -179,7 +180,7 @@ class PageServer(http.server.BaseHTTPRequestHandler):
                 found = files.group(files.generation(), cluster, broker, **times)  # type: ignore[arg-type]
             self.answer(msgspec.json.encode(found), "application/json")
         else:
-            file = web.STATIC / path.removeprefix("/static/")
+            file = web.ANALYTICS / path.removeprefix("/static/")
             self.answer(file.read_bytes(), kinds[file.suffix])
 
     def answer(self, body: bytes, kind: str) -> None:

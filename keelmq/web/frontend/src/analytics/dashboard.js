@@ -1,16 +1,17 @@
-"use strict";
 /* The page itself: fleet or group, by its address. In the report the data stands in the page; the live page
  * fetches it, asks again for newer data, and fetches finer windows where it is zoomed into. */
 
-const ZOOM_MS = 400;
+import { plural } from "../lib/format";
+import { look } from "../theme";
+import * as Charts from "./charts";
+import { fleetParts } from "./fleet";
+import { groupParts } from "./group";
+import { liveTick } from "./live";
+import { FLEET, POLL_MS, age, checked, chosen, fleetHash, goTo, groupKey, hashOf, hashWith, page, refresh, staleness, state, time } from "./model";
+import { DEMO, footer, recordTable } from "./sections";
+import { TABLE_ROWS_MAX, clock, day, duration, el } from "./tables";
 
-function footer() {
-  const { inputs } = page.index;
-  return el("footer", {},
-    el("p", {}, "Times are UTC. Grey or hatched is unknown: no data, which is not 0. Lag axes are linear up to their first step, logarithmic above it; so zero shows too."),
-    el("details", {}, el("summary", {}, plural(inputs.length, "input")),
-      el("ul", {}, inputs.map((input) => el("li", {}, input)))));
-}
+const ZOOM_MS = 400;
 
 function notice(title, text, command = null) {
   const code = command && el("code", {}, command);
@@ -93,7 +94,7 @@ function zoomed(start, end) {
   if (page.embedded || end - start > 99 || range.window <= finest_ms) return;
   const at = (percent) => Math.round(range.from + ((range.to - range.from) * percent) / 100);
   page.zooming = setTimeout(() => {
-    Charts.zoom = null;
+    Charts.zoom.shown = null;
     goTo({ from: String(at(start)), to: String(at(end)) });
   }, ZOOM_MS);
 }
@@ -108,7 +109,7 @@ async function moved() {
     return;
   }
   if (shown !== null) {
-    Charts.zoom = null;
+    Charts.zoom.shown = null;
     page.group = null;
   }
   shown = place;
@@ -116,11 +117,11 @@ async function moved() {
   await update(true);
 }
 
-function start() {
+export function start() {
   const embedded = document.querySelector("#data");
-  Charts.zoomed = zoomed;
+  Charts.zoom.changed = zoomed;
   addEventListener("hashchange", moved);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  look.watch(draw);
   setInterval(tick, 1_000);
   const { group, from, to } = state();
   shown = JSON.stringify([group, from, to]);
@@ -138,5 +139,3 @@ function start() {
     throw error;
   }
 }
-
-start();

@@ -1,51 +1,17 @@
-"use strict";
-/* The fleet: every group by time, worst first; what happened; all groups as a table. */
+/* The fleet: every group by time, worst first; all groups as a table. */
+
+import { count, plural } from "../lib/format";
+import { colours } from "../theme";
+import { GLYPHS, KINDS, LEVELS, METRICS, SERIOUS, incidentTable, kindName, levelOf } from "./incidents";
+import { liveSection } from "./live";
+import { age, goTo, groupKey, hashOf, page, state, time, wholeNumber } from "./model";
+import { RUN, footer, recordTable, tableSection, tile, verdictBox } from "./sections";
+import { clock, column, duration, el, highest, numberColumn, round } from "./tables";
 
 const FEW_COLUMNS = 8; // of a heat map that fits a phone
 const ROWS = 40;
 const COLUMNS = 300; // of the overview, if the worst stand first: the others are quiet
-const LAG_STEPS = [100, 300, 1_000, 5_000, 30_000];
-const SHARE_STEPS = [0.0001, 0.01, 0.1, 0.5, 0.9];
-const lagNames = LAG_STEPS.map((ms) => `< ${duration(ms)}`).concat(`${duration(LAG_STEPS.at(-1))} and more`);
-const shareNames = ["none", "< 1 %", "< 10 %", "< 50 %", "< 90 %", "90 % and more"];
-const METRICS = {
-  incidents: {
-    title: "incidents", steps: [1, 2, 3, 4, 5], text: (level) => (level ? "incident" : "no incident"),
-    names: ["none", "clock skew", "fail-over", "flapping, replica down, no data", "lag, stale master", "below minimum, unclean election"],
-  },
-  ms_p99: { title: "p99 lag", steps: LAG_STEPS, names: lagNames, text: duration },
-  ms_max: { title: "highest lag", steps: LAG_STEPS, names: lagNames, text: duration },
-  below_min_ms: { title: "time below minInSyncReplicas", steps: SHARE_STEPS, names: shareNames, text: duration, share: true },
-  unknown_ms: { title: "time without data", steps: SHARE_STEPS, names: shareNames, text: duration, share: true },
-};
-const KINDS = {
-  unclean: "unclean election", "below-min": "below minimum", lag: "lag", "stale-master": "stale master",
-  flap: "flapping", "dead-replica": "replica down", gap: "no data", failover: "fail-over", skew: "clock skew",
-};
-const SERIOUS = new Set(["unclean", "below-min", "lag", "stale-master"]);
-const LEVELS = { skew: 1, failover: 2, flap: 3, "dead-replica": 3, gap: 3, lag: 4, "stale-master": 4, "below-min": 5, unclean: 5 };
-const GLYPHS = { skew: "C", failover: "F", flap: "~", "dead-replica": "R", gap: "?", lag: "L", "stale-master": "S", "below-min": "B", unclean: "U" };
-const MEASURES = {
-  unclean: plainCount, lag: duration, "below-min": duration, "stale-master": (n) => plural(n, "sample"),
-  flap: (n) => plural(n, "flap"), "dead-replica": bytes, gap: () => "", failover: duration, skew: duration,
-};
-
-function plainCount(n) {
-  return plural(n, "election");
-}
-
-/** 0 to 5, or null for unknown. */
-function levelOf(metric, value, step_ms) {
-  if (value === null || value === undefined) return null;
-  const { steps, share } = METRICS[metric];
-  const measured = share ? value / step_ms : value;
-  const level = steps.findIndex((each) => measured < each);
-  return level < 0 ? steps.length : level;
-}
-
 const metricOf = () => (METRICS[state().metric] ? state().metric : "incidents");
-const kindName = (kind) => KINDS[kind] || kind;
-
 function matching() {
   const { q, sort } = state();
   const words = (q || "").toLowerCase().split(/\s+/).filter(Boolean);
@@ -93,31 +59,27 @@ function fleetVerdict() {
   const counts = {};
   incidents.forEach(({ kind }) => { counts[kind] = (counts[kind] || 0) + 1; });
   const serious = incidents.filter(({ kind }) => SERIOUS.has(kind));
-  const level = counts.unclean ? "bad" : incidents.length ? "warn" : "good";
-  const [sign, word] = { good: ["✓", "All well"], warn: ["!", "Worth a look"], bad: ["✕", "Data at risk"] }[level];
+  const level = counts.unclean ? "failed" : incidents.length ? "warning" : "ok";
   const hit = groups.filter((group) => group.incidents).length;
-  const kinds = Object.keys(KINDS).filter((kind) => counts[kind]).map((kind) => `${kindName(kind)} ${whole(counts[kind])}`);
-  const cut = groups_total > groups.length ? ` This page has the worst ${whole(groups.length)} of ${plural(groups_total, "group")}.` : "";
+  const kinds = Object.keys(KINDS).filter((kind) => counts[kind]).map((kind) => `${kindName(kind)} ${count(counts[kind])}`);
+  const cut = groups_total > groups.length ? ` This page has the worst ${count(groups.length)} of ${plural(groups_total, "group")}.` : "";
   const text = incidents_total
-    ? `${plural(incidents_total, "incident")} in ${whole(hit)} of ${plural(groups_total, "group")}, ${whole(serious.length)} serious: ${kinds.join(", ")}.`
+    ? `${plural(incidents_total, "incident")} in ${count(hit)} of ${plural(groups_total, "group")}, ${count(serious.length)} serious: ${kinds.join(", ")}.`
     : `${plural(groups_total, "group")}, no incident.`;
-  return el("div", { class: `verdict ${level}` }, el("span", { class: "sign", "aria-hidden": "true" }, sign),
-    el("p", {}, el("strong", {}, `${word}. `), text, cut));
+  return verdictBox(level, text + cut);
 }
 
 function fleetTiles() {
   const { groups, groups_total, columns, step_ms } = page.index;
   const sum = (of) => groups.reduce((all, group) => all + (of(group) || 0), 0);
   const worst = highest(groups.map((group) => group.worst_p99_ms || 0));
-  const tile = (label, value, note) =>
-    el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, el("small", {}, note)));
   const unknown = sum((group) => group.unknown_total_ms);
   return el("dl", { class: "tiles", "aria-label": "Totals of the fleet" },
-    tile("Groups", whole(groups_total), `${whole(groups.filter((group) => group.incidents).length)} with incidents`),
+    tile("Groups", count(groups_total), `${count(groups.filter((group) => group.incidents).length)} with incidents`),
     tile("Worst p99 lag", duration(worst), "of a minute"),
     tile("Below minimum", duration(sum((group) => group.below_ms)), "all groups together"),
-    tile("Fail-overs", whole(sum((group) => group.failovers)), `${whole(sum((group) => group.unclean_elections))} unclean`),
-    tile("Flaps", whole(sum((group) => group.flaps)), "left and came back"),
+    tile("Fail-overs", count(sum((group) => group.failovers)), `${count(sum((group) => group.unclean_elections))} unclean`),
+    tile("Flaps", count(sum((group) => group.flaps)), "left and came back"),
     tile("Unknown", duration(unknown), `${round((100 * unknown) / Math.max(1, groups.length * columns * step_ms))} % of the time`));
 }
 
@@ -148,7 +110,7 @@ function legend(metric) {
     el("li", {}, Object.entries(GLYPHS).map(([kind, glyph]) => `${glyph} ${kindName(kind)}`).join(" · ")));
 }
 
-/** The whole fleet in one picture: a column for each group, time from top to bottom. */
+/** The count fleet in one picture: a column for each group, time from top to bottom. */
 function overview(matched, metric, first) {
   const byName = state().sort === "name";
   const groups = byName ? matched : matched.slice(0, Math.max(COLUMNS, first + ROWS));
@@ -159,9 +121,9 @@ function overview(matched, metric, first) {
   });
   const place = el("div", { class: "overview-place" }, canvas);
   const paint = () => {
-    const css = getComputedStyle(document.documentElement);
-    const colours = [0, 1, 2, 3, 4, 5].map((level) => css.getPropertyValue(`--heat-${level}`).trim());
-    const unknown = css.getPropertyValue("--heat-unknown").trim();
+    const get = colours(place);
+    const levels = [0, 1, 2, 3, 4, 5].map((level) => get(`heat-${level}`));
+    const unknown = get("heat-unknown");
     const scale = devicePixelRatio || 1;
     const row = Math.max(3, Math.floor(132 / columns));
     canvas.width = Math.round(place.clientWidth * scale);
@@ -175,11 +137,11 @@ function overview(matched, metric, first) {
       const wide = Math.max(Math.ceil(scale), Math.floor((g + 1) * width) - left);
       for (let i = 0; i < columns; i += 1) {
         const level = levelOf(metric, valueAt(groups[g], metric, i), step_ms);
-        draw.fillStyle = level === null ? unknown : colours[level];
+        draw.fillStyle = level === null ? unknown : levels[level];
         draw.fillRect(left, Math.floor(i * row * scale), wide, Math.ceil(row * scale));
       }
     }
-    draw.strokeStyle = css.getPropertyValue("--text").trim();
+    draw.strokeStyle = get("text");
     draw.lineWidth = 1.5 * scale;
     draw.strokeRect(first * width + scale, scale, Math.min(ROWS, groups.length - first) * width - 2 * scale, canvas.height - 2 * scale);
   };
@@ -193,7 +155,7 @@ function overview(matched, metric, first) {
     canvas.title = group ? cellText(group, metric, i) : "";
   });
   place.append(el("p", { class: "lead" }, `${
-    groups.length < matched.length ? `The worst ${whole(groups.length)} of ${plural(matched.length, "group")}` : `All ${plural(groups.length, "group")}`
+    groups.length < matched.length ? `The worst ${count(groups.length)} of ${plural(matched.length, "group")}` : `All ${plural(groups.length, "group")}`
   }, one a column, ${byName ? "by name" : "worst on the left"}; from ${time(start_ts)} (top) to ${
     time(start_ts + columns * step_ms)}. The frame is what stands below; click to move it.`));
   return [place, paint];
@@ -214,7 +176,7 @@ function heatRows(groups, metric) {
   };
   const body = groups.map((group, row) => el("tr", {},
     el("th", { scope: "row" }, el("a", { href: hashOf(group) }, groupKey(group)),
-      el("small", {}, kindsOf(group).map((kind) => el("span", { class: `chip ${SERIOUS.has(kind) ? "bad" : "shrink"}` }, kindName(kind))))),
+      el("small", {}, kindsOf(group).map((kind) => el("span", { class: `chip ${SERIOUS.has(kind) ? "failed" : "shrink"}` }, kindName(kind))))),
     Array.from({ length: columns }, (_, i) => el("td", {
       class: `heat ${heatClass(group, metric, i)}`, title: cellText(group, metric, i).slice(groupKey(group).length + 2),
       tabindex: row === 0 && i === 0 ? "0" : "-1", "data-row": String(row), "data-column": String(i),
@@ -270,7 +232,7 @@ function heatMap(charts) {
   const controls = el("div", { class: "controls" },
     pick("Colour", "metric", titles, metric), pick("Order", "sort", { worst: "worst first", name: "by name" }, state().sort || "worst"),
     search, el("span", { class: "pager" }, turn(number - 1, "‹ Previous"),
-      el("span", {}, groups.length ? `${whole(first + 1)}–${whole(first + shown.length)} of ${whole(groups.length)}` : "no group matches"),
+      el("span", {}, groups.length ? `${count(first + 1)}–${count(first + shown.length)} of ${count(groups.length)}` : "no group matches"),
       turn(number + 1, "Next ›")));
   const [picture, paint] = overview(groups, metric, first);
   if (groups.length) charts.push(paint);
@@ -283,34 +245,6 @@ function heatMap(charts) {
 }
 
 /* ---- tables ---- */
-
-function incidentTable(incidents, total, name = "incidents") {
-  const link = (row, text) => el("a", { href: incidentHash(row) }, text);
-  const cut = total > incidents.length ? ` The worst ${whole(incidents.length)} of ${whole(total)}.` : "";
-  return tableSection({
-    name, title: "Incidents", lead: `What rules found in this data, the most serious first.${cut}`, rows: incidents,
-    columns: [
-      column("kind", "What", (row) => row.kind, {
-        node: (row) => el("span", { class: `chip ${SERIOUS.has(row.kind) ? "bad" : "shrink"}` }, kindName(row.kind)),
-      }),
-      column("group", "Group", groupKey, { node: link }),
-      column("replica", "Replica", (row) => row.replica, { text: replica }),
-      timeColumn("from", "From", (row) => row.from),
-      numberColumn("ms", "From first to last", (row) => row.to - row.from, duration),
-      numberColumn("state_ms", "In this state", (row) => row.state_ms ?? null, duration),
-      numberColumn("worst", "Worst", (row) => row.worst, whole),
-      column("measure", "In words", (row) => (MEASURES[row.kind] || whole)(row.worst)),
-    ],
-    empty: ["No rule found anything: no lag, no missing data, no group below minInSyncReplicas. To see some:", DEMO],
-  });
-}
-
-function incidentHash(row) {
-  const around = Math.max(600_000, row.to - row.from);
-  const group = { cluster_name: row.cluster_name, broker_name: row.broker_name };
-  const ofReplica = row.replica === null ? null : String(row.replica);
-  return hashOf(group, { from: String(row.from - around), to: String(row.to + around), replica: ofReplica });
-}
 
 function fleetTable() {
   const link = (group, text) => el("a", { href: hashOf(group) }, text);
@@ -335,7 +269,7 @@ function fleetTable() {
   });
 }
 
-function fleetParts(charts) {
+export function fleetParts(charts) {
   const { incidents, incidents_total } = page.index;
   return [fleetVerdict(), fleetTiles(), liveSection(), heatMap(charts), incidentTable(incidents, incidents_total), fleetTable(), recordTable(), footer()];
 }

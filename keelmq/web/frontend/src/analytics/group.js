@@ -1,16 +1,14 @@
-"use strict";
 /* One group: lag, replicas, membership, fail-overs, what changed, its incidents and its clocks. */
 
+import { UNKNOWN, count, plural } from "../lib/format";
+import * as Charts from "./charts";
+import { incidentTable, kindName } from "./incidents";
+import { fleetHash, goTo, hashWith, page, state, time, wholeNumber } from "./model";
+import { DEMO, RUN, bar, chartSection, footer, recordTable, tableSection, tile, timeColumn, verdictBox } from "./sections";
+import { STATES, isNotReplica, replica } from "./states";
+import { bytes, clock, column, day, duration, el, highest, list, microseconds, numberColumn, round } from "./tables";
+
 const REASONS = { caught_up: "caught up", lag: "fell behind", gone: "not active" };
-const RECORDS = {
-  ha_sample: "one a second from each broker",
-  role_change: "finished role changes",
-  controller_event: "what the controllers agreed on",
-  send_gap: "fail-overs measured by a producer",
-  clock_sample: "brokers' clocks compared with the controller's",
-  consumer_lag: "consumers behind, as masters see them",
-};
-const replica = (id) => `replica ${id}`;
 const gapsOf = (group) => group.failovers.map((each) => each.gap_ms).filter((ms) => ms !== null);
 const SAID = new Set(["failover", "unclean", "below-min", "gap"]); // the verdict has words for these
 
@@ -19,24 +17,24 @@ const SAID = new Set(["failover", "unclean", "below-min", "gap"]); // the verdic
 function groupRemarks({ totals, failovers, members, incidents }) {
   const gaps = gapsOf({ failovers });
   const gap = gaps.length ? `, the longest gap that a producer saw: ${duration(highest(gaps))}` : "";
-  const remarks = [["good", failovers.length ? plural(failovers.length, "fail-over") + gap : "No fail-over"]];
+  const remarks = [["ok", failovers.length ? plural(failovers.length, "fail-over") + gap : "No fail-over"]];
   for (const { kind, replica: ofReplica, from, to, state_ms: held } of incidents.filter((each) => !SAID.has(each.kind)).slice(0, 3)) {
     const who = ofReplica === null || ofReplica === undefined ? "" : ` of ${replica(ofReplica)}`;
-    remarks.push(["warn", `${kindName(kind)}${who} from ${time(from)} for ${duration(held ?? to - from)}`]);
+    remarks.push(["warning", `${kindName(kind)}${who} from ${time(from)} for ${duration(held ?? to - from)}`]);
   }
   if (totals.unclean_elections) {
     const unclean = plural(totals.unclean_elections, "unclean election");
-    remarks.push(["bad", `${unclean}: acknowledged messages may be lost`]);
+    remarks.push(["failed", `${unclean}: acknowledged messages may be lost`]);
   }
-  if (!members.length) remarks.push(["warn", "no controller_event records: nobody knows who was in the SyncStateSet"]);
-  else if (totals.below_min_ms === null) remarks.push(["warn", "not known whether the SyncStateSet was below minInSyncReplicas"]);
-  else if (!totals.below_min_ms) remarks.push(["good", "SyncStateSet never below minInSyncReplicas"]);
+  if (!members.length) remarks.push(["warning", "no controller_event records: nobody knows who was in the SyncStateSet"]);
+  else if (totals.below_min_ms === null) remarks.push(["warning", "not known whether the SyncStateSet was below minInSyncReplicas"]);
+  else if (!totals.below_min_ms) remarks.push(["ok", "SyncStateSet never below minInSyncReplicas"]);
   else {
     const isLong = incidents.some(({ kind }) => kind === "below-min");
-    remarks.push([isLong ? "warn" : "good", `SyncStateSet below minInSyncReplicas for ${duration(totals.below_min_ms)}`]);
+    remarks.push([isLong ? "warning" : "ok", `SyncStateSet below minInSyncReplicas for ${duration(totals.below_min_ms)}`]);
   }
   const out = members.filter(({ spans }) => spans.length && spans.at(-1).state === "out");
-  if (out.length) remarks.push(["warn", `at the end out of sync: replica ${list(out.map((each) => each.broker_id))}`]);
+  if (out.length) remarks.push(["warning", `at the end out of sync: replica ${list(out.map((each) => each.broker_id))}`]);
   return remarks;
 }
 
@@ -46,18 +44,16 @@ function recordRemarks({ quality, unknown }) {
     [sum("corrupt"), "damaged line", "skipped"],
     [sum("epoch_gaps"), "gap", "in the epochs: records are missing"],
     [sum("confirm_above_max"), "sample", "with confirmOffset above maxOffset"],
-  ].filter(([n]) => n).map(([n, noun, rest]) => ["warn", `${plural(n, noun)} ${rest}`]);
+  ].filter(([n]) => n).map(([n, noun, rest]) => ["warning", `${plural(n, noun)} ${rest}`]);
   const missing = unknown.reduce((all, [from, to]) => all + to - from, 0);
-  if (missing > 60_000) remarks.push(["warn", `no data for ${duration(missing)}`]);
+  if (missing > 60_000) remarks.push(["warning", `no data for ${duration(missing)}`]);
   return remarks;
 }
 
 function verdict(group) {
   const remarks = [...groupRemarks(group), ...recordRemarks(group)];
-  const level = ["bad", "warn", "good"].find((each) => remarks.some(([found]) => found === each));
-  const [sign, word] = { good: ["✓", "All well"], warn: ["!", "Worth a look"], bad: ["✕", "Data at risk"] }[level];
-  return el("div", { class: `verdict ${level}` }, el("span", { class: "sign", "aria-hidden": "true" }, sign),
-    el("p", {}, el("strong", {}, `${word}. `), `${remarks.map(([, text]) => text).join("; ")}.`));
+  const level = ["failed", "warning", "ok"].find((each) => remarks.some(([found]) => found === each));
+  return verdictBox(level, `${remarks.map(([, text]) => text).join("; ")}.`);
 }
 
 /** The p99 of each window, in ms: of the broker's own histogram, else of its samples, once a second. The same rule is in
@@ -74,20 +70,18 @@ const inMs = (us) => (us === null || us === undefined ? null : Math.ceil(us / 1_
 function tiles(group, range) {
   const { totals, failovers, lag } = group;
   const gaps = gapsOf(group);
-  const tile = (label, value, note) =>
-    el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, el("small", {}, note)));
   return el("dl", { class: "tiles", "aria-label": "Totals" },
     failovers.length
-      ? tile("Fail-overs", whole(failovers.length), `last at ${time(failovers.at(-1).elected_ts)}`)
+      ? tile("Fail-overs", count(failovers.length), `last at ${time(failovers.at(-1).elected_ts)}`)
       : tile("Fail-overs", "0", "none in this range"),
     gaps.length
       ? tile("Longest producer gap", duration(highest(gaps)), `of ${plural(gaps.length, "measured gap")}`)
-      : tile("Longest producer gap", NONE, "no producer measured it"),
+      : tile("Longest producer gap", UNKNOWN, "no producer measured it"),
     group.hasSamples
       ? tile("Worst p99 lag", duration(highest(p99Of(lag))), `of ${duration(range.window)}; highest ${duration(highest(maxOf(lag)))}`)
-      : tile("Worst p99 lag", NONE, "no samples"),
-    tile("Elections", whole(totals.elections), `${whole(totals.unclean_elections)} unclean`),
-    tile("Shrinks / expands", `${whole(totals.shrinks)} / ${whole(totals.expands)}`, plural(totals.flaps, "flap")),
+      : tile("Worst p99 lag", UNKNOWN, "no samples"),
+    tile("Elections", count(totals.elections), `${count(totals.unclean_elections)} unclean`),
+    tile("Shrinks / expands", `${count(totals.shrinks)} / ${count(totals.expands)}`, plural(totals.flaps, "flap")),
     tile("Below minimum", totals.below_min_ms === null ? "unknown" : duration(totals.below_min_ms),
       typeof totals.availability === "number" ? `available ${(100 * totals.availability).toFixed(3)} %` : "of minInSyncReplicas"));
 }
@@ -226,7 +220,7 @@ function consumerSections(charts, { consumers, failovers, unknown }, range) {
   };
   const most = "Masters report once a minute. The ten that are behind the most.";
   return el("div", { class: "pair" },
-    section({ unit: 10, text: (n) => whole(Math.round(n)), key: "lag_messages_max", name: "consumer-messages", title: "Consumers behind, messages",
+    section({ unit: 10, text: (n) => count(Math.round(n)), key: "lag_messages_max", name: "consumer-messages", title: "Consumers behind, messages",
       lead: `Stored and not consumed, all queues of a topic together. ${most}` }),
     section({ unit: 1_000, text: duration, key: "lag_ms_max", name: "consumer-ms", title: "Consumers behind, time",
       lead: `How long ago the oldest message was stored that is not consumed. ${most}` }));
@@ -297,22 +291,6 @@ function outOfSync({ members }) {
   });
 }
 
-/** Of the whole run: what was read, and what was wrong with it. */
-function recordTable() {
-  const { quality } = page.index;
-  const names = [...new Set(quality.flatMap(Object.keys))].filter((name) => name !== "record");
-  const hidden = (name) => name !== "rows" && quality.every((row) => !row[name]);
-  return tableSection({
-    name: "records", title: "Records read", lead: "What all of this was computed from, and what was wrong with it. Counts that are all 0 are in the CSV only.",
-    rows: quality, empty: ["Nothing is known about the records that were read. To count them, run", RUN],
-    columns: [
-      column("record", "Record", (row) => row.record),
-      ...names.map((name) => ({ ...numberColumn(name, name.replaceAll("_", " "), (row) => row[name]), hidden: hidden(name) })),
-      column("meaning", "Meaning", (row) => RECORDS[row.record] || "", { wide: true }),
-    ],
-  });
-}
-
 function clockTable({ clock_skew }) {
   if (!clock_skew.length) return "";
   return tableSection({
@@ -331,7 +309,7 @@ function changeTable({ changes }) {
   const words = { electMaster: "election", cleanBrokerData: "clean" };
   const word = (row) => words[row.type] ?? (row.left.length ? "shrink" : "expand");
   const chip = (row) => (row.unclean
-    ? el("span", { class: "chip bad" }, `unclean ${word(row)}`)
+    ? el("span", { class: "chip failed" }, `unclean ${word(row)}`)
     : el("span", { class: `chip ${word(row)}` }, word(row)));
   return tableSection({
     name: "changes", title: "Changes", lead: "What the controllers agreed on, newest first.",
@@ -375,7 +353,7 @@ function rangeBar(group) {
   return el("nav", { class: "controls", "aria-label": "Time" }, back, ...buttons, ofReplica, shown);
 }
 
-function groupParts(group, charts) {
+export function groupParts(group, charts) {
   const { range, incidents } = group;
   const named = incidents.map((each) => ({ ...each, replica: each.replica ?? null }));
   return [

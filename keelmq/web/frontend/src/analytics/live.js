@@ -1,6 +1,11 @@
-"use strict";
 /* The last hour of the fleet by minute, from the stream: whose lag is high, who is below the minimum, who has no
  * master, of whom that is not known; how old it is, and a warning when the stream does not go on. */
+
+import { plural } from "../lib/format";
+import { levelOf } from "./incidents";
+import { groupKey, hashOf, page } from "./model";
+import { tableSection, timeColumn } from "./sections";
+import { ago, clock, column, duration, el, highest, numberColumn } from "./tables";
 
 const LIVE_ROWS = 16;
 const LIVE_STALE_BATCHES = 6;
@@ -17,7 +22,7 @@ const sumOf = (columns) => (!columns || !columns.length ? 0
 const liveUnknown = (group, i) => (liveAt(group.no_master_ms, i) === null && !liveAt(group.unknown_ms, i)
   ? null : liveAt(group.unknown_ms, i) || 0);
 
-/** The same of the hour; a minute in which only its samples show that it was there counts as a whole. */
+/** The same of the hour; a minute in which only its samples show that it was there counts as a whole one. */
 const liveUnknownSum = (group) => group.ms_p99.reduce((all, p99, i) =>
   all + (liveUnknown(group, i) ?? (p99 === null ? 0 : page.index.live.step_ms)), 0);
 
@@ -95,7 +100,7 @@ function liveWords(groups) {
   return `This minute: ${words.length ? `${words.join(", ")}; ` : "every group has a master and enough replicas; "}worst p99 lag ${duration(lag)}.`;
 }
 
-function liveSection() {
+export function liveSection() {
   const { live } = page.index;
   if (!live || !live.groups.length) return "";
   const groups = liveWorst();
@@ -121,7 +126,7 @@ function liveSection() {
 }
 
 /** What changes without new data. */
-function liveTick() {
+export function liveTick() {
   if (!page.index || !page.index.live) return;
   document.querySelectorAll(".card.live .age").forEach((node) => { node.textContent = liveAge(); });
   document.querySelectorAll(".card.live .stale").forEach((node) => {

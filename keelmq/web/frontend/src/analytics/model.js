@@ -1,39 +1,41 @@
-"use strict";
 /* What a page knows: the index of the fleet and one group, from the server or, in a report, from the page
  * itself; and its address, which has the group, the time and the search, so that it can be sent to somebody.
  * `null` is unknown and is never drawn as 0. snake_case means a key of the page files, everywhere. */
 
-const POLL_MS = 10_000;
+import { memberStates } from "./states";
+import { ago, clock, day, duration } from "./tables";
+
+export const POLL_MS = 10_000;
 const FETCH_MS = 8_000;
 const STALE_INTERVALS = 3;
 const PAGES_VERSION = 1;
 
-const page = { index: null, group: null, embedded: null, etags: {}, problem: "", open: new Set() };
+export const page = { index: null, group: null, embedded: null, etags: {}, problem: "", open: new Set() };
 
 /* ---- the address ---- */
 
-const state = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+export const state = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 
 /** A hash with these keys changed; null removes one. */
-function hashWith(changes, base = state()) {
+export function hashWith(changes, base = state()) {
   const kept = Object.entries({ ...base, ...changes }).filter(([, value]) => value !== null && value !== "");
   return `#${new URLSearchParams(kept)}`;
 }
 
-function goTo(changes) {
+export function goTo(changes) {
   location.hash = hashWith(changes);
 }
 
-const groupKey = (group) => `${group.cluster_name}/${group.broker_name}`;
-const hashOf = (group, more = {}) => {
+export const groupKey = (group) => `${group.cluster_name}/${group.broker_name}`;
+export const hashOf = (group, more = {}) => {
   const { metric, q } = state();
   return hashWith({ group: groupKey(group), ...more }, { ...(q && { q }), ...(metric && { metric }) });
 };
-const fleetHash = () => hashWith({ group: null, from: null, to: null, replica: null });
-const wholeNumber = (text) => (/^\d{1,15}$/.test(text || "") ? Number(text) : null);
+export const fleetHash = () => hashWith({ group: null, from: null, to: null, replica: null });
+export const wholeNumber = (text) => (/^\d{1,15}$/.test(text || "") ? Number(text) : null);
 
 /** The group that the address names; of a fleet of one group, that one. */
-function chosen() {
+export function chosen() {
   const { groups } = page.index;
   const wanted = state().group;
   return groups.find((each) => groupKey(each) === wanted) || (groups.length === 1 ? groups[0] : null);
@@ -55,9 +57,9 @@ async function fetched(path) {
   return checked(body);
 }
 
-const FLEET = "./v1/analytics/fleet";
+export const FLEET = "./v1/analytics/fleet";
 
-function checked(body) {
+export function checked(body) {
   if (body.v === PAGES_VERSION) return body;
   throw new Error(`the data has version ${body.v}, this page draws version ${PAGES_VERSION}: compute it again`);
 }
@@ -71,7 +73,7 @@ function groupPath(group) {
 }
 
 /** Fetches what the address shows; returns whether anything is new. */
-async function refresh() {
+export async function refresh() {
   if (page.embedded) {
     const group = chosen();
     page.group = group && groupModel(page.embedded.groups[groupKey(group)]);
@@ -131,17 +133,17 @@ function spansOf(flags, start_ts, step_ms) {
 
 /* ---- how fresh it is ---- */
 
-const age = () => `data to ${time(page.index.to_ts)} UTC, computed ${ago(page.index.generated_ts)}`;
+export const age = () => `data to ${time(page.index.to_ts)} UTC, computed ${ago(page.index.generated_ts)}`;
 
 /** A warning if the data is older than a few intervals of its computation. */
-function staleness() {
+export function staleness() {
   const { interval_ms, generated_ts } = page.index;
   if (page.embedded || !interval_ms || Date.now() - generated_ts <= STALE_INTERVALS * interval_ms) return "";
   return `Stale: computed ${ago(generated_ts)}, and due every ${duration(interval_ms)}. Is keelmq analytics still running?`;
 }
 
 /** "10:41:07", with its day when the data spans more than one. */
-function time(ts, precise = false) {
+export function time(ts, precise = false) {
   const { from_ts, to_ts } = page.index;
   return day(from_ts) === day(to_ts) ? clock(ts, precise) : `${day(ts).slice(5)} ${clock(ts, precise)}`;
 }

@@ -1,8 +1,9 @@
-"use strict";
 /* What a replica was over time: master, in sync, or out of the SyncStateSet and then catching up, disconnected or
  * down; removed when the group went on without it. The controllers' spans say who was out, its lag says why. */
 
-const STATES = {
+export const replica = (id) => `replica ${id}`;
+
+export const STATES = {
   master: "master", in_sync: "in sync", catching_up: "catching up", disconnected: "disconnected", down: "down",
   out: "out of sync", removed: "removed",
 };
@@ -62,7 +63,7 @@ function removedPieces(spans, known) {
 }
 
 /** Members with spans of STATES. `replicaLag`, `range`: of groupModel. */
-function memberStates(members, replicaLag, range) {
+export function memberStates(members, replicaLag, range) {
   const known = union(members.flatMap(({ spans }) => spans));
   return members.map(({ broker_id, spans }) => {
     const lag = replicaLag.find((each) => each.broker_id === broker_id);
@@ -72,7 +73,7 @@ function memberStates(members, replicaLag, range) {
 }
 
 /** Whether a replica was master or removed in all of a window: then the lag of its last acknowledgement says nothing. */
-function isNotReplica(states, broker_id, from, to) {
+export function isNotReplica(states, broker_id, from, to) {
   const member = states.find((each) => each.broker_id === broker_id);
   if (!member) return states.length > 0; // the controllers never had it
   const mine = member.spans.filter((span) => span.from < to && from < span.to);

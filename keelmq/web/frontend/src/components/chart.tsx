@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useStore } from "../lib/store";
-import { look } from "../theme";
+import { colours, look } from "../theme";
 
 export interface Series {
   label: string;
@@ -94,19 +94,6 @@ export function summary(props: Pick<Props, "title" | "series" | "format">): stri
     return `${label}: now ${props.format(values.at(-1) ?? null)}, at most ${props.format(Math.max(...known))}`;
   });
   return `${props.title}. ${parts.join("; ")}`;
-}
-
-/** Canvases do not know CSS variables: a probe element has their computed values. */
-function colours(element: HTMLElement): (name: string) => string {
-  const probe = document.createElement("span");
-  element.append(probe);
-  const found = new Map<string, string>();
-  for (const name of ["dim", "grid", "out", ...Array.from({ length: COLOURS }, (_, at) => `replica-${at + 1}`)]) {
-    probe.style.color = `var(--${name})`;
-    found.set(name, getComputedStyle(probe).color);
-  }
-  probe.remove();
-  return (name) => found.get(name) ?? "gray";
 }
 
 function optionsOf(props: Props, element: HTMLElement, marks: () => readonly Mark[]): uPlot.Options {
