@@ -315,8 +315,12 @@ def report(
     conf: ConfOption = None,
 ) -> None:
     """Write one self-contained HTML page: lag over time, SyncStateSet membership, every fail-over."""
+    from keelmq.web import NOT_BUILT, is_built
+
     if not directory.is_dir():
         raise refused(f"{directory} is not a directory; give one that contains telemetry folders")
+    if not is_built():
+        raise refused(NOT_BUILT)
     computed = directory
     if not (directory / CURRENT).exists():
         computed = directory / ANALYTICS
@@ -345,15 +349,13 @@ def _is_older(current: Path, directory: Path) -> bool:
 
 
 def _page(directory: Path, title: str) -> str:
-    from keelmq.web import NotBuiltError, report_html
+    from keelmq.web import report_html
     from keelmq.web.page_reader import NoPagesError, PageFileError, PageFiles, RangeError
 
     try:
         return report_html(PageFiles(directory), title=title)
     except NoPagesError as error:
         raise refused(f"there is no {error}: the records name no broker group") from None
-    except NotBuiltError as error:
-        raise refused(str(error)) from None
     except (PageFileError, RangeError) as error:
         raise refused(f"{error}; write it again: keelmq analytics run") from None
 

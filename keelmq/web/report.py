@@ -21,6 +21,10 @@ ANALYTICS = STATIC / "analytics"
 PAGE = string.Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
 
 STYLE, SCRIPT = "analytics.css", "analytics.js"
+NOT_BUILT = (
+    "the pages are not built; an installed package has them, a checkout needs Node.js 20: "
+    "cd keelmq/web/frontend && npm ci && npm run build"
+)
 
 GROUPS_MAX = 20
 """Groups of a fleet that a report has in full: the worst."""
@@ -40,10 +44,6 @@ REPORT_POLICY = (
 )
 
 
-class NotBuiltError(Exception):
-    """There are no files of the pages."""
-
-
 def is_built() -> bool:
     """Returns whether there are the files of the analytics page."""
     return (ANALYTICS / SCRIPT).is_file()
@@ -52,11 +52,9 @@ def is_built() -> bool:
 def report_html(files: PageFiles, *, title: str) -> str:
     """Returns one self-contained page of the newest generation: the fleet, and the GROUPS_MAX worst groups.
 
-    Each group has the finest series that leaves the page below DATA_BYTES_MAX. Raises NotBuiltError,
-    NoPagesError, PageFileError or RangeError.
+    Each group has the finest series that leaves the page below DATA_BYTES_MAX. Raises NoPagesError,
+    PageFileError or RangeError. See is_built().
     """
-    if not is_built():
-        raise NotBuiltError("the pages are not built: cd keelmq/web/frontend && npm ci && npm run build")
     generation = files.generation()
     index = generation.index
     worst = index.groups[:GROUPS_MAX]

@@ -38,9 +38,7 @@ def is_guarded(answer: httpx.Response) -> bool:
     return all(answer.headers.get(name) == content for name, content in SECURITY_HEADERS.items())
 
 
-needs_build = pytest.mark.skipif(
-    not web.is_built(), reason="the pages are not built: cd keelmq/web/frontend && npm run build"
-)
+needs_build = pytest.mark.skipif(not web.is_built(), reason=web.NOT_BUILT)
 
 
 @needs_build
